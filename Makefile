@@ -1,0 +1,57 @@
+# Each of these does all the set-up that it needs, on a fresh Debian 12+ or Ubuntu 24.04+ machine too, and
+# repeats cheaply. Variables: PYTHON (default python3), TORCH_INDEX (an index with other builds of torch),
+# TORCH=present (use the torch of PYTHON), JOBS (parallel compile jobs).
+
+SHELL := /bin/bash
+export PYTHON ?= python3
+export TORCH TORCH_INDEX JOBS
+
+.PHONY: help demo test check lint tidy format conformance build clean
+
+help:
+	@echo "make demo         set up, build, and run real models against eager"
+	@echo "make test         set up, build, and run all tests and linters"
+	@echo "make check        the quick part of make test, for between two edits"
+	@echo "make lint         formatters and linters only"
+	@echo "make tidy         clang-tidy on the C++ files that differ from main (BASE=<commit>)"
+	@echo "make format       format C++ and Python in place"
+	@echo "make conformance  torch's own operator tests through mlcc; resumable"
+	@echo "make build        set up and build the package"
+	@echo "make clean        delete what was built; the .venv stays"
+
+demo: build
+	@scripts/python.sh examples/demo.py $(DEMO_ARGS)
+
+build:
+	@scripts/setup.sh demo
+	@scripts/build.sh mlcc_package
+
+test:
+	@scripts/setup.sh test
+	@scripts/build.sh all
+	@scripts/test.sh all
+
+check:
+	@scripts/setup.sh test
+	@scripts/build.sh all
+	@scripts/test.sh quick
+
+lint:
+	@scripts/setup.sh test
+	@scripts/lint.sh
+
+tidy:
+	@scripts/setup.sh tidy
+	@scripts/tidy.sh $(BASE)
+
+format:
+	@scripts/setup.sh test
+	@scripts/lint.sh --fix
+
+conformance:
+	@scripts/setup.sh test
+	@scripts/build.sh mlcc_package
+	@scripts/python.sh tests/conformance/run.py $(CONFORMANCE_ARGS)
+
+clean:
+	rm -rf build .stamps mlcc/*.so mlcc/_build_info.py

@@ -1,0 +1,63 @@
+"""mlcc: a JIT compiler for PyTorch with a C++ core.
+
+Importing this package is free: torch and the compiled core are loaded at the first use of a name that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mlcc._version import __version__
+
+if TYPE_CHECKING:
+    from mlcc import config as config
+    from mlcc._errors import Error as Error
+    from mlcc._errors import InternalError as InternalError
+    from mlcc._jit import jit as jit
+
+__all__ = [
+    "Error",
+    "InternalError",
+    "__version__",
+    "cache_info",
+    "clear_cache",
+    "config",
+    "jit",
+]
+
+# Public name -> (module that holds it, name there; None for the module itself).
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "Error": ("mlcc._errors", "Error"),
+    "InternalError": ("mlcc._errors", "InternalError"),
+    "config": ("mlcc.config", None),
+    "jit": ("mlcc._jit", "jit"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mlcc' has no attribute {name!r}")
+    module_name, attribute = _LAZY[name]
+    module = importlib.import_module(module_name)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def cache_info() -> Any:
+    """What the kernel cache of this process and the disk store hold, and how often they were hit."""
+    from mlcc._load import load_core
+
+    return load_core().cache_info()
+
+
+def clear_cache() -> None:
+    """Forget all compiled kernels, in memory and on disk."""
+    from mlcc._load import load_core
+
+    load_core().clear_cache()

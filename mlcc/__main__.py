@@ -1,0 +1,7 @@
+"""`python -m mlcc`."""
+
+import sys
+
+from mlcc.cli import main
+
+sys.exit(main())

@@ -1,0 +1,32 @@
+"""Called by `import torch`: makes TORCH_LOGS know mlcc's channels, nothing else.
+
+Runs in every process that imports torch, so it costs microseconds, never loads the compiled core, and never raises.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mlcc._channels import CHANNELS
+
+_done = False
+
+
+def autoload() -> None:
+    """Register the log `mlcc` and the artifacts `mlcc_<channel>`; TORCH_LOGS is read by torch afterwards."""
+    global _done
+    if _done:
+        return
+    _done = True
+    try:
+        from torch._logging import _internal
+
+        _internal.register_log("mlcc", "mlcc")
+        for channel, description in CHANNELS.items():
+            artifact = f"mlcc_{channel}"
+            _internal.register_artifact(artifact, description)
+            logger = logging.getLogger(f"mlcc.{channel}")
+            logger.artifact_name = artifact  # type: ignore[attr-defined]
+            _internal.log_registry.register_artifact_log(logger.name)
+    except Exception as error:  # a broken mlcc must not break `import torch`
+        logging.getLogger("mlcc").warning("TORCH_LOGS does not know mlcc's channels: %r", error)

@@ -1,0 +1,9 @@
+"""The exceptions of mlcc. `_C` raises these very classes, so they exist before it is loaded."""
+
+
+class Error(RuntimeError):
+    """The caller can cure it: a bad option, an argument that does not fit, a build for another torch."""
+
+
+class InternalError(Error):
+    """A bug in mlcc. The text names where; a reproducer is on disk where the text says so."""

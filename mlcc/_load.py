@@ -1,0 +1,52 @@
+"""Loads the compiled core, after checking that it was built for the torch that is there."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from mlcc._errors import Error
+
+_BUILD_HINT = "run pip install --no-build-isolation --no-deps --force-reinstall . in mlcc's source"
+
+_core: ModuleType | None = None
+
+
+def built_torch_version() -> str | None:
+    """The version of torch that the core was built against, or None where it was not built."""
+    try:
+        return str(importlib.import_module("mlcc._build_info").TORCH_VERSION)
+    except ImportError:
+        return None
+
+
+def check_torch(built: str, found: str) -> None:
+    """Raise unless a core built for torch `built` may be loaded beside torch `found` (same minor version)."""
+    found = found.split("+")[0]
+    if built.split(".")[:2] != found.split(".")[:2]:
+        raise Error(f"built for torch {built}, found {found}; {_BUILD_HINT}")
+
+
+def load_core() -> ModuleType:
+    """Import torch, then `mlcc._C`, which links to it; return `_C`."""
+    global _core
+    if _core is not None:
+        return _core
+    import torch
+
+    built = built_torch_version()
+    if built is None:
+        raise Error(f"the compiled core is missing; {_BUILD_HINT}")
+    check_torch(built, str(torch.__version__))
+    try:
+        core = importlib.import_module("mlcc._C")
+    except ImportError as error:
+        raise Error(f"the compiled core cannot be loaded ({error}); {_BUILD_HINT}") from error
+    # Beside the module itself, which may be a link into a build tree.
+    core.set_llvm_library(str(Path(__file__).parent / "libmlcc_llvm.so"))
+    from mlcc import logging
+
+    logging.configure()  # importing torch resets the levels that it knows of
+    _core = core
+    return core

@@ -1,0 +1,124 @@
+"""The command line: `python -m mlcc info | cache`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlcc import config
+from mlcc._errors import Error
+from mlcc._load import built_torch_version, load_core
+from mlcc._version import __version__
+
+
+def _commit() -> str:
+    """The commit of the source tree that this package stands in, else the one it was built from, else ''."""
+    git = Path(__file__).resolve().parent.parent / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head[:12]
+        name = head.removeprefix("ref: ")
+        if (git / name).exists():
+            return (git / name).read_text().strip()[:12]
+        for line in (git / "packed-refs").read_text().splitlines():
+            if line.endswith(" " + name):
+                return line[:12]
+    except OSError:
+        pass
+    try:
+        return str(importlib.import_module("mlcc._build_info").COMMIT)
+    except (ImportError, AttributeError):
+        return ""
+
+
+def _torch_version() -> str:
+    try:
+        import torch
+    except ImportError as error:
+        return f"not found ({error})"
+    return str(torch.__version__)
+
+
+def _print_rows(rows: Sequence[tuple[str, Any]]) -> None:
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def _cpu_rows(info: Any) -> list[tuple[str, Any]]:
+    if not isinstance(info, Mapping):
+        return [("cpu", info)]
+    rows: list[tuple[str, Any]] = []
+    for name, value in info.items():
+        text = value if isinstance(value, str | int | float) else " ".join(map(str, value))
+        rows.append(("cpu" if name == "name" else f"cpu {name}", text))
+    return rows
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """Print versions, the CPU, and every option with its value and where the value comes from."""
+    del arguments
+    commit = _commit()
+    rows: list[tuple[str, Any]] = [
+        ("mlcc", __version__ + (f" (commit {commit})" if commit else "")),
+        ("python", platform.python_version()),
+        ("torch found", _torch_version()),
+        ("torch built for", built_torch_version() or "not built"),
+    ]
+    try:
+        core = load_core()
+    except (Error, ImportError) as error:
+        _print_rows(rows)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    rows.append(("build id", core.build_id()))
+    rows += _cpu_rows(core.cpu_info())
+    rows.append(("cache folder", config.cache_directory()))
+    _print_rows(rows)
+    print("\noptions (code: part of every cache key)")
+    for option in config.table().values():
+        value = getattr(config, option.name)
+        shown = repr(value) if isinstance(value, str) else value
+        print(
+            f"  {option.name} = {shown}  [{config.origin(option.name)}; {option.env}; {option.option_class}]"
+        )
+        print(f"      {option.help}")
+    return 0
+
+
+def run_cache(arguments: argparse.Namespace) -> int:
+    """Print what the disk store holds; with --clear, empty it first."""
+    core = load_core()
+    if arguments.clear:
+        core.clear_cache()
+    rows: list[tuple[str, Any]] = [("dir", config.cache_directory())]
+    info = core.cache_info()
+    items = info.items() if isinstance(info, Mapping) else []
+    rows += [(name, value) for name, value in items if name != "dir"]
+    _print_rows(rows)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="mlcc", description="a JIT compiler for PyTorch")
+    parser.add_argument("--version", action="version", version=f"mlcc {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="info | cache")
+    info = commands.add_parser("info", help="versions, CPU, options with their values and origins")
+    info.set_defaults(run=run_info)
+    cache = commands.add_parser("cache", help="folder, entries and bytes of the kernel cache")
+    cache.add_argument("--clear", action="store_true", help="empty it first")
+    cache.set_defaults(run=run_cache)
+    arguments = parser.parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except Error as error:
+        print(f"mlcc: {error}", file=sys.stderr)
+        return 1
+    return status

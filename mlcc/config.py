@@ -1,0 +1,240 @@
+"""Options of mlcc: `mlcc.config.<option>`, `mlcc.config.patch(...)`, one environment variable each.
+
+Precedence: `options=` of a call, then `patch` (of this thread), then `mlcc.config.<option> = value` (the process),
+then the environment, then the default. The table stands in csrc/driver/options.def; `python -m mlcc info` prints it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import ContextDecorator
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from mlcc import logging as _logging
+from mlcc._errors import Error
+
+Value = bool | int | str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    type: type[bool] | type[int] | type[str]
+    default: Value
+    env: str
+    option_class: str  # "code": enters every cache key; "run": never does
+    help: str
+
+
+_TYPES: dict[str, type[bool] | type[int] | type[str]] = {
+    "bool": bool,
+    "int": int,
+    "int64_t": int,
+    "str": str,
+    "string": str,
+    "std::string": str,
+}
+_TRUE = {"1", "true", "on", "yes"}
+_FALSE = {"0", "false", "off", "no", ""}
+_MINIMUM = {"bisect": -1, "cache_size_mb": 0, "num_compile_threads": 0}
+_DUMP_STAGES = ("graph", "loop", "llvm", "asm")
+
+_lock = threading.Lock()
+_table: dict[str, Option] = {}
+_assigned: dict[str, Value] = {}
+_patched: ContextVar[Mapping[str, Value]] = ContextVar("mlcc.config", default={})  # noqa: B039 (never mutated)
+
+
+def table() -> Mapping[str, Option]:
+    """All options by name, in the order of the table."""
+    if not _table:
+        from mlcc._load import load_core
+
+        rows = load_core().option_table()
+        with _lock:
+            _table.update({option.name: option for option in _read_rows(rows)})
+    return _table
+
+
+def _read_rows(rows: Iterable[Any]) -> list[Option]:
+    options = []
+    for name, type_name, default, env, option_class, text in rows:
+        kind = _TYPES[type_name]
+        options.append(Option(name, kind, kind(default), env, option_class, text))
+    return options
+
+
+class _UnknownOptionError(Error, AttributeError):
+    """So that `hasattr(mlcc.config, name)` answers."""
+
+
+def _option(name: str) -> Option:
+    options = table()
+    if name not in options:
+        near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+        hint = f"nearest: {near[0]}" if near else f"known: {', '.join(options)}"
+        raise _UnknownOptionError(f"unknown option {name}; {hint}")
+    return options[name]
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
+    return near[0] if near else known[0]
+
+
+def _check_value(option: Option, value: Any, source: str) -> Value:
+    """`value` as the option's type, or an Error that names the option, what was found and what was expected."""
+    what = f"option {option.name}{source}"
+    if option.type is bool:
+        if not isinstance(value, bool):
+            raise Error(f"{what}: expected True or False, found {value!r}")
+        return value
+    if option.type is int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Error(f"{what}: expected an integer, found {value!r}")
+        minimum = _MINIMUM.get(option.name)
+        if minimum is not None and value < minimum:
+            raise Error(f"{what}: expected at least {minimum}, found {value}")
+        return value
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise Error(f"{what}: expected a string, found {value!r}")
+    if option.name == "dump":
+        for word in filter(None, (part.strip() for part in value.split(","))):
+            if word.split("@")[0] not in _DUMP_STAGES:
+                raise Error(
+                    f"{what}: unknown stage {word}; nearest: {_nearest(word, _DUMP_STAGES)}"
+                )
+    return value
+
+
+def _parse_env(option: Option, text: str) -> Value:
+    source = f" ({option.env})"
+    if option.type is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        nearest = _nearest(text.lower(), sorted(_TRUE | _FALSE - {""}))
+        raise Error(
+            f"option {option.name}{source}: expected 0 or 1, found {text!r}; nearest: {nearest}"
+        )
+    if option.type is int:
+        try:
+            return _check_value(option, int(text), source)
+        except ValueError:
+            message = f"option {option.name}{source}: expected an integer, found {text!r}"
+            raise Error(message) from None
+    return _check_value(option, text, source)
+
+
+def _lookup(option: Option) -> tuple[Value, str]:
+    patched = _patched.get()
+    if option.name in patched:
+        return patched[option.name], "patch"
+    if option.name in _assigned:
+        return _assigned[option.name], "assigned"
+    text = os.environ.get(option.env)
+    if text is not None and not (text == "" and option.type is int):
+        return _parse_env(option, text), "environment"
+    return option.default, "default"
+
+
+def origin(name: str) -> str:
+    """Where the current value comes from: patch, assigned, environment or default."""
+    return _lookup(_option(name))[1]
+
+
+def resolve(options: Mapping[str, Any] | None = None) -> dict[str, Value]:
+    """The value of every option for one compilation; `options` stands above everything else."""
+    given = {
+        name: _check_value(_option(name), value, "") for name, value in (options or {}).items()
+    }
+    return {
+        name: given[name] if name in given else _lookup(option)[0]
+        for name, option in table().items()
+    }
+
+
+def cache_directory() -> Path:
+    """The folder of the disk store: option `cache_dir`, else mlcc in the user's cache folder."""
+    chosen = _lookup(_option("cache_dir"))[0]
+    if chosen:
+        return Path(str(chosen)).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlcc"
+
+
+class patch(ContextDecorator):  # noqa: N801 (used like a function)
+    """`with mlcc.config.patch(strict=True): ...`, also as a decorator. Holds for this thread (or task) only.
+
+    `logs` is the exception: Python's loggers belong to the process.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = {
+            name: _check_value(_option(name), value, "") for name, value in options.items()
+        }
+        self._tokens: list[Token[Mapping[str, Value]]] = []
+
+    def _recreate_cm(self) -> patch:
+        return patch(**self._options)
+
+    def __enter__(self) -> patch:
+        self._tokens.append(_patched.set({**_patched.get(), **self._options}))
+        self._apply_logs()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _patched.reset(self._tokens.pop())
+        self._apply_logs()
+
+    def _apply_logs(self) -> None:
+        if "logs" in self._options:
+            _logging.configure(str(_lookup(_option("logs"))[0]))
+
+
+class _Config(ModuleType):
+    """This module, with the options as attributes."""
+
+    def __getattr__(self, name: str) -> Value:
+        if name.startswith("_"):
+            raise AttributeError(f"module 'mlcc.config' has no attribute {name!r}")
+        return _lookup(_option(name))[0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name in self.__dict__:
+            super().__setattr__(name, value)
+            return
+        _assigned[name] = _check_value(_option(name), value, "")
+        if name == "logs":
+            _logging.configure(str(_lookup(_option(name))[0]))
+
+    def __delattr__(self, name: str) -> None:
+        """`del mlcc.config.<option>` takes an assignment back."""
+        if name in _assigned:
+            del _assigned[name]
+            if name == "logs":
+                _logging.configure(str(_lookup(_option(name))[0]))
+        else:
+            super().__delattr__(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({"patch", "resolve", "table", "origin", "cache_directory", *table()})
+
+
+sys.modules[__name__].__class__ = _Config

@@ -1,0 +1,57 @@
+"""Every test process: internal errors raise, caches are private and start empty."""
+
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+# Before anything imports torch or mlcc, and inherited by the processes that tests start.
+_folder = tempfile.mkdtemp(prefix="mlcc-tests-")
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+os.environ["MLCC_STRICT"] = "1"
+os.environ["MLCC_CACHE_DIR"] = os.path.join(_folder, "cache")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_folder, "torch")
+os.environ["HF_HUB_OFFLINE"] = "1"
+for _name in ("MLCC_LOGS", "TORCH_LOGS", "MLCC_DUMP", "MLCC_DISABLE", "MLCC_CPU"):
+    os.environ.pop(_name, None)
+
+
+@pytest.fixture
+def fresh_cache(tmp_path, monkeypatch):
+    """An empty cache folder for one test; the path."""
+    monkeypatch.setenv("MLCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
+    return tmp_path / "cache"
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def mlcc_log() -> Callable[..., Iterator[list[str]]]:
+    """`with mlcc_log("recompiles") as lines:` collects what the channel logs (caplog misses it under torch)."""
+
+    @contextmanager
+    def collect(channel: str, level: int = logging.INFO) -> Iterator[list[str]]:
+        logger = logging.getLogger(f"mlcc.{channel}")
+        handler, before = _Lines(), logger.level
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        try:
+            yield handler.lines
+        finally:
+            logger.setLevel(before)
+            logger.removeHandler(handler)
+
+    return collect

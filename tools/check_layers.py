@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Check that includes point downwards only, and that foreign headers and private torch stay in their places."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Folder of csrc -> the folders whose headers it may include, beside its own.
+SEES = {
+    "support": "",
+    "types": "support",
+    "graph": "types support",
+    "loop": "types support",
+    "runtime": "types support",
+    "fusion": "graph types support",
+    "schedule": "loop types support",
+    "lower": "fusion graph schedule loop types support",
+    "codegen": "schedule loop runtime types support",
+    "driver": "lower fusion graph codegen schedule loop runtime types support",
+    "python": "driver runtime graph types support",
+}
+
+# Headers of others -> the only folders that may include them.
+FOREIGN = [
+    (re.compile(r"(llvm|llvm-c)/"), ["codegen/cpu"]),
+    (re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h$"), ["python"]),
+    (re.compile(r"(cuda|nvrtc)\w*\.h$"), []),
+]
+
+# The only files of codegen/cpu that others may include; they name no LLVM header.
+CPU_API = ("codegen/cpu/client.h", "codegen/cpu/api.h")
+
+# The only Python files that import private parts of torch.
+PRIVATE_TORCH = {"mlcc/_torch_compat.py", "mlcc/_autoload.py"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+PRIVATE_IMPORT = re.compile(
+    r"^\s*(from\s+torch(\.\w+)*\.?\s+import\s+_|(from|import)\s+torch(\.\w+)*\._)"
+)
+
+
+def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
+    """Line number, whether in quotes, and name of each include."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match[1] == '"', match[2]
+
+
+def check_include(path: str, quoted: bool, name: str) -> str | None:
+    """What is wrong with an include of `name` in csrc/`path`, or None."""
+    layer = path.split("/")[0]
+    target = name.split("/")[0]
+    if target in SEES:
+        if not quoted:
+            return f"<{name}>: our own headers are included in quotes"
+        if target != layer and target not in SEES[layer].split():
+            return f"{name}: {layer} may not see {target}"
+        inside = path.startswith("codegen/cpu/")
+        if name.startswith("codegen/cpu/") and name not in CPU_API and not inside:
+            return f"{name}: from outside codegen/cpu only {' and '.join(CPU_API)} may be included"
+        return None
+    if quoted and name != "mlcc_build_id.h":
+        return f'"{name}": write the path from csrc, or <> for a header of others'
+    for pattern, folders in FOREIGN:
+        if pattern.match(name):
+            allowed = any(path.startswith(folder + "/") for folder in folders)
+            client = re.match(r"codegen/cpu/(client|api)", path)
+            if not allowed or client:
+                return f"{name}: allowed only in {', '.join(folders) or 'no folder'}"
+    return None
+
+
+def problems() -> Iterator[str]:
+    csrc = ROOT / "csrc"
+    for path in sorted(p for p in csrc.rglob("*") if p.suffix in {".cpp", ".h", ".def"}):
+        relative = path.relative_to(csrc).as_posix()
+        if relative.split("/")[0] not in SEES:
+            yield f"csrc/{relative}: its folder is not in the table of tools/check_layers.py"
+            continue
+        for number, quoted, name in includes(path):
+            if quoted and name.endswith(".def") and "/" not in name:
+                name = f"{Path(relative).parent.as_posix()}/{name}"
+            problem = check_include(relative, quoted, name)
+            if problem:
+                yield f"csrc/{relative}:{number}: {problem}"
+    for path in sorted((ROOT / "mlcc").rglob("*.py")):
+        relative = path.relative_to(ROOT).as_posix()
+        if relative in PRIVATE_TORCH:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if PRIVATE_IMPORT.match(line):
+                where = " and ".join(sorted(PRIVATE_TORCH))
+                yield f"{relative}:{number}: only {where} import private parts of torch"
+
+
+def main() -> int:
+    found = list(problems())
+    for problem in found:
+        print(problem)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

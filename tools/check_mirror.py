@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Check that the tests mirror the sources: each pass, each folder of csrc and each Python module has its tests."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Folder of csrc -> where its tests are, when not in tests/cpp/<folder>.
+TESTED_ELSEWHERE = {
+    "python": "tests/python",
+    "graph/passes": "tests/lit/graph/passes",
+    "loop/passes": "tests/lit/loop/passes",
+}
+
+# Sources in a folder of passes that are not passes.
+NOT_A_PASS = {"pipeline", "passes", "registry"}
+
+# Python module -> the test file that covers it, when not tests/python/test_<module>.py.
+COVERED_BY = {
+    "__init__": "test_package.py",
+    "__main__": "test_package.py",
+    "_autoload": "test_package.py",
+    "_build_info": "test_package.py",
+    "_channels": "test_package.py",
+    "_errors": "test_package.py",
+    "_load": "test_package.py",
+    "_version": "test_package.py",
+    "cli": "test_package.py",
+    "config": "test_package.py",
+    "logging": "test_package.py",
+}
+
+
+def missing_passes() -> Iterator[str]:
+    for layer in ("graph", "loop"):
+        for source in sorted((ROOT / "csrc" / layer / "passes").glob("*.cpp")):
+            if source.stem in NOT_A_PASS:
+                continue
+            folder = ROOT / "tests" / "lit" / layer / "passes"
+            if not list(folder.glob(f"{source.stem}*.mlcc")):
+                yield f"csrc/{layer}/passes/{source.name}: no {folder.relative_to(ROOT)}/{source.stem}*.mlcc"
+
+
+def missing_folders() -> Iterator[str]:
+    csrc = ROOT / "csrc"
+    for folder in sorted({path.parent for path in csrc.rglob("*.cpp")}):
+        name = folder.relative_to(csrc).as_posix()
+        wanted = TESTED_ELSEWHERE.get(name, f"tests/cpp/{name}")
+        places = [ROOT / wanted, ROOT / wanted.replace(name, name.replace("/", "_"))]
+        if not any(place.is_dir() and any(place.iterdir()) for place in places):
+            yield f"csrc/{name}: no tests in {wanted}"
+
+
+def missing_modules() -> Iterator[str]:
+    tests = ROOT / "tests" / "python"
+    for path in sorted((ROOT / "mlcc").rglob("*.py")):
+        module = path.stem
+        wanted = COVERED_BY.get(module, f"test_{module.lstrip('_')}.py")
+        if not (tests / wanted).exists():
+            yield f"{path.relative_to(ROOT)}: no tests/python/{wanted}"
+
+
+def main() -> int:
+    found = [*missing_passes(), *missing_folders(), *missing_modules()]
+    for problem in found:
+        print(problem)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
