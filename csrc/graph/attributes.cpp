@@ -1,0 +1,54 @@
+#include "graph/attributes.h"
+
+#include <array>
+
+#include "support/error.h"
+
+namespace mlcc::graph {
+namespace {
+
+constexpr std::array kDims = {AttrSpec{"dims", AttrKind::kInts}};
+constexpr std::array kDim = {AttrSpec{"dim", AttrKind::kInt}};
+constexpr std::array kSlice = {AttrSpec{"dim", AttrKind::kInt},
+                               AttrSpec{"start", AttrKind::kSymbolic},
+                               AttrSpec{"step", AttrKind::kInt}};
+constexpr std::array kReduction = {AttrSpec{"dims", AttrKind::kInts},
+                                   AttrSpec{"keepdim", AttrKind::kBool}};
+constexpr std::array kFull = {AttrSpec{"value", AttrKind::kNumber}};
+constexpr std::array kIota = {AttrSpec{"start", AttrKind::kSymbolic},
+                              AttrSpec{"step", AttrKind::kSymbolic}};
+constexpr std::array kSizeValue = {AttrSpec{"size", AttrKind::kSymbolic}};
+constexpr std::array kTake = {AttrSpec{"dim", AttrKind::kInt}, AttrSpec{"error", AttrKind::kString},
+                              AttrSpec{"wrap", AttrKind::kBool}};
+
+}  // namespace
+
+std::span<const AttrSpec> attr_specs(Op op) {
+  const OpClass op_class = op_info(op).op_class;
+  if (op_class == OpClass::kPointwise) return {};
+  if (op_class == OpClass::kReduction) return kReduction;
+  if (op == Op::kPermute || op == Op::kFlip) return kDims;
+  if (op == Op::kCat || op == Op::kGather) return kDim;
+  if (op == Op::kSlice) return kSlice;
+  if (op == Op::kFull) return kFull;
+  if (op == Op::kIota) return kIota;
+  if (op == Op::kSizeValue) return kSizeValue;
+  if (op == Op::kTake) return kTake;
+  return {};
+}
+
+bool fits(const Attr& attr, AttrKind kind, DType dtype) {
+  switch (kind) {
+  case AttrKind::kInt: return std::holds_alternative<int64_t>(attr);
+  case AttrKind::kInts: return std::holds_alternative<std::vector<int64_t>>(attr);
+  case AttrKind::kBool: return std::holds_alternative<bool>(attr);
+  case AttrKind::kString: return std::holds_alternative<std::string>(attr);
+  case AttrKind::kSymbolic: return std::holds_alternative<SymExpr>(attr);
+  case AttrKind::kNumber:
+    return is_float(dtype) ? std::holds_alternative<double>(attr)
+                           : std::holds_alternative<int64_t>(attr);
+  }
+  MLCC_UNREACHABLE("attribute kind ", static_cast<int>(kind));
+}
+
+}  // namespace mlcc::graph

@@ -1,0 +1,164 @@
+// The part of Graph that makes nodes: one function per op, each by way of build() and its checks.
+#include <algorithm>
+#include <cmath>
+
+#include "graph/graph.h"
+#include "graph/inference.h"
+#include "support/error.h"
+
+namespace mlcc::graph {
+
+Value* Graph::build(Op op, std::vector<Value*> operands, AttrList attrs, TensorType declared,
+                    std::string name) {
+  MLCC_CHECK(op != Op::kExtern && op != Op::kSizeResult, "build: ", op_info(op).text,
+             " has a function of its own");
+  std::sort(attrs.begin(), attrs.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (name.empty()) name = std::to_string(next_id_);
+  TensorType type = infer({op, operands, attrs, declared, name});
+  Value* result = add_result(insert_node(op, std::move(operands), std::move(attrs)));
+  result->type_ = std::move(type);
+  return result;
+}
+
+Value* Graph::pointwise(Op op, std::vector<Value*> operands) {
+  MLCC_CHECK(op_info(op).arity >= 0, "pointwise: ", op_info(op).text, " is no pointwise op");
+  return build(op, std::move(operands), {});
+}
+
+Value* Graph::cast(Value* value, DType dtype) {
+  if (value->kind() == ValueKind::kTensor && value->type().dtype == dtype) return value;
+  return build(Op::kCast, {value}, {}, {dtype, {}, {}});
+}
+
+Value* Graph::permute(Value* value, std::vector<int64_t> dims) {
+  return build(Op::kPermute, {value}, {{"dims", std::move(dims)}});
+}
+
+Value* Graph::expand(Value* value, std::vector<SymExpr> shape) {
+  return build(Op::kExpand, {value}, {}, {value->type().dtype, std::move(shape), {}});
+}
+
+Value* Graph::reshape(Value* value, std::vector<SymExpr> shape) {
+  return build(Op::kReshape, {value}, {}, {value->type().dtype, std::move(shape), {}});
+}
+
+Value* Graph::slice(Value* value, int64_t dim, SymExpr start, SymExpr length, int64_t step) {
+  TensorType declared = value->type();
+  MLCC_USER_CHECK(dim >= 0 && dim < static_cast<int64_t>(declared.shape.size()), "slice %",
+                  next_id_, ": dim ", dim, " is out of range for ", declared.shape.size(),
+                  " dimensions");
+  declared.shape[static_cast<size_t>(dim)] = std::move(length);
+  return build(Op::kSlice, {value}, {{"dim", dim}, {"start", std::move(start)}, {"step", step}},
+               std::move(declared));
+}
+
+Value* Graph::flip(Value* value, std::vector<int64_t> dims) {
+  std::sort(dims.begin(), dims.end());
+  return build(Op::kFlip, {value}, {{"dims", std::move(dims)}});
+}
+
+Value* Graph::cat(std::vector<Value*> values, int64_t dim) {
+  return build(Op::kCat, std::move(values), {{"dim", dim}});
+}
+
+Value* Graph::reduce(Op op, Value* value, std::vector<int64_t> dims, bool keepdim) {
+  MLCC_CHECK(op_info(op).op_class == OpClass::kReduction, "reduce: ", op_info(op).text,
+             " is no reduction");
+  std::sort(dims.begin(), dims.end());
+  return build(op, {value}, {{"dims", std::move(dims)}, {"keepdim", keepdim}});
+}
+
+Value* Graph::full(std::vector<SymExpr> shape, DType dtype, double value) {
+  TensorType declared{dtype, std::move(shape), {}};
+  if (is_float(dtype)) return build(Op::kFull, {}, {{"value", value}}, std::move(declared));
+  constexpr double kTwoTo63 = 9223372036854775808.0;
+  MLCC_USER_CHECK(value >= -kTwoTo63 && value < kTwoTo63 && std::trunc(value) == value, "full %",
+                  next_id_, ": value ", value, " is no ", dtype_name(dtype));
+  const auto integer = static_cast<int64_t>(value);
+  return build(Op::kFull, {}, {{"value", integer}}, std::move(declared));
+}
+
+Value* Graph::full_int(std::vector<SymExpr> shape, DType dtype, int64_t value) {
+  if (is_float(dtype)) return full(std::move(shape), dtype, static_cast<double>(value));
+  return build(Op::kFull, {}, {{"value", value}}, {dtype, std::move(shape), {}});
+}
+
+Value* Graph::iota(SymExpr length, DType dtype, SymExpr start, SymExpr step) {
+  return build(Op::kIota, {}, {{"start", std::move(start)}, {"step", std::move(step)}},
+               {dtype, {std::move(length)}, {}});
+}
+
+Value* Graph::size_value(SymExpr size) {
+  return build(Op::kSizeValue, {}, {{"size", std::move(size)}}, {DType::kI64, {}, {}});
+}
+
+Value* Graph::take(Value* x, Value* index, int64_t dim, bool wrap, std::string error) {
+  return build(Op::kTake, {x, index}, {{"dim", dim}, {"error", std::move(error)}, {"wrap", wrap}});
+}
+
+Value* Graph::gather(Value* x, Value* index, int64_t dim) {
+  return build(Op::kGather, {x, index}, {{"dim", dim}});
+}
+
+// ---- extern calls and sizes
+
+namespace {
+
+// Brings a call into its one canonical form: operand i is what the i-th reference in the arguments
+// names. The text, which shows references only, then determines the operands.
+void number_references(ExternCall& call, std::vector<Value*>& operands) {
+  std::vector<Value*> ordered;
+  std::vector<int> mutates;
+  const auto renumber = [&](ArgRef& reference) {
+    MLCC_USER_CHECK(reference.index >= 0 && reference.index < static_cast<int>(operands.size()),
+                    "extern \"", call.name, "\": an argument names operand ", reference.index,
+                    " of ", operands.size());
+    const auto& writes = call.facts.mutates;
+    const int place = static_cast<int>(ordered.size());
+    if (std::find(writes.begin(), writes.end(), reference.index) != writes.end())
+      mutates.push_back(place);
+    ordered.push_back(operands[static_cast<size_t>(reference.index)]);
+    reference.index = place;
+  };
+  for (Argument& argument : call.args) for_each_reference(argument, renumber);
+  for (auto& [name, argument] : call.kwargs) for_each_reference(argument, renumber);
+  for (const Value* operand : operands)
+    MLCC_USER_CHECK(operand != nullptr &&
+                        std::find(ordered.begin(), ordered.end(), operand) != ordered.end(),
+                    "extern \"", call.name, "\": an operand is named by no argument");
+  operands = std::move(ordered);
+  call.facts.mutates = std::move(mutates);
+}
+
+}  // namespace
+
+std::vector<Value*> Graph::extern_call(ExternCall call, std::vector<Value*> operands,
+                                       std::vector<TensorType> results) {
+  number_references(call, operands);
+  for (TensorType& type : results) type = normalize(std::move(type));
+  Node* node = insert_node(Op::kExtern, std::move(operands), {});
+  node->extern_ = std::make_unique<ExternCall>(std::move(call));
+  std::vector<Value*> values;
+  for (TensorType& type : results) {
+    values.push_back(add_result(node));
+    values.back()->type_ = std::move(type);
+  }
+  return values;
+}
+
+Value* Graph::extern_size(ExternCall call, std::vector<Value*> operands, SymExpr result) {
+  Value* value = extern_call(std::move(call), std::move(operands), {TensorType{}})[0];
+  value->kind_ = ValueKind::kSize;
+  value->size_ = std::move(result);
+  return value;
+}
+
+Value* Graph::size_result(SymExpr size) {
+  Value* value = add_result(insert_node(Op::kSizeResult, {}, {}));
+  value->kind_ = ValueKind::kSize;
+  value->size_ = std::move(size);
+  return value;
+}
+
+}  // namespace mlcc::graph

@@ -1,0 +1,22 @@
+#include "graph/effects.h"
+
+namespace mlcc::graph {
+
+bool is_pure(const Node& node) {
+  if (node.op() != Op::kExtern) return node.op() != Op::kCopy;  // a copy is a tensor of its own
+  return !has_effects(node) && !node.extern_call().facts.aliases;
+}
+
+bool writes_memory(const Node& node) {
+  if (node.op() != Op::kExtern) return false;
+  const ExternFacts& facts = node.extern_call().facts;
+  return facts.effects || !facts.mutates.empty();
+}
+
+bool has_effects(const Node& node) {
+  if (node.op() != Op::kExtern) return false;
+  const ExternFacts& facts = node.extern_call().facts;
+  return facts.random || facts.effects || !facts.mutates.empty();
+}
+
+}  // namespace mlcc::graph

@@ -1,0 +1,273 @@
+// The graph IR: tensor ops in SSA form with symbolic shapes. Mutable.
+//
+// SEMANTICS
+// Graph       Inputs, nodes in program order, outputs. Nodes without effects may be reordered
+//             along data dependences; nodes with effects (extern that mutates, draws random
+//             numbers or has other effects) keep their order among each other, and a write
+//             into an input comes after every read of it that stands before it.
+// Values      A value is a tensor (dtype, shape, strides) or a size (a SymExpr as an i64
+//             scalar, e.g. a SymInt input). Strides say how the value lies in memory *if it is
+//             materialized*; empty strides mean row-major dense. They do not change what a
+//             value is: only extern calls and graph outputs see them.
+// Dtypes      Pointwise ops take operands of one dtype and give that dtype, or bool (compare,
+//             test); `where` takes (bool, T, T). Promotion stands in the graph as explicit
+//             `cast` nodes. A cast always rounds.
+// Shapes      Pointwise operands broadcast as in NumPy. Two dimensions are the same only if
+//             their expressions are equal.
+// Index maps  permute, expand, reshape, slice, flip, cat: move no data by themselves; they fold
+//             into index expressions of whoever reads them. Whether the result aliases the
+//             operand is not expressed: values are immutable.
+// Floats      As in the loop IR; reductions may be reassociated, nothing else.
+// Extern      Any other dispatcher op, called below autograd. Its facts (pure, random,
+//             mutates, ...) stand on the node. Operand i is what the i-th reference in its
+//             arguments names.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "types/argument.h"
+#include "types/dtype.h"
+#include "types/symbolic.h"
+
+namespace mlcc::graph {
+
+enum class Op : uint8_t {
+#define POINTWISE(enumerator, text, arity, rule, domain, formula, aten) enumerator,
+#define STRUCTURED(enumerator, text, op_class, meaning) enumerator,
+#include "graph/ops.def"
+#undef POINTWISE
+#undef STRUCTURED
+};
+
+enum class OpClass : uint8_t { kPointwise, kIndexMap, kReduction, kCreation, kGather, kExtern };
+
+// How operand dtypes lead to the dtype a pointwise op is computed in, and to its result's (torch's
+// names of the rules).
+enum class DTypeRule : uint8_t {
+  kDefault,     // promoted; computed in it (f16, bf16 in f32), result in it
+  kIntToFloat,  // as default, but integers and bool become the default float dtype
+  kSame,        // promoted, computed in exactly that dtype
+  kCompare,     // promoted operands, bool result
+  kLogical,     // operands become bool, bool result
+  kTest,        // one float operand, bool result
+  kSelect,      // (bool, T, T) -> T, T promoted
+};
+
+// The dtypes that a pointwise op may be computed in (`where`: of its second and third operand).
+enum class DTypeDomain : uint8_t {
+  kAny,
+  kNumber,  // integers and floats
+  kFloat,
+  kInteger,   // without bool
+  kIntegral,  // integers and bool
+  kBool,
+};
+bool holds(DTypeDomain domain, DType dtype);
+std::string_view dtype_rule_name(DTypeRule rule);        // "default", "int_to_float", ...
+std::string_view dtype_domain_name(DTypeDomain domain);  // "any", "number", "float", ...
+
+struct OpInfo {
+  Op op;
+  std::string_view text;
+  OpClass op_class;
+  // Of pointwise ops; cast counts as structured: arity -1, the rest without meaning.
+  int arity;
+  DTypeRule rule;
+  DTypeDomain domain;
+  std::string_view formula;  // a loop-IR expression over a, b, c, ... (operand i is 'a' + i)
+  std::string_view aten;     // overloads it stands for, separated by spaces; see ops.def
+  // Of structured ops: in words.
+  std::string_view meaning;
+};
+const OpInfo& op_info(Op op);
+std::optional<Op> parse_op(std::string_view text);
+std::span<const OpInfo> all_ops();
+
+enum class ValueKind : uint8_t { kTensor, kSize };
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  std::vector<SymExpr> shape;
+  std::vector<SymExpr> strides;                   // empty: row-major dense
+  std::vector<SymExpr> dense_or_strides() const;  // strides, made explicit
+};
+
+class Node;
+class Graph;
+
+class Value {
+ public:
+  // Unique in the graph, never reused. Texts of a graph number its values anew.
+  int id() const { return id_; }
+  const std::string& name() const { return name_; }  // of inputs; else empty
+  ValueKind kind() const { return kind_; }
+  const TensorType& type() const { return type_; }
+  const SymExpr& size() const { return size_; }  // of kSize
+  Node* producer() const { return producer_; }   // null for inputs
+  int result_index() const { return result_index_; }
+  // One entry per use: a node that uses a value twice stands twice. Outputs of the graph are not
+  // listed here.
+  const std::vector<Node*>& users() const { return users_; }
+
+ private:
+  friend class Graph;
+  int id_ = 0;
+  std::string name_;
+  ValueKind kind_ = ValueKind::kTensor;
+  TensorType type_;
+  SymExpr size_;
+  Node* producer_ = nullptr;
+  int result_index_ = 0;
+  std::vector<Node*> users_;
+};
+
+using Attr = std::variant<int64_t, double, bool, std::string, DType, SymExpr, std::vector<int64_t>,
+                          std::vector<SymExpr>>;
+
+using AttrList = std::vector<std::pair<std::string, Attr>>;  // sorted by name
+
+// What an extern op does beside computing its results.
+struct ExternFacts {
+  bool random = false;
+  bool effects = false;      // must run, in order
+  std::vector<int> mutates;  // operand indices that it writes into
+  bool aliases = false;      // a result may share memory with an operand
+  friend bool operator==(const ExternFacts&, const ExternFacts&) = default;
+};
+
+struct ExternCall {
+  std::string name;            // "aten.addmm.default"
+  std::vector<Argument> args;  // in schema order; ArgRef counts the node's operands
+  std::vector<std::pair<std::string, Argument>> kwargs;
+  ExternFacts facts;
+};
+
+class Node {
+ public:
+  Op op() const { return op_; }
+  const std::vector<Value*>& operands() const { return operands_; }
+  Value* operand(size_t i) const { return operands_[i]; }
+  const std::vector<std::unique_ptr<Value>>& results() const { return results_; }
+  Value* result(size_t i = 0) const { return results_[i].get(); }
+
+  const AttrList& attrs() const { return attrs_; }
+  bool has_attr(std::string_view name) const;
+  template <typename T>
+  const T& attr(std::string_view name) const;  // InternalError if absent or of another type
+  const ExternCall& extern_call() const;       // of extern nodes
+
+  // Where the user wrote it ("model.py:31"), for logs; may be empty. No part of text or keys.
+  const std::string& source() const { return source_; }
+  void set_source(std::string source) { source_ = std::move(source); }
+
+ private:
+  friend class Graph;
+  Op op_{};
+  std::vector<Value*> operands_;
+  std::vector<std::unique_ptr<Value>> results_;
+  AttrList attrs_;
+  std::unique_ptr<ExternCall> extern_;
+  std::string source_;
+  std::list<std::unique_ptr<Node>>::iterator position_;
+};
+
+// A size symbol: its range, the value seen when tracing (for cost models only).
+struct Symbol {
+  std::string name;
+  SymRange range{0, kUnboundedHigh};
+  std::optional<int64_t> hint;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = "graph") : name_(std::move(name)) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  // -- symbols
+  void add_symbol(Symbol symbol);  // again with the same name: narrows the range
+  const std::vector<Symbol>& symbols() const { return symbols_; }
+  Assumptions assumptions() const;
+
+  // -- reading
+  const std::vector<std::unique_ptr<Value>>& inputs() const { return inputs_; }
+  const std::vector<Value*>& outputs() const { return outputs_; }
+  std::vector<Node*> nodes() const;  // in program order, a copy: safe while editing
+  size_t num_nodes() const { return nodes_.size(); }
+  bool is_output(const Value* value) const;
+
+  // -- building: nodes are added at the insertion point (the end unless set)
+  Value* add_input(std::string name, TensorType type);
+  Value* add_size_input(std::string name, SymExpr size);
+  void set_insertion_point(Node* before);  // null: the end
+  // Each infers its result's dtype and shape and checks its operands; Error naming the op where
+  // they do not fit.
+  Value* pointwise(Op op, std::vector<Value*> operands);
+  Value* cast(Value* value, DType dtype);  // the value itself if it has that dtype
+  Value* permute(Value* value, std::vector<int64_t> dims);
+  Value* expand(Value* value, std::vector<SymExpr> shape);  // NumPy broadcasting to exactly `shape`
+  Value* reshape(Value* value, std::vector<SymExpr> shape);
+  Value* slice(Value* value, int64_t dim, SymExpr start, SymExpr length, int64_t step);
+  Value* flip(Value* value, std::vector<int64_t> dims);
+  Value* cat(std::vector<Value*> values, int64_t dim);
+  // sum, prod, max, min, any, all: over `dims`, in the operand's dtype (any, all: bool). argmax,
+  // argmin: one dim, i64 result, the first of equal ones, NaN counts as extreme.
+  Value* reduce(Op op, Value* value, std::vector<int64_t> dims, bool keepdim);
+  // For i64 beyond 2^53 there is full_int. Either takes any dtype that has the number.
+  Value* full(std::vector<SymExpr> shape, DType dtype, double value);
+  Value* full_int(std::vector<SymExpr> shape, DType dtype, int64_t value);
+  Value* iota(SymExpr length, DType dtype, SymExpr start, SymExpr step);  // integer dtype, 1-d
+  Value* size_value(SymExpr size);  // a 0-d i64 tensor holding a size
+  // out[i.., j.., k..] = x[i.., index[j..], k..] with `dim` replaced by the index's dims. Negative
+  // indices count from the end if `wrap`. An index out of range raises what eager raises for
+  // `error` ("embedding", "index_select", "index").
+  Value* take(Value* x, Value* index, int64_t dim, bool wrap, std::string error);
+  Value* gather(Value* x, Value* index, int64_t dim);  // torch.gather
+  // Operands are brought into the order of their references in the arguments, one per reference.
+  std::vector<Value*> extern_call(ExternCall call, std::vector<Value*> operands,
+                                  std::vector<TensorType> results);
+  // A call whose result is a number, e.g. item(): may define a symbol.
+  Value* extern_size(ExternCall call, std::vector<Value*> operands, SymExpr result);
+  Value* size_result(SymExpr size);  // a kSize value for an output
+  void set_outputs(std::vector<Value*> outputs);
+
+  // Any op but extern and size_result, by its attributes. `declared` counts where the operands do
+  // not decide, see inference.h. Messages call the result `name`, or by its id.
+  Value* build(Op op, std::vector<Value*> operands, AttrList attrs, TensorType declared = {},
+               std::string name = {});
+
+  // -- editing (the only way)
+  void set_strides(Value* value, std::vector<SymExpr> strides);
+  // Also in outputs. Types must agree but for strides. Passes use Rewriter, which looks after
+  // these.
+  void replace_all_uses(Value* from, Value* to);
+  void replace_operand(Node* node, size_t index, Value* to);
+  void erase(Node* node);  // no uses may remain
+
+  // A deep copy (values keep their order and ids).
+  std::unique_ptr<Graph> clone() const;
+
+ private:
+  Node* insert_node(Op op, std::vector<Value*> operands, AttrList attrs);
+  Value* add_result(Node* node);
+  void check_input_name(const std::string& name) const;
+  std::string name_;
+  std::vector<Symbol> symbols_;
+  std::vector<std::unique_ptr<Value>> inputs_;
+  std::list<std::unique_ptr<Node>> nodes_;
+  std::list<std::unique_ptr<Node>>::iterator insertion_ = nodes_.end();
+  std::vector<Value*> outputs_;
+  int next_id_ = 0;
+};
+
+}  // namespace mlcc::graph

@@ -1,0 +1,147 @@
+#include "graph/index_map.h"
+
+#include <algorithm>
+
+#include "support/error.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Index = std::vector<SymExpr>;
+
+// A run of dimensions on both sides that hold the same elements: [from_begin, from_end) and
+// [to_begin, to_end).
+struct DimGroup {
+  size_t from_begin, from_end, to_begin, to_end;
+};
+
+// Whether the side with product `a` should take its next dimension before the side with product
+// `b`.
+bool takes_next(const SymExpr& a, const SymExpr& b) {
+  const auto ca = a.as_constant();
+  const auto cb = b.as_constant();
+  if (ca && cb) return *ca < *cb;
+  return b.divide_exactly(a).has_value();
+}
+
+// Splits two shapes with equal products into the smallest groups with equal products; the last
+// group takes what is left.
+std::vector<DimGroup> match_dims(const Index& from, const Index& to) {
+  std::vector<DimGroup> groups;
+  size_t i = 0, j = 0;
+  while (i < from.size() || j < to.size()) {
+    DimGroup group{i, i, j, j};
+    SymExpr a = 1, b = 1;
+    if (i < from.size()) a = from[i++];
+    if (j < to.size()) b = to[j++];
+    while (!(a == b) && (i < from.size() || j < to.size())) {
+      if (i < from.size() && (j >= to.size() || takes_next(a, b)))
+        a = a * from[i++];
+      else
+        b = b * to[j++];
+    }
+    // Trailing ones belong to the last group.
+    if (i == from.size())
+      while (j < to.size() && to[j].equals_constant(1)) ++j;
+    if (j == to.size())
+      while (i < from.size() && from[i].equals_constant(1)) ++i;
+    group.from_end = i;
+    group.to_end = j;
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+Index slice_of(const Index& all, size_t begin, size_t end) {
+  return Index(all.begin() + begin, all.begin() + end);
+}
+
+}  // namespace
+
+bool is_single_index_map(Op op) {
+  return op == Op::kPermute || op == Op::kExpand || op == Op::kReshape || op == Op::kSlice ||
+         op == Op::kFlip;
+}
+
+SymExpr linearize(const Index& index, const Index& strides) {
+  MLCC_CHECK(index.size() == strides.size(), "linearize: rank of index and strides differ");
+  SymExpr linear;
+  for (size_t d = 0; d < index.size(); ++d) linear = linear + index[d] * strides[d];
+  return linear;
+}
+
+Index delinearize(const SymExpr& linear, const Index& shape, const Assumptions& assumptions) {
+  const Index strides = contiguous_strides(shape);
+  Index index(shape.size());
+  bool leading = true;  // the leading non-trivial dimension needs no mod
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d].equals_constant(1)) continue;
+    SymExpr quotient = SymExpr::floordiv(linear, strides[d]);
+    if (!leading) quotient = SymExpr::mod(quotient, shape[d]);
+    leading = false;
+    index[d] = assumptions.simplify(quotient);
+  }
+  return index;
+}
+
+Index reshape_index(const Index& index, const Index& from, const Index& to,
+                    const Assumptions& assumptions) {
+  Index result;
+  for (const DimGroup& group : match_dims(from, to)) {
+    const Index sub_from = slice_of(from, group.from_begin, group.from_end);
+    const Index sub_to = slice_of(to, group.to_begin, group.to_end);
+    const Index sub_index = slice_of(index, group.from_begin, group.from_end);
+    if (sub_from == sub_to) {
+      result.insert(result.end(), sub_index.begin(), sub_index.end());
+      continue;
+    }
+    const Index part =
+        delinearize(linearize(sub_index, contiguous_strides(sub_from)), sub_to, assumptions);
+    result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
+}
+
+Index broadcast_index(const Index& shape, const Index& index) {
+  MLCC_CHECK(shape.size() <= index.size(), "broadcast: operand has rank ", shape.size(),
+             ", result ", index.size());
+  Index result(shape.size());
+  const size_t lead = index.size() - shape.size();
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (!shape[d].equals_constant(1)) result[d] = index[lead + d];
+  return result;
+}
+
+Access operand_access(const Node& node, const Index& index, const Assumptions& assumptions) {
+  Value* operand = node.operand(0);
+  const Index& shape = operand->type().shape;
+  Index result(shape.size());
+  if (node.op() == Op::kPermute) {
+    const auto& dims = node.attr<std::vector<int64_t>>("dims");
+    for (size_t d = 0; d < dims.size(); ++d) result[dims[d]] = index[d];
+  } else if (node.op() == Op::kExpand) {
+    result = broadcast_index(shape, index);
+  } else if (node.op() == Op::kReshape) {
+    result = reshape_index(index, node.result()->type().shape, shape, assumptions);
+  } else if (node.op() == Op::kSlice) {
+    result = index;
+    const int64_t dim = node.attr<int64_t>("dim");
+    result[dim] = node.attr<SymExpr>("start") + index[dim] * node.attr<int64_t>("step");
+  } else if (node.op() == Op::kFlip) {
+    result = index;
+    for (const int64_t dim : node.attr<std::vector<int64_t>>("dims"))
+      result[dim] = shape[dim] - 1 - index[dim];
+  } else {
+    MLCC_UNREACHABLE("operand_access: ", op_info(node.op()).text, " is no single index map");
+  }
+  return {operand, std::move(result)};
+}
+
+Access resolve(Value* value, Index index, const Assumptions& assumptions) {
+  Access access{value, std::move(index)};
+  while (access.value->producer() != nullptr && is_single_index_map(access.value->producer()->op()))
+    access = operand_access(*access.value->producer(), access.index, assumptions);
+  return access;
+}
+
+}  // namespace mlcc::graph

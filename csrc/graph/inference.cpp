@@ -1,0 +1,382 @@
+#include "graph/inference.h"
+
+#include <algorithm>
+
+#include "graph/attributes.h"
+#include "graph/text.h"
+#include "support/error.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Shape = std::vector<SymExpr>;
+
+// The draft under check, with the ways to look into it and to complain about it.
+class Checker {
+ public:
+  explicit Checker(const NodeDraft& draft) : draft_(draft) {}
+
+  template <typename... Parts>
+  void require(bool condition, const Parts&... parts) const {
+    if (!condition) fail(parts...);
+  }
+  template <typename... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw Error(detail::join(op_info(draft_.op).text, " %", draft_.name, ": ", parts...));
+  }
+
+  Op op() const { return draft_.op; }
+  const TensorType& declared() const { return draft_.declared; }
+  size_t num_operands() const { return draft_.operands.size(); }
+  const TensorType& type(size_t i) const { return draft_.operands[i]->type(); }
+  const Shape& shape(size_t i) const { return type(i).shape; }
+  int64_t rank(size_t i) const { return static_cast<int64_t>(shape(i).size()); }
+
+  template <typename T>
+  const T& attr(std::string_view name) const {
+    for (const auto& [key, value] : draft_.attrs)
+      if (key == name) return std::get<T>(value);
+    MLCC_UNREACHABLE(op_info(op()).text, " has no attribute '", name, "'");
+  }
+
+  void check_operands() const {
+    for (size_t i = 0; i < num_operands(); ++i) {
+      require(draft_.operands[i] != nullptr, "operand ", i, " is null");
+      require(draft_.operands[i]->kind() == ValueKind::kTensor, "operand ", i,
+              " is a size, expected a tensor");
+    }
+  }
+
+  void check_num_operands(size_t expected) const {
+    require(num_operands() == expected, "found ", num_operands(), " operands, expected ", expected);
+  }
+
+  void check_attrs() const {
+    const auto specs = attr_specs(op());
+    for (const auto& [name, value] : draft_.attrs) {
+      const auto spec = std::find_if(specs.begin(), specs.end(),
+                                     [&](const AttrSpec& s) { return s.name == name; });
+      require(spec != specs.end(), "unknown attribute '", name, "'");
+      require(fits(value, spec->kind, draft_.declared.dtype), "attribute '", name,
+              "' is of the wrong type");
+    }
+    for (const AttrSpec& spec : specs)
+      require(std::any_of(draft_.attrs.begin(), draft_.attrs.end(),
+                          [&](const auto& attr) { return attr.first == spec.name; }),
+              "attribute '", spec.name, "' is missing");
+    require(std::is_sorted(draft_.attrs.begin(), draft_.attrs.end(),
+                           [](const auto& a, const auto& b) { return a.first <= b.first; }),
+            "attributes are not in the order of their names");
+  }
+
+  void check_dim(int64_t dim, int64_t rank) const {
+    require(dim >= 0 && dim < rank, "dim ", dim, " is out of range for ", rank, " dimensions");
+  }
+
+  void check_dims(const std::vector<int64_t>& dims, int64_t rank) const {
+    std::vector<bool> seen(static_cast<size_t>(rank));
+    for (const int64_t dim : dims) {
+      check_dim(dim, rank);
+      require(!seen[static_cast<size_t>(dim)], "dim ", dim, " stands twice in dims");
+      seen[static_cast<size_t>(dim)] = true;
+    }
+  }
+
+  void check_same_dtype(size_t first) const {
+    for (size_t i = first + 1; i < num_operands(); ++i)
+      require(type(i).dtype == type(first).dtype, "operand ", i, " is ", dtype_name(type(i).dtype),
+              ", operand ", first, " is ", dtype_name(type(first).dtype));
+  }
+
+ private:
+  const NodeDraft& draft_;
+};
+
+std::string text_of(const Shape& shape) {
+  std::string text = "[";
+  for (const SymExpr& size : shape) text += (text.size() > 1 ? ", " : "") + size.str();
+  return text + "]";
+}
+
+// ---- pointwise
+
+Shape broadcast(const Checker& check) {
+  size_t rank = 0;
+  for (size_t i = 0; i < check.num_operands(); ++i) rank = std::max(rank, check.shape(i).size());
+  Shape result(rank, SymExpr(1));
+  for (size_t i = 0; i < check.num_operands(); ++i) {
+    const Shape& shape = check.shape(i);
+    for (size_t d = 0; d < shape.size(); ++d) {
+      SymExpr& size = result[rank - shape.size() + d];
+      if (size.equals_constant(1)) size = shape[d];
+      if (size == shape[d] || shape[d].equals_constant(1)) continue;
+      check.fail("shapes do not broadcast: operand ", i, " has ", text_of(shape), ", size ",
+                 shape[d].str(), " of dimension ", d, " meets ", size.str());
+    }
+  }
+  return result;
+}
+
+DType pointwise_dtype(const Checker& check) {
+  const OpInfo& info = op_info(check.op());
+  const bool is_select = info.rule == DTypeRule::kSelect;
+  if (is_select)
+    check.require(check.type(0).dtype == DType::kBool, "operand 0 is ",
+                  dtype_name(check.type(0).dtype), ", expected bool");
+  const size_t first = is_select ? 1 : 0;
+  check.check_same_dtype(first);
+  const DType dtype = check.type(first).dtype;
+  check.require(holds(info.domain, dtype), "operands are ", dtype_name(dtype), ", expected ",
+                dtype_domain_name(info.domain));
+  switch (info.rule) {
+  case DTypeRule::kDefault:
+  case DTypeRule::kIntToFloat:
+  case DTypeRule::kSame:
+  case DTypeRule::kSelect: return dtype;
+  case DTypeRule::kCompare:
+  case DTypeRule::kLogical:
+  case DTypeRule::kTest: return DType::kBool;
+  }
+  MLCC_UNREACHABLE("dtype rule ", static_cast<int>(info.rule));
+}
+
+TensorType infer_pointwise(const Checker& check) {
+  if (check.op() == Op::kCast) {
+    check.check_num_operands(1);
+    return {check.declared().dtype, check.shape(0), {}};
+  }
+  check.check_num_operands(static_cast<size_t>(op_info(check.op()).arity));
+  const DType dtype = pointwise_dtype(check);
+  return {dtype, broadcast(check), {}};
+}
+
+// ---- index maps
+
+TensorType infer_permute(const Checker& check) {
+  const auto& dims = check.attr<std::vector<int64_t>>("dims");
+  check.check_dims(dims, check.rank(0));
+  check.require(static_cast<int64_t>(dims.size()) == check.rank(0), "found ", dims.size(),
+                " dims, expected ", check.rank(0));
+  TensorType result{check.type(0).dtype, {}, {}};
+  for (const int64_t dim : dims) result.shape.push_back(check.shape(0)[static_cast<size_t>(dim)]);
+  return result;
+}
+
+TensorType infer_expand(const Checker& check) {
+  const Shape& from = check.shape(0);
+  const Shape& to = check.declared().shape;
+  check.require(from.size() <= to.size(), "operand ", text_of(from), " has more dimensions than ",
+                text_of(to));
+  const size_t lead = to.size() - from.size();
+  for (size_t d = 0; d < from.size(); ++d)
+    check.require(from[d] == to[lead + d] || from[d].equals_constant(1), "operand ", text_of(from),
+                  " does not expand to ", text_of(to));
+  return {check.type(0).dtype, to, {}};
+}
+
+TensorType infer_reshape(const Checker& check) {
+  const Shape& to = check.declared().shape;
+  check.require(!have_different_products(check.shape(0), to), "operand ", text_of(check.shape(0)),
+                " has ", product(check.shape(0)).str(), " elements, ", text_of(to), " has ",
+                product(to).str());
+  return {check.type(0).dtype, to, {}};
+}
+
+TensorType infer_slice(const Checker& check) {
+  const int64_t dim = check.attr<int64_t>("dim");
+  const int64_t step = check.attr<int64_t>("step");
+  const SymExpr& start = check.attr<SymExpr>("start");
+  check.check_dim(dim, check.rank(0));
+  check.require(step >= 1, "step is ", step, ", expected at least 1");
+  check.require(check.declared().shape.size() == check.shape(0).size(), "result ",
+                text_of(check.declared().shape), " and operand ", text_of(check.shape(0)),
+                " differ in the number of dimensions");
+  TensorType result{check.type(0).dtype, check.shape(0), {}};
+  const SymExpr size = result.shape[static_cast<size_t>(dim)];
+  const SymExpr& length = check.declared().shape[static_cast<size_t>(dim)];
+  const auto start_value = start.as_constant();
+  const auto length_value = length.as_constant();
+  check.require(!start_value || *start_value >= 0, "start is ", start.str(),
+                ", expected at least 0");
+  check.require(!length_value || *length_value >= 0, "length is ", length.str(),
+                ", expected at least 0");
+  const auto room = (size - 1 - start - (length - 1) * step).as_constant();
+  check.require(!room || *room >= 0 || length.equals_constant(0), "elements ", start.str(), " to ",
+                (start + (length - 1) * step).str(), " are out of range for size ", size.str());
+  result.shape[static_cast<size_t>(dim)] = length;
+  return result;
+}
+
+TensorType infer_flip(const Checker& check) {
+  check.check_dims(check.attr<std::vector<int64_t>>("dims"), check.rank(0));
+  return {check.type(0).dtype, check.shape(0), {}};
+}
+
+TensorType infer_cat(const Checker& check) {
+  const int64_t dim = check.attr<int64_t>("dim");
+  check.require(check.num_operands() > 0, "found no operands, expected at least one");
+  check.check_same_dtype(0);
+  check.check_dim(dim, check.rank(0));
+  TensorType result{check.type(0).dtype, check.shape(0), {}};
+  SymExpr& length = result.shape[static_cast<size_t>(dim)];
+  for (size_t i = 1; i < check.num_operands(); ++i) {
+    const Shape& shape = check.shape(i);
+    bool fits = shape.size() == result.shape.size();
+    for (size_t d = 0; fits && d < shape.size(); ++d)
+      fits = static_cast<int64_t>(d) == dim || shape[d] == result.shape[d];
+    check.require(fits, "operand ", i, " has ", text_of(shape), ", operand 0 has ",
+                  text_of(check.shape(0)), ": they may differ in dim ", dim, " only");
+    length = length + shape[static_cast<size_t>(dim)];
+  }
+  return result;
+}
+
+TensorType infer_index_map(const Checker& check) {
+  if (check.op() == Op::kCat) return infer_cat(check);
+  check.check_num_operands(1);
+  if (check.op() == Op::kPermute) return infer_permute(check);
+  if (check.op() == Op::kExpand) return infer_expand(check);
+  if (check.op() == Op::kReshape) return infer_reshape(check);
+  if (check.op() == Op::kSlice) return infer_slice(check);
+  MLCC_CHECK(check.op() == Op::kFlip, "index map ", op_info(check.op()).text, " without inference");
+  return infer_flip(check);
+}
+
+// ---- reductions
+
+DType reduced_dtype(const Checker& check) {
+  const DType dtype = check.type(0).dtype;
+  if (check.op() == Op::kAny || check.op() == Op::kAll) {
+    check.require(dtype == DType::kBool, "operand is ", dtype_name(dtype), ", expected bool");
+    return DType::kBool;
+  }
+  check.require(dtype != DType::kBool, "operand is bool, expected a number");
+  return check.op() == Op::kArgMax || check.op() == Op::kArgMin ? DType::kI64 : dtype;
+}
+
+TensorType infer_reduction(const Checker& check) {
+  check.check_num_operands(1);
+  const auto& dims = check.attr<std::vector<int64_t>>("dims");
+  check.check_dims(dims, check.rank(0));
+  check.require(std::is_sorted(dims.begin(), dims.end()), "dims are not in ascending order");
+  const bool is_index = check.op() == Op::kArgMax || check.op() == Op::kArgMin;
+  check.require(!is_index || dims.size() == 1, "found ", dims.size(), " dims, expected one");
+  TensorType result{reduced_dtype(check), {}, {}};
+  for (int64_t d = 0; d < check.rank(0); ++d) {
+    if (!std::binary_search(dims.begin(), dims.end(), d))
+      result.shape.push_back(check.shape(0)[static_cast<size_t>(d)]);
+    else if (check.attr<bool>("keepdim"))
+      result.shape.push_back(1);
+  }
+  return result;
+}
+
+// ---- creation, gather
+
+bool is_in_range(DType dtype, int64_t value) {
+  if (dtype == DType::kBool) return value == 0 || value == 1;
+  const int64_t bits = 8 * dtype_size(dtype);
+  if (bits == 64) return true;
+  if (dtype == DType::kU8) return value >= 0 && value <= 255;
+  return value >= -(int64_t{1} << (bits - 1)) && value < int64_t{1} << (bits - 1);
+}
+
+TensorType infer_creation(const Checker& check) {
+  check.check_num_operands(0);
+  if (check.op() == Op::kSizeValue) return {DType::kI64, {}, {}};
+  const DType dtype = check.declared().dtype;
+  if (check.op() == Op::kFull) {
+    if (!is_float(dtype)) {
+      const int64_t value = check.attr<int64_t>("value");
+      check.require(is_in_range(dtype, value), "value ", value, " does not fit ",
+                    dtype_name(dtype));
+    }
+    return {dtype, check.declared().shape, {}};
+  }
+  MLCC_CHECK(check.op() == Op::kIota, "creation ", op_info(check.op()).text, " without inference");
+  check.require(is_integer(dtype), "result is ", dtype_name(dtype), ", expected an integer dtype");
+  check.require(check.declared().shape.size() == 1, "result ", text_of(check.declared().shape),
+                " is not one-dimensional");
+  return {dtype, check.declared().shape, {}};
+}
+
+TensorType infer_gather(const Checker& check) {
+  check.check_num_operands(2);
+  const int64_t dim = check.attr<int64_t>("dim");
+  check.check_dim(dim, check.rank(0));
+  const DType index_dtype = check.type(1).dtype;
+  check.require(is_integer(index_dtype), "index is ", dtype_name(index_dtype),
+                ", expected an integer dtype");
+  const Shape& x = check.shape(0);
+  const Shape& index = check.shape(1);
+  TensorType result{check.type(0).dtype, {}, {}};
+  if (check.op() == Op::kTake) {
+    result.shape.assign(x.begin(), x.begin() + dim);
+    result.shape.insert(result.shape.end(), index.begin(), index.end());
+    result.shape.insert(result.shape.end(), x.begin() + dim + 1, x.end());
+    return result;
+  }
+  check.require(x.size() == index.size(), "operand ", text_of(x), " and index ", text_of(index),
+                " differ in the number of dimensions");
+  for (size_t d = 0; d < x.size(); ++d) {
+    const auto room = (x[d] - index[d]).as_constant();
+    check.require(static_cast<int64_t>(d) == dim || !room || *room >= 0, "index ", text_of(index),
+                  " is larger than operand ", text_of(x), " in dimension ", d);
+  }
+  result.shape = index;
+  return result;
+}
+
+}  // namespace
+
+TensorType infer(const NodeDraft& draft) {
+  const Checker check(draft);
+  MLCC_CHECK(draft.op != Op::kSizeResult, "size_result has no tensor type");
+  check.check_operands();
+  check.check_attrs();
+  switch (op_info(draft.op).op_class) {
+  case OpClass::kPointwise: return infer_pointwise(check);
+  case OpClass::kIndexMap: return infer_index_map(check);
+  case OpClass::kReduction: return infer_reduction(check);
+  case OpClass::kCreation: return infer_creation(check);
+  case OpClass::kGather: return infer_gather(check);
+  case OpClass::kExtern: break;
+  }
+  MLCC_UNREACHABLE("the result of ", op_info(draft.op).text, " cannot be inferred");
+}
+
+bool is_same_type(const TensorType& a, const TensorType& b) {
+  return a.dtype == b.dtype && a.shape == b.shape;
+}
+
+TensorType normalize(TensorType type) {
+  if (type.strides.empty()) return type;
+  MLCC_USER_CHECK(type.strides.size() == type.shape.size(), "tensor type: found ",
+                  type.strides.size(), " strides for ", type.shape.size(), " dimensions");
+  if (type.strides == contiguous_strides(type.shape)) type.strides.clear();
+  return type;
+}
+
+bool have_different_products(const std::vector<SymExpr>& a, const std::vector<SymExpr>& b) {
+  const SymExpr left = product(a);
+  const SymExpr right = product(b);
+  if (left == right) return false;
+  const auto difference = (left - right).as_constant();
+  if (difference) return *difference != 0;
+  // With floordiv, mod, min or max inside, equality may hold by what is known of the symbols
+  // elsewhere.
+  using Plain = SymExpr::Visitor<bool>;
+  const auto both = [](bool x, bool y) { return x && y; };
+  const auto never = [](bool, bool) { return false; };
+  const Plain is_plain{[](int64_t) { return true; },
+                       [](std::string_view) { return true; },
+                       both,
+                       both,
+                       never,
+                       never,
+                       never,
+                       never};
+  return left.visit(is_plain) && right.visit(is_plain);
+}
+
+}  // namespace mlcc::graph

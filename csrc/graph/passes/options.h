@@ -1,0 +1,44 @@
+// What every graph pass is handed by the runner.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "graph/graph.h"
+
+namespace mlcc::graph {
+
+// How many rewrites may still be made. Shared by all passes of a run, so that the n-th rewrite of a
+// pipeline, the one that breaks a graph, is found by bisection.
+class RewriteBudget {
+ public:
+  explicit RewriteBudget(int64_t limit) : limit_(limit) {}  // -1: no limit
+
+  bool take() {
+    if (limit_ >= 0 && used_ >= limit_) return false;
+    ++used_;
+    return true;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  int64_t limit_;
+  int64_t used_ = 0;
+};
+
+struct PassOptions {
+  RewriteBudget* budget = nullptr;  // null: no limit
+  std::function<void(const Node&, std::string_view reason)> on_no_match;
+
+  // Asked once before each rewrite, when all that is left is to make it.
+  bool may_rewrite() const { return budget == nullptr || budget->take(); }
+
+  // `return options.no_match(node, "stride of dim 1 is unknown")`: false, and the reason goes to
+  // whoever listens.
+  bool no_match(const Node& node, std::string_view reason) const {
+    if (on_no_match) on_no_match(node, reason);
+    return false;
+  }
+};
+
+}  // namespace mlcc::graph

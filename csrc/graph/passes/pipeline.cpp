@@ -1,0 +1,88 @@
+#include "graph/passes/pipeline.h"
+
+#include <chrono>
+#include <string>
+
+#include "graph/passes/canonicalize.h"
+#include "graph/passes/cse.h"
+#include "graph/passes/dce.h"
+#include "graph/passes/fold_constants.h"
+#include "graph/text.h"
+#include "support/error.h"
+
+namespace mlcc::graph {
+namespace {
+
+// In the order of the enumeration.
+constexpr PassInfo kPasses[] = {
+#define GRAPH_PASS(enumerator, function, text, options, summary) {Pass::enumerator, text, summary},
+#include "graph/passes/passes.def"
+#undef GRAPH_PASS
+};
+
+bool call(Pass pass, Graph& graph, const PassOptions& common) {
+  switch (pass) {
+#define GRAPH_PASS(enumerator, function, text, options, summary)                                   \
+  case Pass::enumerator: return function(graph, options{common});
+#include "graph/passes/passes.def"
+#undef GRAPH_PASS
+  }
+  MLCC_UNREACHABLE("graph pass ", static_cast<int>(pass));
+}
+
+void verify_after(std::string_view pass, const Graph& graph) {
+  try {
+    verify(graph);
+  } catch (const InternalError& error) {
+    throw InternalError(detail::join("after graph pass ", pass, ": ", error.what()));
+  }
+}
+
+}  // namespace
+
+std::span<const PassInfo> all_passes() { return kPasses; }
+
+std::optional<Pass> parse_pass(std::string_view name) {
+  for (const PassInfo& info : kPasses)
+    if (info.name == name) return info.pass;
+  return std::nullopt;
+}
+
+bool PassRunner::run(Pass pass) {
+  const std::string_view name = kPasses[static_cast<size_t>(pass)].name;
+  PassOptions common;
+  common.budget = &budget_;
+  if (options_.on_no_match)
+    common.on_no_match = [&](const Node& node, std::string_view reason) {
+      options_.on_no_match(name, node, reason);
+    };
+  const int64_t rewrites = budget_.used();
+  const auto begin = std::chrono::steady_clock::now();
+  const bool has_changed = call(pass, graph_, common);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  if (options_.verify) verify_after(name, graph_);
+  if (options_.report)
+    options_.report({name, has_changed, budget_.used() - rewrites, elapsed.count()});
+  if (options_.dump && has_changed) options_.dump(name, graph_);
+  return has_changed;
+}
+
+void run_pipeline(Graph& graph, const PipelineOptions& options) {
+  PassRunner runner(graph, options);
+  // What the importer leaves behind in numbers (half of an AOTAutograd graph) would only be matched
+  // in vain below.
+  runner.run(Pass::kDce);
+  // Before canonicalize: a rule like x * 1 sees a constant only once its casts and expands are
+  // folded.
+  runner.run(Pass::kFoldConstants);
+  runner.run(Pass::kCanonicalize);
+  // After canonicalize: equal computations are written the same way now, so that their text is
+  // equal.
+  runner.run(Pass::kCse);
+  // Merged nodes bring new pairs together: two permutes of one value that were two values before.
+  runner.run(Pass::kCanonicalize);
+  // Last: the passes above leave the operands of what they replaced.
+  runner.run(Pass::kDce);
+}
+
+}  // namespace mlcc::graph

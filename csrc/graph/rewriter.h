@@ -1,0 +1,41 @@
+// Replaces nodes by other values such that nobody outside the graph can tell.
+//
+// Strides and aliases are what can be told: graph outputs are handed out, extern calls see memory.
+// Every pass that replaces values goes through here instead of deciding that anew.
+#pragma once
+
+#include <functional>
+
+#include "graph/graph.h"
+#include "graph/passes/options.h"
+
+namespace mlcc::graph {
+
+// Whether some extern call writes into the value or into a view of it.
+bool is_written(const Value& value);
+// Whether an extern call or a caller of the graph sees how the value lies in memory, also by way of
+// index maps.
+bool is_layout_seen(const Graph& graph, const Value& value);
+
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, const PassOptions& options) : graph_(graph), options_(options) {}
+
+  Graph& graph() const { return graph_; }
+  bool no_match(const Node& node, std::string_view reason) const {
+    return options_.no_match(node, reason);
+  }
+
+  // Lets all users of the node's result use `existing`, then erases the node. False, with nothing
+  // changed, where the difference would be seen or no rewrite is left.
+  bool replace_by(Node* node, Value* existing) const;
+  // The same with a value that `make` builds in front of the node; it takes over the result's
+  // strides and source. `make` must not return a value that was there before.
+  bool replace_by_new(Node* node, const std::function<Value*()>& make) const;
+
+ private:
+  Graph& graph_;
+  const PassOptions& options_;
+};
+
+}  // namespace mlcc::graph
