@@ -1,0 +1,514 @@
+#include "fusion/fusion.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "graph/index_map.h"
+#include "graph/strided_view.h"
+#include "support/result.h"
+
+namespace mlcc::fusion {
+
+using graph::Access;
+using graph::Node;
+using graph::Op;
+using graph::OpClass;
+using graph::Value;
+using Index = std::vector<SymExpr>;
+
+std::string axis_name(size_t axis) { return "d" + std::to_string(axis); }
+
+bool Group::has_reduction() const { return std::find(reduced.begin(), reduced.end(), true) != reduced.end(); }
+
+bool is_free(const Node& node) {
+  return graph::is_single_index_map(node.op()) || node.op() == Op::kFull || node.op() == Op::kIota ||
+         node.op() == Op::kSizeValue;
+}
+
+namespace {
+
+bool is_reduction(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kReduction; }
+
+bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() == Op::kGather; }
+
+// Pointwise ops and cat: values that any reader may compute for itself at any index.
+bool is_inlinable(const Node& node) {
+  return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat;
+}
+
+// The shape a node iterates over.
+const Index& iteration_shape(const Node& node) {
+  return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
+}
+
+Index axis_symbols(size_t rank) {
+  Index axes;
+  for (size_t d = 0; d < rank; ++d) axes.push_back(SymExpr::symbol(axis_name(d)));
+  return axes;
+}
+
+class Planner {
+ public:
+  Planner(const graph::Graph& graph, const FusionOptions& options)
+      : graph_(graph), options_(options), nodes_(graph.nodes()), assumptions_(graph.assumptions()) {
+    for (size_t i = 0; i < nodes_.size(); ++i) order_[nodes_[i]] = static_cast<int>(i);
+  }
+
+  FusionPlan plan() {
+    find_required();
+    if (options_.fuse)
+      for (const Node* node : nodes_) decide_inlining(*node);
+    for (Node* node : nodes_) place(node);
+    for (size_t g = 0; g < plan_.groups.size(); ++g) finish_group(static_cast<int>(g));
+    sort_units();
+    return std::move(plan_);
+  }
+
+ private:
+  struct UnitState {
+    int group = -1;
+    const Node* node = nullptr;
+    std::set<int> reads;      // units it depends on
+    int first = 0, last = 0;  // program order of its first and last node
+  };
+
+  bool folds(const Node& node) const {
+    return (is_free(node) && !plan_.copied.count(&node)) || plan_.inlined.count(&node);
+  }
+
+  // -- values that must lie in memory
+  void require(Value* value) {
+    if (value->kind() != graph::ValueKind::kTensor) return;
+    Value* base = graph::strided_view(value)->base;
+    if (required_.insert(base).second && base->producer() != nullptr && is_free(*base->producer()))
+      plan_.copied.insert(base->producer());
+  }
+
+  void find_required() {
+    for (Value* output : graph_.outputs()) require(output);
+    for (const Node* node : nodes_) {
+      if (node->op() == Op::kExtern)
+        for (Value* operand : node->operands()) require(operand);
+      if (is_indirect(*node)) require(node->operand(0));
+    }
+  }
+
+  // -- inlining
+  // The nodes that really read `value`: readers of free nodes on the way count instead of these.
+  void collect_readers(const Value* value, bool through_inlined, std::vector<const Node*>& readers) const {
+    for (const Node* user : value->users()) {
+      const bool passes = (is_free(*user) && !plan_.copied.count(user)) || (through_inlined && plan_.inlined.count(user));
+      if (passes)
+        collect_readers(user->result(), through_inlined, readers);
+      else
+        readers.push_back(user);
+    }
+  }
+
+  // Ops of the expression a reader would have to evaluate; `leaves` counts tensors of more than one element read by it.
+  void expression_cost(const Value* value, int64_t& ops, int64_t& leaves, int depth = 0) const {
+    const Node* producer = value->producer();
+    if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)) || depth > 12) {
+      if (!product(value->type().shape).equals_constant(1)) ++leaves;
+      return;
+    }
+    if (!is_free(*producer)) ++ops;
+    for (const Value* operand : producer->operands()) expression_cost(operand, ops, leaves, depth + 1);
+  }
+
+  void decide_inlining(const Node& node) {
+    if (!is_inlinable(node) || required_.count(node.result())) return;
+    int64_t ops = 0, leaves = 0;
+    expression_cost(node.result(), ops, leaves);
+    static constexpr int64_t kCheapOps = 8;  // masks and position arithmetic without a tensor behind them
+    if (leaves == 0 && ops <= kCheapOps) {
+      plan_.inlined.insert(&node);
+      return;
+    }
+    std::vector<const Node*> readers;
+    collect_readers(node.result(), false, readers);
+    if (readers.size() != 1) return;
+    const Node& reader = *readers.front();
+    if (reader.op() == Op::kExtern || is_indirect(reader)) return;
+    // A reader with more points than this value has elements would repeat the work.
+    const SymExpr points = product(iteration_shape(reader));
+    if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) && !reads_a_part(node, points)) return;
+    int64_t cost = 1;
+    for (const Value* operand : node.operands()) cost += inline_cost(operand);
+    if (cost > options_.max_nodes) return;
+    inline_cost_[node.result()] = cost;
+    plan_.inlined.insert(&node);
+  }
+
+  bool reads_a_part(const Node& node, const SymExpr& points) const {
+    const auto read = points.as_constant();
+    const auto all = product(node.result()->type().shape).as_constant();
+    return read && all && *read <= *all;
+  }
+
+  int64_t inline_cost(const Value* value) const {
+    const auto found = inline_cost_.find(value);
+    return found == inline_cost_.end() ? 0 : found->second;
+  }
+
+  // -- units and dependences
+  int unit_of(const Value* value) const {
+    if (value->producer() == nullptr) return -1;
+    const auto found = unit_of_node_.find(value->producer());
+    return found == unit_of_node_.end() ? -1 : found->second;
+  }
+
+  // Whether unit `from` needs unit `target`, directly or not.
+  bool depends_on(int from, int target) const {
+    if (from == target) return true;
+    std::vector<int> stack{from};
+    std::set<int> seen{from};
+    while (!stack.empty()) {
+      const int unit = stack.back();
+      stack.pop_back();
+      for (const int next : units_[unit].reads) {
+        if (next == target) return true;
+        if (units_[next].last < units_[target].first || !seen.insert(next).second) continue;
+        stack.push_back(next);
+      }
+    }
+    return false;
+  }
+
+  // The materialized values that evaluating `value` at `index` reads, with their indices.
+  void collect_leaves(Value* value, const Index& index, const Assumptions& assumptions, std::vector<Access>& leaves) const {
+    Access access = resolve_folded(value, index, assumptions);
+    const Node* producer = access.value->producer();
+    if (producer == nullptr || !folds(*producer)) {
+      leaves.push_back(std::move(access));
+      return;
+    }
+    if (!plan_.inlined.count(producer)) return;  // a constant
+    for (size_t i = 0; i < producer->operands().size(); ++i)
+      collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions, leaves);
+  }
+
+  // As graph::resolve, but stops at copies.
+  Access resolve_folded(Value* value, Index index, const Assumptions& assumptions) const {
+    Access access{value, std::move(index)};
+    while (access.value->producer() != nullptr && graph::is_single_index_map(access.value->producer()->op()) &&
+           !plan_.copied.count(access.value->producer()))
+      access = graph::operand_access(*access.value->producer(), access.index, assumptions);
+    return access;
+  }
+
+  // Where operand i of a pointwise op or cat is read for the result's element `index`.
+  Index operand_index(const Node& node, size_t i, const Index& index) const {
+    if (node.op() != Op::kCat) return graph::broadcast_index(node.operand(i)->type().shape, index);
+    Index result = index;
+    const int64_t dim = node.attr<int64_t>("dim");
+    for (size_t j = 0; j < i; ++j) result[dim] = result[dim] - node.operand(j)->type().shape[dim];
+    return result;
+  }
+
+  // Everything node reads from memory when it stands at `position` (of its operand, for a reduction).
+  std::vector<Access> leaves_of(const Node& node, const Index& position, const Assumptions& assumptions) const {
+    std::vector<Access> leaves;
+    if (plan_.copied.count(&node)) {
+      if (graph::is_single_index_map(node.op())) {
+        const Access access = graph::operand_access(node, position, assumptions);
+        collect_leaves(access.value, access.index, assumptions, leaves);
+      }
+    } else if (is_reduction(node)) {
+      collect_leaves(node.operand(0), position, assumptions, leaves);
+    } else if (is_indirect(node)) {
+      const Index index = node.op() == Op::kGather ? position : take_index_position(node, position);
+      collect_leaves(node.operand(1), index, assumptions, leaves);
+      leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
+    } else {
+      for (size_t i = 0; i < node.operands().size(); ++i)
+        collect_leaves(node.operand(i), operand_index(node, i, position), assumptions, leaves);
+    }
+    return leaves;
+  }
+
+  static Index take_index_position(const Node& node, const Index& position) {
+    const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+    const size_t rank = node.operand(1)->type().shape.size();
+    return Index(position.begin() + dim, position.begin() + dim + rank);
+  }
+
+  // -- joining groups
+  struct Join {
+    Placement placement;       // of the result
+    Index read_position;       // where operands are read
+    std::vector<bool> reduced; // the group's, afterwards
+  };
+
+  Assumptions domain_assumptions(const Index& domain) const {
+    Assumptions assumptions = assumptions_;
+    for (size_t d = 0; d < domain.size(); ++d) assumptions.set_index(axis_name(d), domain[d]);
+    return assumptions;
+  }
+
+  // Where `node` would stand in a group with this domain, by shapes alone.
+  std::optional<Join> position_in(const Node& node, const Group& group, const Assumptions& assumptions) const {
+    const Index& shape = iteration_shape(node);
+    const Index axes = axis_symbols(group.domain.size());
+    Join join;
+    join.reduced = group.reduced;
+    if (shape == group.domain) {
+      join.read_position = axes;
+    } else if (product(shape) == product(group.domain)) {
+      join.read_position = graph::reshape_index(axes, group.domain, shape, assumptions);
+    } else if (group.has_reduction() && !is_reduction(node)) {
+      Index kept, kept_axes;
+      for (size_t d = 0; d < axes.size(); ++d) {
+        if (group.reduced[d]) continue;
+        kept.push_back(group.domain[d]);
+        kept_axes.push_back(axes[d]);
+      }
+      if (!(product(shape) == product(kept))) return std::nullopt;
+      join.read_position = graph::reshape_index(kept_axes, kept, shape, assumptions);
+      join.placement.per_row = true;
+    } else {
+      return std::nullopt;
+    }
+    join.placement.position = join.read_position;
+    return is_reduction(node) ? reduce_at(node, std::move(join)) : join;
+  }
+
+  // Completes the join of a reduction: which axes it reduces, and where its result stands.
+  static std::optional<Join> reduce_at(const Node& node, Join join) {
+    std::vector<bool> reduced(join.reduced.size(), false);
+    const auto& dims = node.attr<std::vector<int64_t>>("dims");
+    Index result;
+    const Index& shape = node.operand(0)->type().shape;
+    const bool keepdim = node.result()->type().shape.size() == shape.size();
+    for (size_t d = 0; d < shape.size(); ++d) {
+      const SymExpr& at = join.read_position[d];
+      if (std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) == dims.end()) {
+        result.push_back(at);
+        continue;
+      }
+      if (keepdim) result.push_back(0);
+      if (at.equals_constant(0)) continue;
+      const auto symbol = at.as_symbol();
+      if (!symbol) return std::nullopt;
+      reduced[static_cast<size_t>(std::stoi(symbol->substr(1)))] = true;
+    }
+    for (size_t d = 0; d < reduced.size(); ++d)
+      for (const SymExpr& at : result)
+        if (reduced[d] && at.contains(axis_name(d))) return std::nullopt;
+    const bool first = std::find(join.reduced.begin(), join.reduced.end(), true) == join.reduced.end();
+    if (!first && reduced != join.reduced) return std::nullopt;
+    join.reduced = std::move(reduced);
+    join.placement = {std::move(result), true};
+    return join;
+  }
+
+  bool row_is_long(const Group& group, const std::vector<bool>& reduced) const {
+    SymExpr row = 1;
+    for (size_t d = 0; d < reduced.size(); ++d)
+      if (reduced[d]) row = row * group.domain[d];
+    return row.evaluate([&](std::string_view name) { return hint(name); }) > options_.max_row;
+  }
+
+  int64_t hint(std::string_view name) const {
+    static constexpr int64_t kUnknownSize = 1024;  // only steers profit, never legality
+    for (const graph::Symbol& symbol : graph_.symbols())
+      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
+    return kUnknownSize;
+  }
+
+  Result<Join> try_join(const Node& node, int group_index) const {
+    const Group& group = plan_.groups[group_index];
+    if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes) return unsupported("the kernel is full");
+    const Assumptions assumptions = domain_assumptions(group.domain);
+    std::optional<Join> join = position_in(node, group, assumptions);
+    if (!join) return unsupported("it runs over another shape");
+    const int unit = group_unit_[group_index];
+    bool after_reduction = false;
+    for (const Access& leaf : leaves_of(node, join->read_position, assumptions)) {
+      const int leaf_unit = unit_of(leaf.value);
+      if (leaf_unit == unit) {
+        const auto& placement = group.placements.at(leaf.value->producer());
+        if (leaf.index.empty() && !leaf.value->type().shape.empty()) return unsupported("it reads the kernel's own result indirectly");
+        if (!same_position(leaf.index, placement.position, assumptions))
+          return unsupported("it reads %", leaf.value->id(), " at another place than where it is computed");
+        after_reduction |= placement.per_row;
+      } else if (leaf_unit >= 0 && depends_on(leaf_unit, unit)) {
+        return unsupported("%", leaf.value->id(), " already depends on the kernel");
+      }
+    }
+    if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
+      return unsupported("its row is too long to stay in cache");
+    if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced))
+      return unsupported("its row is too long to stay in cache");
+    return *std::move(join);
+  }
+
+  static bool same_position(const Index& a, const Index& b, const Assumptions& assumptions) {
+    if (a.size() != b.size()) return false;
+    for (size_t d = 0; d < a.size(); ++d)
+      if (!assumptions.is_equal(a[d], b[d])) return false;
+    return true;
+  }
+
+  std::vector<int> candidate_groups(const Node& node) const {
+    std::set<int, std::greater<>> producers, siblings;
+    std::vector<Access> leaves = leaves_of(node, Index(iteration_shape(node).size()), assumptions_);
+    const SymExpr points = product(iteration_shape(node));
+    for (const Access& leaf : leaves) {
+      const int unit = unit_of(leaf.value);
+      if (unit >= 0 && units_[unit].group >= 0) producers.insert(units_[unit].group);
+      const auto readers = readers_.find(leaf.value);
+      if (readers != readers_.end() && product(leaf.value->type().shape) == points)
+        siblings.insert(readers->second.begin(), readers->second.end());
+    }
+    std::vector<int> candidates(producers.begin(), producers.end());
+    for (const int g : siblings)
+      if (!producers.count(g)) candidates.push_back(g);
+    return candidates;
+  }
+
+  void place(Node* node) {
+    if (node->op() == Op::kSizeResult || folds(*node)) return;
+    if (node->op() == Op::kExtern) return place_extern(node);
+    for (const int g : options_.fuse ? candidate_groups(*node) : std::vector<int>{}) {
+      Result<Join> join = try_join(*node, g);
+      if (join) return add_to_group(node, g, std::move(join).value());
+      plan_.reasons.push_back(detail::join("%", node->result()->id(), " = ", graph::op_info(node->op()).text,
+                                           " did not join kernel ", g, ": ", join.reason()));
+    }
+    Group group;
+    group.domain = iteration_shape(*node);
+    group.reduced.assign(group.domain.size(), false);
+    std::optional<Join> join = position_in(*node, group, domain_assumptions(group.domain));
+    MLCC_CHECK(join, "fusion: a node does not fit its own domain: ", graph::op_info(node->op()).text);
+    plan_.groups.push_back(std::move(group));
+    group_unit_.push_back(new_unit(node, static_cast<int>(plan_.groups.size()) - 1));
+    add_to_group(node, static_cast<int>(plan_.groups.size()) - 1, *std::move(join));
+  }
+
+  int new_unit(const Node* node, int group) {
+    UnitState unit;
+    unit.group = group;
+    unit.node = group < 0 ? node : nullptr;
+    unit.first = unit.last = order_.at(node);
+    units_.push_back(std::move(unit));
+    return static_cast<int>(units_.size()) - 1;
+  }
+
+  void add_to_group(Node* node, int group_index, Join join) {
+    Group& group = plan_.groups[group_index];
+    const int unit = group_unit_[group_index];
+    for (const Access& leaf : leaves_of(*node, join.read_position, domain_assumptions(group.domain))) {
+      add_read(unit, leaf.value);
+      std::vector<int>& readers = readers_[leaf.value];
+      if (std::find(readers.begin(), readers.end(), group_index) == readers.end()) readers.push_back(group_index);
+    }
+    group.nodes.push_back(node);
+    group.reduced = std::move(join.reduced);
+    group.placements[node] = std::move(join.placement);
+    plan_.group_of[node] = group_index;
+    unit_of_node_[node] = unit;
+    units_[unit].last = order_.at(node);
+  }
+
+  void add_read(int unit, const Value* value) {
+    const int source = unit_of(value);
+    if (source >= 0 && source != unit) units_[unit].reads.insert(source);
+    const auto writer = last_writer_.find(value);
+    if (writer != last_writer_.end() && writer->second != unit) units_[unit].reads.insert(writer->second);
+    readers_since_write_[value].insert(unit);
+  }
+
+  // Externs keep data dependences; those with effects also their order, and writes come after earlier reads.
+  void place_extern(const Node* node) {
+    const int unit = new_unit(node, -1);
+    unit_of_node_[node] = unit;
+    for (Value* operand : node->operands())
+      if (operand->kind() == graph::ValueKind::kTensor) add_read(unit, graph::strided_view(operand)->base);
+    const graph::ExternFacts& facts = node->extern_call().facts;
+    if (facts.random || facts.effects || !facts.mutates.empty()) {
+      if (last_effect_ >= 0) units_[unit].reads.insert(last_effect_);
+      last_effect_ = unit;
+    }
+    for (const int i : facts.mutates) {
+      const Value* base = graph::strided_view(node->operand(i))->base;
+      for (const int reader : readers_since_write_[base])
+        if (reader != unit) units_[unit].reads.insert(reader);
+      readers_since_write_[base].clear();
+      last_writer_[base] = unit;
+    }
+  }
+
+  // -- finishing
+  void finish_group(int group_index) {
+    Group& group = plan_.groups[group_index];
+    const Assumptions assumptions = domain_assumptions(group.domain);
+    std::set<const Value*> seen;
+    for (const Node* node : group.nodes) {
+      Index position = group.placements.at(node).position;
+      if (is_reduction(*node)) position = position_in(*node, group, assumptions)->read_position;
+      for (const Access& leaf : leaves_of(*node, position, assumptions)) {
+        const bool own = leaf.value->producer() != nullptr && group.placements.count(leaf.value->producer());
+        if (!own && seen.insert(leaf.value).second) group.inputs.push_back(leaf.value);
+      }
+    }
+    for (const Node* node : group.nodes) {
+      Value* value = node->result();
+      std::vector<const Node*> readers;
+      collect_readers(value, true, readers);
+      const bool read_elsewhere = std::any_of(readers.begin(), readers.end(),
+                                              [&](const Node* reader) { return !group.placements.count(reader); });
+      if (required_.count(value) || read_elsewhere) group.outputs.push_back(value);
+    }
+    for (const auto* values : {&group.inputs, &group.outputs})
+      for (const Value* value : *values)
+        group.ideal_bytes = group.ideal_bytes + product(value->type().shape) * dtype_size(value->type().dtype);
+  }
+
+  void sort_units() {
+    std::vector<int> waiting(units_.size(), 0);
+    std::vector<std::vector<int>> readers(units_.size());
+    for (size_t u = 0; u < units_.size(); ++u)
+      for (const int source : units_[u].reads) {
+        ++waiting[u];
+        readers[source].push_back(static_cast<int>(u));
+      }
+    std::set<std::pair<int, int>> ready;  // by last node, so that a value is computed shortly before its readers
+    for (size_t u = 0; u < units_.size(); ++u)
+      if (waiting[u] == 0) ready.insert({units_[u].last, static_cast<int>(u)});
+    while (!ready.empty()) {
+      const int unit = ready.begin()->second;
+      ready.erase(ready.begin());
+      plan_.order.push_back({units_[unit].group, units_[unit].node});
+      for (const int reader : readers[unit])
+        if (--waiting[reader] == 0) ready.insert({units_[reader].last, reader});
+    }
+    MLCC_CHECK(plan_.order.size() == units_.size(), "fusion: the kernels of graph ", graph_.name(), " form a cycle");
+  }
+
+  const graph::Graph& graph_;
+  const FusionOptions& options_;
+  std::vector<Node*> nodes_;
+  Assumptions assumptions_;
+  FusionPlan plan_;
+  std::unordered_map<const Node*, int> order_;
+  std::unordered_set<const Value*> required_;
+  std::unordered_map<const Value*, int64_t> inline_cost_;
+  std::vector<UnitState> units_;
+  std::vector<int> group_unit_;
+  std::unordered_map<const Node*, int> unit_of_node_;
+  std::unordered_map<const Value*, std::vector<int>> readers_;
+  std::unordered_map<const Value*, int> last_writer_;
+  std::unordered_map<const Value*, std::set<int>> readers_since_write_;
+  int last_effect_ = -1;
+};
+
+}  // namespace
+
+FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options) {
+  return Planner(graph, options).plan();
+}
+
+}  // namespace mlcc::fusion

@@ -1,0 +1,303 @@
+#include "lower/evaluator.h"
+
+#include <algorithm>
+
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Node;
+using graph::Op;
+using graph::OpClass;
+using graph::Value;
+using loop::Expr;
+using loop::ScalarOp;
+using loop::Variable;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+// What eager raises for an index out of range, by the op it came from.
+loop::ErrorText index_error(const std::string& op) {
+  if (op == "embedding" || op == "index_select") return {0, "IndexError", "index out of range in self"};
+  if (op == "gather") return {0, "RuntimeError", "index out of bounds for gather"};
+  return {0, "IndexError", "index is out of bounds"};
+}
+
+bool divides_integers(Op op) {
+  return op == Op::kDivTruncInteger || op == Op::kDivFloorInteger || op == Op::kFmod || op == Op::kRemainderInteger;
+}
+
+}  // namespace
+
+bool Evaluator::Key::operator<(const Key& other) const {
+  if (value != other.value) return value->id() < other.value->id();
+  if (mask != other.mask) return mask < other.mask;  // only looked up, never iterated: the order reaches no output
+  return index < other.index;
+}
+
+Evaluator::Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
+                     loop::Arena& arena, const NestAxes* axes, Recording* recording)
+    : graph_(graph),
+      plan_(plan),
+      group_(group),
+      arena_(arena),
+      axes_(axes),
+      recording_(recording),
+      formulas_(arena),
+      assumptions_(graph.assumptions()) {
+  for (size_t d = 0; d < group.domain.size(); ++d) assumptions_.set_index(fusion::axis_name(d), group.domain[d]);
+}
+
+void Evaluator::push(loop::Block* block) {
+  blocks_.push_back(block);
+  scopes_.emplace_back();
+}
+
+void Evaluator::pop() {
+  blocks_.pop_back();
+  scopes_.pop_back();
+}
+
+void Evaluator::record(const SymExpr& index, const Value* accessed, bool is_store) {
+  if (recording_ == nullptr) return;
+  recording_->indices.push_back(index);
+  if (accessed != nullptr) recording_->accesses.push_back({index, dtype_size(accessed->type().dtype), is_store});
+}
+
+Expr Evaluator::index_expr(const SymExpr& over_domain) {
+  const SymExpr simple = assumptions_.simplify(over_domain);
+  record(simple, nullptr, false);
+  return nest_expr(axes_ == nullptr ? simple : axes_->map(simple));
+}
+
+Expr Evaluator::nest_expr(const SymExpr& over_nest) const {
+  return loop::from_symbolic(arena_, over_nest.substitute([&](std::string_view name) -> std::optional<SymExpr> {
+    const auto found = axis_variables_.find(name);
+    if (found == axis_variables_.end()) return std::nullopt;
+    return SymExpr::symbol(found->second->name);
+  }));
+}
+
+Expr Evaluator::let(Expr e, std::string_view base) {
+  if (e->kind == loop::ExprKind::kConstant || e->kind == loop::ExprKind::kVariable) return e;
+  const Variable* variable = Variable::make(arena_, e->dtype, arena_.fresh_name(base));
+  block().push_back(loop::Let::make(arena_, variable, e));
+  return variable;
+}
+
+const loop::Buffer* Evaluator::buffer_of(Value* value, loop::Access access) {
+  const loop::Buffer*& buffer = buffer_of_[value];
+  if (buffer != nullptr) return buffer;
+  // Flat: index maps are folded into one linear offset, whose extent is that of the storage the tensor spans.
+  SymExpr extent = 1;
+  const Index strides = value->type().dense_or_strides();
+  for (size_t d = 0; d < strides.size(); ++d) extent = extent + (value->type().shape[d] - 1) * strides[d];
+  loop::Buffer description;
+  description.name = arena_.fresh_name("b");
+  description.dtype = value->type().dtype;
+  description.scope = loop::Scope::kGlobal;
+  description.access = access;
+  description.shape = {loop::from_symbolic(arena_, extent)};
+  buffer = arena_.make_buffer(std::move(description));
+  buffer_values_.push_back(value);
+  buffers_.push_back(buffer);
+  return buffer;
+}
+
+Expr Evaluator::load_value(Value* value, const Index& index) {
+  const auto stored = stored_.find(value);
+  if (stored != stored_.end() && stored->second.place)
+    return loop::Load::make(arena_, stored->second.buffer, {nest_expr(*stored->second.place)}, mask_);
+  const loop::Buffer* buffer =
+      stored != stored_.end() ? stored->second.buffer : buffer_of(value, loop::Access::kIn);
+  const SymExpr offset = assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
+  record(offset, value, false);
+  const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
+  return loop::Load::make(arena_, buffer, {nest_expr(mapped)}, mask_);
+}
+
+void Evaluator::store(Value* value, const Index& position, Expr element) {
+  const loop::Buffer* buffer = buffer_of(value, loop::Access::kOut);
+  const SymExpr offset = assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides()));
+  record(offset, value, true);
+  const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
+  block().push_back(loop::Store::make(arena_, buffer, {nest_expr(mapped)}, element));
+}
+
+Expr Evaluator::evaluate(Value* value, const Index& index) {
+  Index simple;
+  for (const SymExpr& i : index) simple.push_back(assumptions_.simplify(i));
+  const Key key{value, std::move(simple), mask_};
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    const auto found = scope->find(key);
+    if (found != scope->end()) return found->second;
+  }
+  const Expr element = compute(value, key.index);
+  return scopes_.back()[key] = element;
+}
+
+Expr Evaluator::compute(Value* value, const Index& index) {
+  const Node* node = value->producer();
+  if (node == nullptr) return let(load_value(value, index), "x");
+  const bool own = group_.placements.count(node) != 0;
+  if (own) {
+    const auto row = rows_.find(value);
+    if (row != rows_.end()) return row->second;
+    if (stored_.count(value)) return let(load_value(value, index), "x");
+    return evaluate_node(*node, index);
+  }
+  const bool folded = (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
+  if (!folded) return let(load_value(value, index), "x");
+  return evaluate_node(*node, index);
+}
+
+Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
+  if (graph::is_single_index_map(node.op())) {
+    const graph::Access access = graph::operand_access(node, position, assumptions_);
+    return evaluate(access.value, access.index);
+  }
+  if (node.op() == Op::kCat) return cat(node, position);
+  switch (graph::op_info(node.op()).op_class) {
+    case OpClass::kPointwise: return pointwise(node, position);
+    case OpClass::kCreation: return constant(node, position);
+    case OpClass::kGather: return indirect(node, position);
+    case OpClass::kReduction:
+    case OpClass::kIndexMap:
+    case OpClass::kExtern: break;
+  }
+  MLCC_UNREACHABLE("lowering: %", node.result()->id(), " = ", graph::op_info(node.op()).text,
+                   " has no scalar code at this place");
+}
+
+Expr Evaluator::pointwise(const Node& node, const Index& index) {
+  std::vector<Expr> args;
+  for (Value* operand : node.operands())
+    args.push_back(evaluate(operand, graph::broadcast_index(operand->type().shape, index)));
+  const DType result = node.result()->type().dtype;
+  if (node.op() == Op::kCast) {
+    if (recording_ != nullptr) ++recording_->ops;
+    return let(loop::Cast::make(arena_, result, args[0]), "v");
+  }
+  if (divides_integers(node.op()) && is_integer(args[1]->dtype)) args[1] = checked_divisor(args[1]);
+  const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
+  const Expr element = formulas_.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args);
+  MLCC_CHECK(element->dtype == result, "lowering: formula of ", graph::op_info(node.op()).text, " gives ",
+             dtype_name(element->dtype), ", the node says ", dtype_name(result));
+  if (recording_ != nullptr) {
+    recording_->ops += Formulas::cost(element);
+    recording_->widest_bytes = std::max(recording_->widest_bytes, dtype_size(result));
+  }
+  return let(element, "v");
+}
+
+// Eager raises on an integer division by 0; lanes that do not count (masked off) divide by 1 instead of trapping.
+Expr Evaluator::checked_divisor(Expr divisor) {
+  const Expr zero = loop::Constant::make_int(arena_, divisor->dtype, 0);
+  const Expr valid = let(loop::apply(arena_, ScalarOp::kNe, {divisor, zero}), "valid");
+  const Expr counts =
+      mask_ == nullptr ? valid : loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
+  block().push_back(loop::Check::make(arena_, counts, error_code("RuntimeError", "ZeroDivisionError")));
+  const Expr one = loop::Constant::make_int(arena_, divisor->dtype, 1);
+  return let(loop::apply(arena_, ScalarOp::kSelect, {valid, divisor, one}), "divisor");
+}
+
+// Each part is evaluated under its own mask, so that no load leaves its buffer; then the right one is selected.
+Expr Evaluator::cat(const Node& node, const Index& index) {
+  const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+  const Expr outer_mask = mask_;
+  SymExpr begin;
+  Expr result = nullptr;
+  const Expr at = index_expr(index[dim]);
+  for (Value* part : node.operands()) {
+    const SymExpr end = begin + part->type().shape[dim];
+    const Expr inside = let(between(at, begin, end, node.result()->type().shape[dim]), "in");
+    mask_ = outer_mask == nullptr ? inside : let(loop::apply(arena_, ScalarOp::kAnd, {outer_mask, inside}), "in");
+    Index part_index = index;
+    part_index[dim] = index[dim] - begin;
+    const Expr element = evaluate(part, part_index);
+    result = result == nullptr ? element : let(loop::apply(arena_, ScalarOp::kSelect, {inside, element, result}), "v");
+    begin = end;
+  }
+  mask_ = outer_mask;
+  return result;
+}
+
+// begin <= at < end, without the bounds that the whole dimension [0, extent) implies.
+Expr Evaluator::between(Expr at, const SymExpr& begin, const SymExpr& end, const SymExpr& extent) {
+  const Expr low = loop::apply(arena_, ScalarOp::kGe, {at, index_expr(begin)});
+  const Expr high = loop::apply(arena_, ScalarOp::kLt, {at, index_expr(end)});
+  if (begin.equals_constant(0)) return high;
+  return end == extent ? low : loop::apply(arena_, ScalarOp::kAnd, {low, high});
+}
+
+Expr Evaluator::constant(const Node& node, const Index& index) {
+  const DType dtype = node.result()->type().dtype;
+  if (node.op() == Op::kSizeValue) return loop::Cast::make(arena_, dtype, index_expr(node.attr<SymExpr>("size")));
+  if (node.op() == Op::kIota) {
+    const SymExpr element = node.attr<SymExpr>("start") + node.attr<SymExpr>("step") * index[0];
+    return let(loop::Cast::make(arena_, dtype, index_expr(element)), "v");
+  }
+  MLCC_CHECK(node.op() == Op::kFull, "lowering: ", graph::op_info(node.op()).text, " is no constant");
+  for (const auto& [name, value] : node.attrs()) {
+    if (name != "value") continue;
+    if (const auto* integer = std::get_if<int64_t>(&value)) return loop::Constant::make_int(arena_, dtype, *integer);
+    return loop::Constant::make_float(arena_, dtype, std::get<double>(value));
+  }
+  MLCC_UNREACHABLE("lowering: full without a value");
+}
+
+int64_t Evaluator::error_code(const std::string& exception, const std::string& text) {
+  for (const loop::ErrorText& error : errors_)
+    if (error.exception == exception && error.text == text) return error.code;
+  errors_.push_back({static_cast<int64_t>(errors_.size()) + 1, exception, text});
+  return errors_.back().code;
+}
+
+// The index as i64, negative ones counted from the end where the op does so, and checked against the extent.
+Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& extent) {
+  const Expr size = index_expr(extent);
+  const Expr zero = loop::int_constant(arena_, 0);
+  Expr at = let(loop::Cast::make(arena_, DType::kI64, element), "at");
+  if (node.op() == Op::kTake && node.attr<bool>("wrap")) {
+    const Expr negative = loop::apply(arena_, ScalarOp::kLt, {at, zero});
+    const Expr wrapped = loop::apply(arena_, ScalarOp::kAdd, {at, size});
+    at = let(loop::apply(arena_, ScalarOp::kSelect, {negative, wrapped, at}), "at");
+  }
+  const Expr low = loop::apply(arena_, ScalarOp::kGe, {at, zero});
+  const Expr high = loop::apply(arena_, ScalarOp::kLt, {at, size});
+  Expr valid = loop::apply(arena_, ScalarOp::kAnd, {low, high});
+  if (mask_ != nullptr)
+    valid = loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
+  const loop::ErrorText error = index_error(node.op() == Op::kGather ? "gather" : node.attr<std::string>("error"));
+  block().push_back(loop::Check::make(arena_, valid, error_code(error.exception, error.text)));
+  return at;
+}
+
+// A symbol that stands for the element, known to lie in [0, extent).
+SymExpr Evaluator::dynamic_index(Expr element, const SymExpr& extent) {
+  const Variable* variable = loop::as<Variable>(element);
+  if (variable == nullptr) {
+    variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("at"));
+    block().push_back(loop::Let::make(arena_, variable, element));
+  }
+  assumptions_.set_index(variable->name, extent);
+  return SymExpr::symbol(variable->name);
+}
+
+Expr Evaluator::indirect(const Node& node, const Index& index) {
+  Value* source = node.operand(0);
+  Value* indices = node.operand(1);
+  const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+  const size_t rank = node.op() == Op::kGather ? 1 : indices->type().shape.size();
+  const Index index_position =
+      node.op() == Op::kGather ? index : Index(index.begin() + dim, index.begin() + dim + rank);
+  const SymExpr& extent = source->type().shape[dim];
+  const Expr element = checked_index(node, evaluate(indices, index_position), extent);
+  Index at(index.begin(), index.begin() + dim);
+  at.push_back(dynamic_index(element, extent));
+  at.insert(at.end(), index.begin() + dim + rank, index.end());
+  return evaluate(source, at);
+}
+
+}  // namespace mlcc::lower

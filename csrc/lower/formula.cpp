@@ -1,0 +1,121 @@
+#include "lower/formula.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "loop/text.h"
+#include "schedule/schedule.h"
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using loop::Apply;
+using loop::Cast;
+using loop::Expr;
+using loop::ExprKind;
+using loop::Variable;
+
+namespace {
+
+// Variables of an arena are typed, hence a name for each dtype: %a.f32.
+std::string operand_name(size_t i, DType dtype) {
+  return detail::join(static_cast<char>('a' + i), ".", dtype_name(dtype));
+}
+
+// The formula with its operands a, b, c written as variables.
+std::string with_variables(std::string_view formula, const std::vector<DType>& dtypes) {
+  const auto is_word = [&](size_t i) {
+    return i < formula.size() && (std::isalnum(static_cast<unsigned char>(formula[i])) || formula[i] == '_' || formula[i] == '.');
+  };
+  std::string text;
+  for (size_t i = 0; i < formula.size(); ++i) {
+    const size_t operand = static_cast<size_t>(formula[i] - 'a');
+    const bool alone = !is_word(i + 1) && (i == 0 || !is_word(i - 1));
+    if (alone && formula[i] >= 'a' && operand < dtypes.size())
+      text += "%" + operand_name(operand, dtypes[operand]);
+    else
+      text += formula[i];
+  }
+  return text;
+}
+
+// Formulas hold no loads, so only three kinds need a rewrite.
+Expr substitute(loop::Arena& arena, Expr e, const std::vector<std::pair<Expr, Expr>>& replacements) {
+  switch (e->kind) {
+    case ExprKind::kConstant:
+      return e;
+    case ExprKind::kVariable:
+      for (const auto& [from, to] : replacements)
+        if (from == e) return to;
+      return e;
+    case ExprKind::kApply: {
+      const Apply* node = loop::as<Apply>(e);
+      std::vector<Expr> args;
+      for (const Expr arg : node->args) args.push_back(substitute(arena, arg, replacements));
+      return Apply::make(arena, node->op, std::move(args));
+    }
+    case ExprKind::kCast:
+      return Cast::make(arena, e->dtype, substitute(arena, loop::as<Cast>(e)->value, replacements));
+    case ExprKind::kLoad:
+      break;
+  }
+  MLCC_UNREACHABLE("a scalar formula holds a load");
+}
+
+bool is_transcendental(loop::ScalarOp op) {
+  using loop::ScalarOp;
+  return op == ScalarOp::kExp || op == ScalarOp::kLog || op == ScalarOp::kTanh || op == ScalarOp::kErf ||
+         op == ScalarOp::kSigmoid;
+}
+
+bool holds_transcendental(Expr e) {
+  if (e->kind == ExprKind::kCast) return holds_transcendental(loop::as<Cast>(e)->value);
+  const Apply* node = loop::as<Apply>(e);
+  if (node == nullptr) return false;
+  return is_transcendental(node->op) ||
+         std::any_of(node->args.begin(), node->args.end(), [](Expr arg) { return holds_transcendental(arg); });
+}
+
+// The operand whose dtype an op is computed in: of `where` the second one.
+std::vector<DType> operand_dtypes(const graph::OpInfo& info, DType dtype) {
+  std::vector<DType> dtypes(static_cast<size_t>(info.arity), dtype);
+  if (info.rule == graph::DTypeRule::kSelect) dtypes[0] = DType::kBool;
+  if (info.rule == graph::DTypeRule::kLogical) dtypes.assign(dtypes.size(), DType::kBool);
+  return dtypes;
+}
+
+}  // namespace
+
+Expr Formulas::instantiate(graph::Op op, DType dtype, const std::vector<Expr>& args) {
+  const graph::OpInfo& info = graph::op_info(op);
+  const std::vector<DType> dtypes = operand_dtypes(info, dtype);
+  std::vector<const Variable*> variables;
+  for (size_t i = 0; i < dtypes.size(); ++i)
+    variables.push_back(Variable::make(arena_, dtypes[i], operand_name(i, dtypes[i])));
+  Expr& formula = parsed_[{op, dtype}];
+  if (formula == nullptr) formula = loop::parse_expr(arena_, with_variables(info.formula, dtypes), variables, dtype);
+  std::vector<std::pair<Expr, Expr>> replacements;
+  for (size_t i = 0; i < variables.size(); ++i) replacements.emplace_back(variables[i], args[i]);
+  return substitute(arena_, formula, replacements);
+}
+
+bool has_scalar_code(graph::Op op, DType dtype) {
+  if (op == graph::Op::kCast || dtype != DType::kF64) return true;
+  loop::Arena arena;
+  const auto arity = static_cast<size_t>(graph::op_info(op).arity);
+  const std::vector<DType> dtypes = operand_dtypes(graph::op_info(op), dtype);
+  std::vector<Expr> args;
+  for (size_t i = 0; i < arity; ++i) args.push_back(Variable::make(arena, dtypes[i], operand_name(i, dtypes[i])));
+  return !holds_transcendental(Formulas(arena).instantiate(op, dtype, args));
+}
+
+int64_t Formulas::cost(Expr formula) {
+  if (formula->kind == ExprKind::kCast) return 1 + cost(loop::as<Cast>(formula)->value);
+  const Apply* node = loop::as<Apply>(formula);
+  if (node == nullptr) return 0;
+  int64_t total = is_transcendental(node->op) ? schedule::kTranscendentalOps : 1;
+  for (const Expr arg : node->args) total += cost(arg);
+  return total;
+}
+
+}  // namespace mlcc::lower

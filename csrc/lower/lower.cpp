@@ -1,0 +1,496 @@
+#include "lower/lower.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "graph/index_map.h"
+#include "loop/text.h"
+#include "lower/evaluator.h"
+#include "lower/reduction.h"
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Node;
+using graph::OpClass;
+using graph::Value;
+using loop::Block;
+using loop::Expr;
+using loop::LoopKind;
+using loop::LoopMode;
+using loop::Variable;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+bool is_reduction(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kReduction; }
+
+// Elements of a row buffer on the stack, over all buffers of a kernel: 128 KB of f32, well inside a thread's stack.
+constexpr int64_t kMaxStackElements = 32768;
+// Ops that make it cheaper to keep a row's element than to compute it again in the next pass.
+constexpr int64_t kExpensiveOps = 8;
+
+class GroupLowering {
+ public:
+  GroupLowering(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
+                const schedule::Machine& machine, loop::Arena& arena)
+      : graph_(graph), plan_(plan), group_(group), machine_(machine), arena_(arena) {}
+
+  LoweredKernel lower() {
+    assign_levels();
+    const Recording recording = record();
+    const NestAxes axes(group_.domain, group_.reduced, recording.indices, graph_.assumptions());
+    axes_ = &axes;
+    schedule_ = schedule::choose(facts(recording), machine_, [&](std::string_view name) { return hint(name); });
+    Evaluator evaluator(graph_, plan_, group_, arena_, &axes, nullptr);
+    evaluator_ = &evaluator;
+    choose_kept(recording);
+    return finish(build());
+  }
+
+ private:
+  // -- levels: the pass over the row in which a node can be computed
+  int level_of(const Value* value) const {
+    const auto found = levels_.find(value);
+    return found == levels_.end() ? 0 : found->second;
+  }
+
+  // The nodes of this group whose results `value` is computed from, through folded nodes.
+  void collect_sources(const Value* value, std::set<const Value*>& sources) const {
+    const Node* node = value->producer();
+    if (node == nullptr) return;
+    if (group_.placements.count(node)) {
+      sources.insert(value);
+      return;
+    }
+    const bool folded = (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
+    if (!folded) return;
+    for (const Value* operand : node->operands()) collect_sources(operand, sources);
+  }
+
+  std::set<const Value*> sources_of(const Node& node) const {
+    std::set<const Value*> sources;
+    for (const Value* operand : node.operands()) collect_sources(operand, sources);
+    return sources;
+  }
+
+  // What reads a reduction's result runs one pass later.
+  void assign_levels() {
+    for (const Node* node : group_.nodes) {
+      int level = 0;
+      for (const Value* source : sources_of(*node))
+        level = std::max(level, level_of(source) + (is_reduction(*source->producer()) ? 1 : 0));
+      levels_[node->result()] = level;
+      last_level_ = std::max(last_level_, level);
+    }
+  }
+
+  bool per_row(const Node& node) const { return group_.placements.at(&node).per_row; }
+
+  // Where a node's operands are read: its own position, with the reduced axes put back for a reduction.
+  Index read_position(const Node& node) const {
+    const Index& position = group_.placements.at(&node).position;
+    if (!is_reduction(node)) return position;
+    Index axes;
+    for (size_t d = 0; d < group_.domain.size(); ++d) axes.push_back(SymExpr::symbol(fusion::axis_name(d)));
+    const Index& shape = node.operand(0)->type().shape;
+    if (shape == group_.domain) return axes;
+    return graph::reshape_index(axes, group_.domain, shape, evaluator_->assumptions());
+  }
+
+  // -- the recording run: every node once, every output stored
+  Recording record() {
+    Recording recording;
+    Evaluator evaluator(graph_, plan_, group_, arena_, nullptr, &recording);
+    evaluator_ = &evaluator;
+    Block scratch;
+    evaluator.push(&scratch);
+    for (const Node* node : group_.nodes) {
+      const Index position = read_position(*node);
+      Expr element;
+      if (is_reduction(*node)) {
+        element = evaluator.evaluate(node->operand(0), position);
+        if (!arg_dim_index(*node, position).equals_constant(0)) evaluator.index_expr(arg_dim_index(*node, position));
+        element = Variable::make(arena_, node->result()->type().dtype, arena_.fresh_name("row"));
+        ++carried_values_;
+      } else {
+        element = evaluator.evaluate_node(*node, position);
+      }
+      evaluator.define_row(node->result(), element);
+      if (is_output(node->result())) evaluator.store(node->result(), group_.placements.at(node).position, element);
+    }
+    evaluator.pop();
+    return recording;
+  }
+
+  bool is_output(const Value* value) const {
+    return std::find(group_.outputs.begin(), group_.outputs.end(), value) != group_.outputs.end();
+  }
+
+  // The position along the dimension that an argmax or argmin reduces; 0 for other reductions.
+  static SymExpr arg_dim_index(const Node& node, const Index& position) {
+    if (node.op() != graph::Op::kArgMax && node.op() != graph::Op::kArgMin) return 0;
+    return position[static_cast<size_t>(node.attr<std::vector<int64_t>>("dims").at(0))];
+  }
+
+  int64_t hint(std::string_view name) const {
+    static constexpr int64_t kUnknownSize = 1024;
+    for (const graph::Symbol& symbol : graph_.symbols())
+      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
+    return kUnknownSize;
+  }
+
+  schedule::NestFacts facts(const Recording& recording) const {
+    schedule::NestFacts facts;
+    facts.axes = axes_->axes();
+    facts.ops_per_point = recording.ops;
+    facts.widest_bytes = recording.widest_bytes;
+    facts.carried_values = carried_values_;
+    for (const auto& access : recording.accesses) {
+      schedule::AccessPattern pattern;
+      const SymExpr offset = axes_->map(access.offset);
+      for (const schedule::Axis& axis : facts.axes) {
+        const auto linear = offset.linear_in(axis.name);
+        pattern.strides.push_back(linear ? std::optional(linear->coefficient) : std::nullopt);
+      }
+      pattern.element_bytes = access.element_bytes;
+      pattern.is_store = access.is_store;
+      facts.accesses.push_back(std::move(pattern));
+    }
+    return facts;
+  }
+
+  // -- values kept between passes
+  // A full value that a later pass reads again is kept if it is written anyway, or if it costs more than a load.
+  void choose_kept(const Recording&) {
+    std::map<const Value*, int> last_use;
+    for (const Node* node : group_.nodes)
+      for (const Value* source : sources_of(*node))
+        last_use[source] = std::max(last_use[source], is_reduction(*node) || !per_row(*node) ? home_pass(*node) : 0);
+    int64_t stack = 0;
+    for (const Node* node : group_.nodes) {
+      const Value* value = node->result();
+      if (is_reduction(*node) || per_row(*node) || last_use[value] <= level_of(value)) continue;
+      if (is_output(value)) continue;  // written in its own pass, read back from there
+      if (!vector_is_reduced() || expression_ops(*node) < kExpensiveOps) continue;
+      const auto row = row_extent().as_constant();
+      if (!row || stack + *row > kMaxStackElements) continue;
+      stack += *row;
+      loop::Buffer buffer{arena_.fresh_name("row"), value->type().dtype, loop::Scope::kStack, loop::Access::kInOut,
+                          {loop::int_constant(arena_, *row)}, {}};
+      row_buffers_.emplace_back(value, arena_.make_buffer(std::move(buffer)));
+    }
+  }
+
+  const loop::Buffer* row_buffer(const Value* value) const {
+    for (const auto& [kept, buffer] : row_buffers_)
+      if (kept == value) return buffer;
+    return nullptr;
+  }
+
+  // The pass in which a full value or a reduction is computed first.
+  int home_pass(const Node& node) const { return level_of(node.result()); }
+
+  int64_t expression_ops(const Node& node) const {
+    if (node.op() == graph::Op::kCast || graph::op_info(node.op()).op_class != OpClass::kPointwise) return 1;
+    Formulas formulas(arena_);
+    std::vector<Expr> args;
+    for (const Value* operand : node.operands())
+      args.push_back(Variable::make(arena_, operand->type().dtype, arena_.fresh_name("cost")));
+    const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
+    int64_t total = Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
+    for (const Value* operand : node.operands())
+      if (operand->producer() != nullptr && plan_.inlined.count(operand->producer()))
+        total += expression_ops(*operand->producer());
+    return total;
+  }
+
+  SymExpr row_extent() const {
+    SymExpr extent = 1;
+    for (const schedule::Axis& axis : axes_->axes())
+      if (axis.reduced) extent = extent * axis.extent;
+    return extent;
+  }
+
+  bool vector_is_reduced() const {
+    return schedule_.vector_axis >= 0 && axes_->axes()[schedule_.vector_axis].reduced;
+  }
+
+  // -- the nest
+  const Variable* axis_variable(const schedule::Axis& axis) { return Variable::make(arena_, DType::kI64, axis.name); }
+
+  LoopMode vector_mode() const {
+    return {LoopKind::kVector, schedule_.width, schedule_.unroll, 1};
+  }
+
+  // Kept axes but the vector axis, as one parallel loop; in it the vector axis, if kept; in it the passes.
+  Block build() {
+    SymExpr extent = 1;
+    std::vector<const schedule::Axis*> outer;
+    const schedule::Axis* vector = nullptr;
+    for (size_t i = 0; i < axes_->axes().size(); ++i) {
+      const schedule::Axis& axis = axes_->axes()[i];
+      if (axis.reduced) continue;
+      if (static_cast<int>(i) == schedule_.vector_axis)
+        vector = &axis;
+      else
+        outer.push_back(&axis);
+      if (static_cast<int>(i) != schedule_.vector_axis) extent = extent * axis.extent;
+    }
+    SymExpr chunks = 1;
+    if (vector != nullptr && schedule_.chunk > 0)
+      chunks = SymExpr::floordiv(vector->extent + (schedule_.chunk - 1), schedule_.chunk);
+    const Variable* parallel = Variable::make(arena_, DType::kI64, arena_.fresh_name("p"));
+    Block body = outer_lets(outer, chunks, parallel);
+    emit_inner(vector, chunks, parallel, body);
+    range_.extent = extent * chunks;
+    SymExpr points = row_extent();
+    if (vector != nullptr) points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : vector->extent);
+    range_.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
+    if (range_.extent.equals_constant(1)) {
+      Block whole{loop::Let::make(arena_, parallel, loop::int_constant(arena_, 0))};
+      whole.insert(whole.end(), body.begin(), body.end());
+      return whole;
+    }
+    LoopMode mode;
+    mode.kind = LoopKind::kParallel;
+    return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0), loop::from_symbolic(arena_, range_.extent),
+                            mode, std::move(body))};
+  }
+
+  // Recovers each outer axis from the parallel loop's variable; chunks run fastest.
+  Block outer_lets(const std::vector<const schedule::Axis*>& outer, const SymExpr& chunks, const Variable* parallel) {
+    Block lets;
+    SymExpr inner = chunks;
+    for (auto axis = outer.rbegin(); axis != outer.rend(); ++axis) {
+      Expr at = parallel;
+      if (!inner.equals_constant(1))
+        at = loop::apply(arena_, loop::ScalarOp::kFloorDiv, {at, loop::from_symbolic(arena_, inner)});
+      if (std::next(axis) != outer.rend())
+        at = loop::apply(arena_, loop::ScalarOp::kMod, {at, loop::from_symbolic(arena_, (*axis)->extent)});
+      lets.push_back(loop::Let::make(arena_, axis_variable(**axis), at));
+      inner = inner * (*axis)->extent;
+    }
+    return lets;
+  }
+
+  void emit_inner(const schedule::Axis* vector, const SymExpr& chunks, const Variable* parallel, Block& body) {
+    if (vector == nullptr) return emit_passes(body);
+    Expr begin = loop::int_constant(arena_, 0);
+    Expr end = loop::from_symbolic(arena_, vector->extent);
+    if (schedule_.chunk > 0) {
+      const Expr chunk = loop::int_constant(arena_, schedule_.chunk);
+      const Expr number = loop::apply(arena_, loop::ScalarOp::kMod, {parallel, loop::from_symbolic(arena_, chunks)});
+      begin = evaluator_let(loop::apply(arena_, loop::ScalarOp::kMul, {number, chunk}), body);
+      end = loop::apply(arena_, loop::ScalarOp::kMin, {loop::apply(arena_, loop::ScalarOp::kAdd, {begin, chunk}), end});
+    }
+    Block inner;
+    emit_passes(inner);
+    body.push_back(loop::For::make(arena_, axis_variable(*vector), begin, end, vector_mode(), std::move(inner)));
+  }
+
+  Expr evaluator_let(Expr e, Block& block) {
+    evaluator_->push(&block);
+    const Expr variable = evaluator_->let(e, "begin");
+    evaluator_->pop();
+    return variable;
+  }
+
+  // A loop variable of its own for each pass: names are unique in a kernel.
+  const Variable* pass_variable(const schedule::Axis& axis) {
+    const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name(axis.name));
+    evaluator_->bind_axis(axis.name, variable);
+    return variable;
+  }
+
+  std::vector<PassAxis> pass_axes() {
+    std::vector<PassAxis> passes;
+    const schedule::Axis* innermost = nullptr;
+    for (size_t i = 0; i < axes_->axes().size(); ++i) {
+      const schedule::Axis& axis = axes_->axes()[i];
+      if (!axis.reduced) continue;
+      if (static_cast<int>(i) == schedule_.vector_axis)
+        innermost = &axis;
+      else
+        passes.push_back({pass_variable(axis), axis.extent, {}});
+    }
+    if (innermost != nullptr) passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode()});
+    return passes;
+  }
+
+  void emit_passes(Block& block) {
+    evaluator_->push(&block);
+    for (const auto& [value, buffer] : row_buffers_) block.push_back(loop::Alloc::make(arena_, buffer));
+    for (int level = 0; level <= last_level_; ++level) {
+      emit_rows(level);
+      emit_pass(level, block);
+    }
+    emit_rows(last_level_ + 1);
+    evaluator_->pop();
+  }
+
+  // Row values become available once the passes below their level are done.
+  void emit_rows(int level) {
+    for (const Node* node : group_.nodes) {
+      if (!per_row(*node) || is_reduction(*node) || level_of(node->result()) != level) continue;
+      const Expr element = evaluator_->evaluate_node(*node, group_.placements.at(node).position);
+      finish_row(*node, element);
+    }
+  }
+
+  void finish_row(const Node& node, Expr element) {
+    evaluator_->define_row(node.result(), element);
+    if (is_output(node.result()))
+      evaluator_->store(node.result(), group_.placements.at(&node).position, element);
+  }
+
+  void emit_pass(int level, Block& block) {
+    std::vector<const Node*> reductions, stores;
+    for (const Node* node : group_.nodes) {
+      if (level_of(node->result()) != level) continue;
+      if (is_reduction(*node))
+        reductions.push_back(node);
+      else if (!per_row(*node) && (is_output(node->result()) || row_buffer(node->result()) != nullptr))
+        stores.push_back(node);
+    }
+    if (reductions.empty() && stores.empty()) return;
+    const std::vector<PassAxis> axes = pass_axes();
+    if (reductions.empty()) return emit_store_pass(stores, axes, 0, block);
+    emit_reduction_pass(reductions, stores, axes, block);
+  }
+
+  void emit_stores(const std::vector<const Node*>& stores) {
+    for (const Node* node : stores) {
+      Value* value = node->result();
+      const Index& position = group_.placements.at(node).position;
+      const Expr element = evaluator_->evaluate(value, position);
+      if (const loop::Buffer* buffer = row_buffer(value))
+        evaluator_->block().push_back(loop::Store::make(arena_, buffer, {evaluator_->nest_expr(row_place())}, element));
+      else
+        evaluator_->store(value, position, element);
+    }
+  }
+
+  // From the next pass on, stored values are read back.
+  void remember(const std::vector<const Node*>& stores) {
+    for (const Node* node : stores) {
+      if (const loop::Buffer* buffer = row_buffer(node->result()))
+        evaluator_->define_stored(node->result(), {buffer, row_place()});
+      else
+        evaluator_->define_stored(node->result(), {evaluator_->buffer_of(node->result(), loop::Access::kOut), {}});
+    }
+  }
+
+  // The current point's place in a row, in elements, over the nest's axes.
+  SymExpr row_place() const {
+    SymExpr index;
+    for (const schedule::Axis& axis : axes_->axes())
+      if (axis.reduced) index = index * axis.extent + SymExpr::symbol(axis.name);
+    return index;
+  }
+
+  void emit_store_pass(const std::vector<const Node*>& stores, const std::vector<PassAxis>& axes, size_t i, Block& block) {
+    Block inner;
+    Block& target = axes.empty() ? block : inner;
+    if (i + 1 < axes.size()) {
+      emit_store_pass(stores, axes, i + 1, inner);
+    } else {
+      evaluator_->push(&target);
+      emit_stores(stores);
+      evaluator_->pop();
+      remember(stores);
+    }
+    if (axes.empty()) return;
+    block.push_back(loop::For::make(arena_, axes[i].variable, loop::int_constant(arena_, 0),
+                                    loop::from_symbolic(arena_, axes[i].extent), axes[i].mode, std::move(inner)));
+  }
+
+  void emit_reduction_pass(const std::vector<const Node*>& reductions, const std::vector<const Node*>& stores,
+                           const std::vector<PassAxis>& axes, Block& block) {
+    std::vector<Reducer> reducers;
+    for (const Node* node : reductions) reducers.emplace_back(arena_, node->op(), node->operand(0)->type().dtype);
+    const auto body = [&](Block& inner) {
+      evaluator_->push(&inner);
+      emit_stores(stores);
+      std::vector<ReducedElement> elements;
+      for (const Node* node : reductions) {
+        const Index position = read_position(*node);
+        const Expr element = evaluator_->evaluate(node->operand(0), position);
+        elements.push_back({element, evaluator_->index_expr(arg_dim_index(*node, position))});
+      }
+      evaluator_->pop();
+      return elements;
+    };
+    std::vector<std::vector<Expr>> results;
+    if (axes.empty()) {  // rows of one element
+      const std::vector<ReducedElement> elements = body(block);
+      for (size_t r = 0; r < reducers.size(); ++r)
+        results.push_back(reducers[r].step(reducers[r].identity(), elements[r].element, elements[r].at));
+    } else {
+      results = emit_reductions(arena_, reducers, axes, axes_->assumptions(), block, body);
+    }
+    remember(stores);
+    for (size_t r = 0; r < reductions.size(); ++r) {
+      Expr element = reducers[r].result(results[r]);
+      element = evaluator_->let(loop::Cast::make(arena_, reductions[r]->result()->type().dtype, element), "row");
+      finish_row(*reductions[r], element);
+    }
+  }
+
+  // -- the kernel
+  LoweredKernel finish(Block phase) {
+    LoweredKernel lowered;
+    loop::Kernel& kernel = lowered.kernel;
+    kernel.name = "k";
+    kernel.buffers = evaluator_->buffers();
+    kernel.errors = evaluator_->errors();
+    kernel.phases.push_back(std::move(phase));
+    lowered.buffers = evaluator_->buffer_values();
+    const std::string text = loop::print(kernel);
+    for (const graph::Symbol& symbol : graph_.symbols()) {
+      if (!mentions(text, symbol.name)) continue;
+      kernel.sizes.push_back(Variable::make(arena_, DType::kI64, symbol.name));
+      lowered.sizes.push_back(SymExpr::symbol(symbol.name));
+    }
+    lowered.phases.push_back(range_);
+    lowered.schedule = schedule_;
+    for (const Node* node : group_.nodes) {
+      if (!lowered.label.empty()) lowered.label += ", ";
+      lowered.label += graph::op_info(node->op()).text;
+    }
+    lowered.kernel = loop::canonicalize(arena_, kernel);
+    return lowered;
+  }
+
+  static bool mentions(const std::string& text, const std::string& name) {
+    for (size_t at = text.find("%" + name); at != std::string::npos; at = text.find("%" + name, at + 1)) {
+      const char next = text[at + 1 + name.size()];
+      if (!std::isalnum(static_cast<unsigned char>(next)) && next != '_' && next != '.') return true;
+    }
+    return false;
+  }
+
+  const graph::Graph& graph_;
+  const fusion::FusionPlan& plan_;
+  const fusion::Group& group_;
+  const schedule::Machine& machine_;
+  loop::Arena& arena_;
+  std::map<const Value*, int> levels_;
+  int last_level_ = 0;
+  int64_t carried_values_ = 0;
+  const NestAxes* axes_ = nullptr;
+  Evaluator* evaluator_ = nullptr;
+  schedule::Schedule schedule_;
+  std::vector<std::pair<const Value*, const loop::Buffer*>> row_buffers_;  // program order
+  PhaseRange range_;
+};
+
+}  // namespace
+
+LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
+                          const schedule::Machine& machine, loop::Arena& arena) {
+  return GroupLowering(graph, plan, group, machine, arena).lower();
+}
+
+}  // namespace mlcc::lower

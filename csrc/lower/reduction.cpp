@@ -1,0 +1,221 @@
+#include "lower/reduction.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Op;
+using loop::Block;
+using loop::Expr;
+using loop::ScalarOp;
+using loop::Variable;
+
+namespace {
+
+// Terms that are added into one accumulator before it is folded into the next level: the error grows with the terms of a
+// level, not with the length of the row. Eager's cascade has about the same depth.
+constexpr int64_t kTermsPerAccumulator = 64;
+
+ScalarOp merging_op(Op op) {
+  static constexpr std::pair<Op, ScalarOp> kMerging[] = {{Op::kSum, ScalarOp::kAdd}, {Op::kProd, ScalarOp::kMul},
+                                                         {Op::kMax, ScalarOp::kMax}, {Op::kMin, ScalarOp::kMin},
+                                                         {Op::kAny, ScalarOp::kOr},  {Op::kAll, ScalarOp::kAnd}};
+  for (const auto& [reduction, merging] : kMerging)
+    if (reduction == op) return merging;
+  MLCC_UNREACHABLE("lowering: ", graph::op_info(op).text, " is no reduction with a merging op");
+}
+
+int64_t lowest_integer(DType dtype) {
+  if (!is_signed_integer(dtype)) return 0;
+  return std::numeric_limits<int64_t>::min() >> (64 - 8 * dtype_size(dtype));
+}
+
+int64_t highest_integer(DType dtype) {
+  if (dtype == DType::kBool) return 1;
+  if (dtype == DType::kU8) return 255;
+  return std::numeric_limits<int64_t>::max() >> (64 - 8 * dtype_size(dtype));
+}
+
+Expr extreme(loop::Arena& arena, DType dtype, bool low) {
+  if (is_float(dtype)) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    return loop::Constant::make_float(arena, dtype, low ? -infinity : infinity);
+  }
+  return loop::Constant::make_int(arena, dtype, low ? lowest_integer(dtype) : highest_integer(dtype));
+}
+
+}  // namespace
+
+Reducer::Reducer(loop::Arena& arena, Op op, DType dtype) : arena_(arena), op_(op), dtype_(dtype) {}
+
+std::vector<Expr> Reducer::identity() const {
+  if (op_ == Op::kArgMax || op_ == Op::kArgMin)
+    return {extreme(arena_, dtype_, op_ == Op::kArgMax),
+            loop::int_constant(arena_, std::numeric_limits<int64_t>::max())};
+  if (op_ == Op::kMax || op_ == Op::kMin) return {extreme(arena_, dtype_, op_ == Op::kMax)};
+  const int64_t value = op_ == Op::kProd || op_ == Op::kAll ? 1 : 0;
+  if (is_float(dtype_)) return {loop::Constant::make_float(arena_, dtype_, static_cast<double>(value))};
+  return {loop::Constant::make_int(arena_, dtype_, value)};
+}
+
+std::vector<DType> Reducer::dtypes() const {
+  if (is_arg()) return {dtype_, DType::kI64};
+  return {dtype_};
+}
+
+bool Reducer::accumulates_error() const { return is_float(dtype_) && (op_ == Op::kSum || op_ == Op::kProd); }
+
+std::vector<Expr> Reducer::step(const std::vector<Expr>& carried, Expr element, Expr at) const {
+  if (is_arg()) return merge_arg(carried, {element, at});
+  return merge(carried, {element});
+}
+
+std::vector<Expr> Reducer::merge(const std::vector<Expr>& left, const std::vector<Expr>& right) const {
+  if (is_arg()) return merge_arg(left, right);
+  return {loop::apply(arena_, merging_op(op_), {left[0], right[0]})};
+}
+
+// The better element wins, the smaller position among equals; NaN is better than any number and equal to itself.
+std::vector<Expr> Reducer::merge_arg(const std::vector<Expr>& left, const std::vector<Expr>& right) const {
+  const auto apply = [&](ScalarOp op, std::vector<Expr> args) { return loop::apply(arena_, op, std::move(args)); };
+  const ScalarOp better = op_ == Op::kArgMax ? ScalarOp::kGt : ScalarOp::kLt;
+  Expr wins = apply(better, {right[0], left[0]});
+  Expr ties = apply(ScalarOp::kEq, {right[0], left[0]});
+  if (is_float(dtype_)) {
+    const Expr right_nan = apply(ScalarOp::kIsNan, {right[0]});
+    const Expr left_nan = apply(ScalarOp::kIsNan, {left[0]});
+    wins = apply(ScalarOp::kOr, {wins, apply(ScalarOp::kAnd, {right_nan, apply(ScalarOp::kNot, {left_nan})})});
+    ties = apply(ScalarOp::kOr, {ties, apply(ScalarOp::kAnd, {right_nan, left_nan})});
+  }
+  const Expr earlier = apply(ScalarOp::kLt, {right[1], left[1]});
+  const Expr take = apply(ScalarOp::kOr, {wins, apply(ScalarOp::kAnd, {ties, earlier})});
+  return {apply(ScalarOp::kSelect, {take, right[0], left[0]}), apply(ScalarOp::kSelect, {take, right[1], left[1]})};
+}
+
+namespace {
+
+using Values = std::vector<std::vector<Expr>>;  // per reducer, its carried values
+
+class PassEmitter {
+ public:
+  PassEmitter(loop::Arena& arena, const std::vector<Reducer>& reducers, const std::vector<PassAxis>& axes,
+              const Assumptions& assumptions, const PassBody& body)
+      : arena_(arena), reducers_(reducers), axes_(axes), assumptions_(assumptions), body_(body) {
+    bounded_ = std::any_of(reducers.begin(), reducers.end(), [](const Reducer& r) { return r.accumulates_error(); });
+  }
+
+  Values emit(Block& block) { return over_axis(0, block); }
+
+ private:
+  // The loop over axis i, cut into blocks of blocks while it is longer than an accumulator may be.
+  Values over_axis(size_t i, Block& block) {
+    const PassAxis& axis = axes_[i];
+    const Expr zero = loop::int_constant(arena_, 0);
+    const Expr extent = loop::from_symbolic(arena_, axis.extent);
+    const int64_t lanes = axis.mode.kind == loop::LoopKind::kVector ? axis.mode.width * axis.mode.unroll : 1;
+    std::vector<int64_t> sizes{kTermsPerAccumulator * lanes};
+    const int64_t high = assumptions_.range(axis.extent).high;
+    static constexpr size_t kMaxLevels = 3;
+    while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back()) sizes.push_back(sizes.back() * kTermsPerAccumulator);
+    if (!bounded_) sizes = {std::numeric_limits<int64_t>::max()};
+    return over_blocks(i, sizes, sizes.size() - 1, zero, extent, block);
+  }
+
+  // [begin, end) of axis i; level 0 runs the axis itself, higher ones step by sizes[level - 1].
+  Values over_blocks(size_t i, const std::vector<int64_t>& sizes, size_t level, Expr begin, Expr end, Block& block) {
+    if (level == 0) return loop_over(axes_[i].variable, begin, end, axes_[i].mode, block, [&](Block& inner, const Values& c) {
+      return point(i, inner, c);
+    });
+    const Expr step = loop::int_constant(arena_, sizes[level - 1]);
+    const Expr length = loop::apply(arena_, ScalarOp::kSub, {end, begin});
+    const Expr padded = loop::apply(arena_, ScalarOp::kAdd, {length, loop::int_constant(arena_, sizes[level - 1] - 1)});
+    const Expr blocks = loop::apply(arena_, ScalarOp::kFloorDiv, {padded, step});
+    const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("block"));
+    return loop_over(variable, loop::int_constant(arena_, 0), blocks, {}, block, [&](Block& inner, const Values& carried) {
+      const Expr offset = loop::apply(arena_, ScalarOp::kMul, {variable, step});
+      const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
+      const Expr to = loop::apply(arena_, ScalarOp::kMin, {end, loop::apply(arena_, ScalarOp::kAdd, {from, step})});
+      return merged(carried, over_blocks(i, sizes, level - 1, from, to, inner));
+    });
+  }
+
+  // One iteration of axis i: the next axis, or the body.
+  Values point(size_t i, Block& inner, const Values& carried) {
+    if (i + 1 < axes_.size()) return merged(carried, over_axis(i + 1, inner));
+    const std::vector<ReducedElement> elements = body_(inner);
+    Values next;
+    for (size_t r = 0; r < reducers_.size(); ++r)
+      next.push_back(reducers_[r].step(carried[r], elements[r].element, elements[r].at));
+    return next;
+  }
+
+  Values merged(const Values& left, const Values& right) const {
+    Values result;
+    for (size_t r = 0; r < reducers_.size(); ++r) result.push_back(reducers_[r].merge(left[r], right[r]));
+    return result;
+  }
+
+  Values fresh(std::string_view base) const {
+    Values values;
+    for (const Reducer& reducer : reducers_) {
+      values.emplace_back();
+      for (const DType dtype : reducer.dtypes())
+        values.back().push_back(Variable::make(arena_, dtype, arena_.fresh_name(base)));
+    }
+    return values;
+  }
+
+  static std::vector<Expr> flat(const Values& values) {
+    std::vector<Expr> all;
+    for (const auto& part : values) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }
+
+  static std::vector<const Variable*> variables(const Values& values) {
+    std::vector<const Variable*> all;
+    for (const Expr e : flat(values)) all.push_back(loop::as<Variable>(e));
+    return all;
+  }
+
+  Values loop_over(const Variable* variable, Expr begin, Expr end, const loop::LoopMode& mode, Block& block,
+                   const std::function<Values(Block&, const Values&)>& step) {
+    const Values carried = fresh("acc");
+    const Values results = fresh("r");
+    std::vector<loop::Carried> description;
+    for (size_t r = 0; r < reducers_.size(); ++r) {
+      const std::vector<Expr> identity = reducers_[r].identity();
+      for (size_t k = 0; k < identity.size(); ++k)
+        description.push_back({loop::as<Variable>(carried[r][k]), identity[k], loop::as<Variable>(results[r][k])});
+    }
+    Block body;
+    const std::vector<Expr> yields = flat(step(body, carried));
+    std::optional<loop::Combine> combine;
+    if (mode.kind == loop::LoopKind::kVector) {
+      const Values left = fresh("l"), right = fresh("rr");
+      combine = loop::Combine{variables(left), variables(right), {}, flat(merged(left, right))};
+    }
+    block.push_back(loop::Reduce::make(arena_, variable, begin, end, mode, std::move(description), std::move(body), yields,
+                                       std::move(combine)));
+    return results;
+  }
+
+  loop::Arena& arena_;
+  const std::vector<Reducer>& reducers_;
+  const std::vector<PassAxis>& axes_;
+  const Assumptions& assumptions_;
+  const PassBody& body_;
+  bool bounded_ = false;
+};
+
+}  // namespace
+
+std::vector<std::vector<Expr>> emit_reductions(loop::Arena& arena, const std::vector<Reducer>& reducers,
+                                               const std::vector<PassAxis>& axes, const Assumptions& assumptions,
+                                               Block& block, const PassBody& body) {
+  return PassEmitter(arena, reducers, axes, assumptions, body).emit(block);
+}
+
+}  // namespace mlcc::lower

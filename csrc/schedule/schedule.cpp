@@ -1,0 +1,103 @@
+#include "schedule/schedule.h"
+
+#include <algorithm>
+
+#include "support/error.h"
+
+namespace mlcc::schedule {
+namespace {
+
+// Points that keep one thread busy for about 10 us at one op per point: below, handing work to a thread costs more.
+constexpr int64_t kGrainPoints = 32768;
+// With fewer outer iterations than this the vector axis is cut into chunks, so that threads have something to share.
+constexpr int64_t kEnoughParallel = 32;
+// Elements of a chunk: 16 KB of f32 a stream, a few streams fit L1 and L2.
+constexpr int64_t kChunk = 4096;
+// Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each row are used at once.
+constexpr int64_t kColumnVectors = 4;
+
+using Hint = std::function<int64_t(std::string_view)>;
+
+// Bytes an access moves over the whole nest, stores twice: their lines are read first.
+double access_weight(const NestFacts& facts, const AccessPattern& access, const Hint& hint) {
+  double bytes = static_cast<double>(access.element_bytes) * (access.is_store ? 2 : 1);
+  for (size_t axis = 0; axis < facts.axes.size(); ++axis)
+    if (!access.strides[axis] || !access.strides[axis]->equals_constant(0))
+      bytes *= static_cast<double>(std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint)));
+  return bytes;
+}
+
+// How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that would gather.
+double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
+  double score = 0;
+  for (const AccessPattern& access : facts.accesses) {
+    const auto& stride = access.strides[axis];
+    const double weight = access_weight(facts, access, hint);
+    if (!stride)
+      score -= weight;
+    else if (stride->equals_constant(1))
+      score += 2 * weight;
+    else if (!stride->equals_constant(0))
+      score -= weight;
+  }
+  return score;
+}
+
+int best_vector_axis(const NestFacts& facts, const Hint& hint) {
+  int best = -1;
+  double best_score = 0;
+  for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
+    const double score = axis_score(facts, axis, hint);
+    if (best < 0 || score >= best_score) {  // the innermost of equals
+      best = static_cast<int>(axis);
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+int64_t choose_unroll(const NestFacts& facts, bool vector_is_reduced) {
+  if (vector_is_reduced) return facts.carried_values > 2 ? 2 : 4;  // hides the latency of an add
+  return facts.ops_per_point > 24 ? 1 : 2;
+}
+
+// Elements of the vector axis that one parallel iteration takes; 0 where the axis is no longer than that anyway.
+int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
+  const auto extent = facts.axes[static_cast<size_t>(vector_axis)].extent.as_constant();
+  return extent && *extent <= elements ? 0 : elements;
+}
+
+}  // namespace
+
+std::string Schedule::str() const {
+  return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll, " chunk=", chunk,
+                      " grain=", grain_points);
+}
+
+Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint) {
+  Schedule schedule;
+  schedule.grain_points = std::max<int64_t>(1, kGrainPoints / std::max<int64_t>(1, facts.ops_per_point / 2));
+  schedule.vector_axis = best_vector_axis(facts, hint);
+  if (schedule.vector_axis < 0) return schedule;
+  const int64_t lane_bytes = facts.widest_bytes >= 8 ? 8 : 4;
+  const int64_t natural = std::max<int64_t>(1, machine.vector_bits / 8 / lane_bytes);
+  schedule.width = natural;
+  const bool vector_is_reduced = facts.axes[schedule.vector_axis].reduced;
+  schedule.unroll = choose_unroll(facts, vector_is_reduced);
+  if (vector_is_reduced) return schedule;
+  const bool any_reduced =
+      std::any_of(facts.axes.begin(), facts.axes.end(), [](const Axis& axis) { return axis.reduced; });
+  if (any_reduced) {
+    schedule.width = natural * kColumnVectors;
+    schedule.unroll = 1;
+    schedule.chunk = chunk_of(facts, schedule.vector_axis, schedule.width);
+    return schedule;
+  }
+  int64_t outer = 1;
+  for (size_t axis = 0; axis < facts.axes.size(); ++axis)
+    if (static_cast<int>(axis) != schedule.vector_axis) outer *= std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint));
+  if (outer < kEnoughParallel) schedule.chunk = chunk_of(facts, schedule.vector_axis, kChunk);
+  return schedule;
+}
+
+}  // namespace mlcc::schedule

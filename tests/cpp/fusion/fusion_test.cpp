@@ -1,0 +1,104 @@
+#include "fusion/fusion.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/text.h"
+
+namespace mlcc::fusion {
+namespace {
+
+FusionPlan plan(const std::unique_ptr<graph::Graph>& graph) { return plan_fusion(*graph, {}); }
+
+TEST(Fusion, AProducerJoinsItsReader) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 4]) {
+  %0: f32[8, 4] = neg %x
+  %1: f32[8, 4] = abs %0
+  return %1
+})");
+  const FusionPlan found = plan(graph);
+  ASSERT_EQ(found.groups.size(), 1u);
+  EXPECT_EQ(found.inlined.size(), 1u);
+  EXPECT_EQ(found.groups[0].ideal_bytes, SymExpr(2 * 32 * 4));
+}
+
+TEST(Fusion, AnExternBetweenTwoNodesKeepsThemApart) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 8], %y: f32[8, 8]) {
+  %0: f32[8, 8] = neg %x
+  %1: f32[8, 8] = extern "aten.mm.default"(%0, %y)
+  %2: f32[8, 8] = add %0, %1
+  return %2
+})");
+  const FusionPlan found = plan(graph);
+  ASSERT_EQ(found.groups.size(), 2u);
+  ASSERT_EQ(found.order.size(), 3u);
+  EXPECT_EQ(found.order[1].group, -1);
+}
+
+TEST(Fusion, DifferentRowsAreDifferentKernels) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 4]) {
+  %0: f32[8] = sum %x {dims = [1], keepdim = false}
+  %1: f32[4] = sum %x {dims = [0], keepdim = false}
+  return %0, %1
+})");
+  EXPECT_EQ(plan(graph).groups.size(), 2u);
+}
+
+TEST(Fusion, ARowTooLongForTheCacheIsNotKept) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[2, 1000000]) {
+  %0: f32[2, 1] = max %x {dims = [1], keepdim = true}
+  %1: f32[2, 1000000] = sub %x, %0
+  return %1
+})");
+  EXPECT_EQ(plan(graph).groups.size(), 2u);
+}
+
+TEST(Fusion, AReadUnderAnotherIndexIsAnotherKernel) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[6, 6]) {
+  %0: f32[6, 6] = exp %x
+  %1: f32[6, 6] = permute %0 {dims = [1, 0]}
+  %2: f32[6, 6] = add %0, %1
+  return %2
+})");
+  const FusionPlan found = plan(graph);
+  EXPECT_EQ(found.groups.size(), 2u);
+  ASSERT_FALSE(found.reasons.empty());
+  EXPECT_NE(found.reasons[0].find("another place"), std::string::npos);
+}
+
+TEST(Fusion, AWriteIntoAnInputComesAfterItsReads) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[4], %y: f32[4]) {
+  %0: f32[4] = extern "aten.copy_.default"(%x, %y, false) mutates(0)
+  %1: f32[4] = neg %y
+  return %1
+})");
+  EXPECT_EQ(plan(graph).order.size(), 2u);
+  const auto reads_first = graph::parse_graph(R"(graph @g(%x: f32[4], %y: f32[4]) {
+  %0: f32[4] = neg %x
+  %1: f32[4] = extern "aten.copy_.default"(%x, %y, false) mutates(0)
+  return %0
+})");
+  const FusionPlan found = plan(reads_first);
+  ASSERT_EQ(found.order.size(), 2u);
+  EXPECT_EQ(found.order[0].group, 0);
+}
+
+TEST(Fusion, ViewsCostNoKernel) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[4, 6]) {
+  %0: f32[6, 4] = permute %x {dims = [1, 0]}
+  %1: f32[3, 4] = slice %0 {dim = 0, start = 1, step = 2}
+  return %1
+})");
+  EXPECT_TRUE(plan(graph).groups.empty());
+}
+
+TEST(Fusion, SiblingsThatReadTheSameDataShareAKernel) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[64, 64]) {
+  %0: f32[64, 64] = neg %x
+  %1: f32[64, 64] = abs %x
+  return %0, %1
+})");
+  EXPECT_EQ(plan(graph).groups.size(), 1u);
+}
+
+}  // namespace
+}  // namespace mlcc::fusion

@@ -1,0 +1,59 @@
+#include "schedule/schedule.h"
+
+#include <gtest/gtest.h>
+
+namespace mlcc::schedule {
+namespace {
+
+int64_t no_symbols(std::string_view) { return 1000; }
+
+AccessPattern access(std::vector<std::optional<SymExpr>> strides, bool is_store = false) {
+  return {std::move(strides), 4, is_store};
+}
+
+TEST(Schedule, VectorsRunAlongTheContiguousAxis) {
+  NestFacts facts;
+  facts.axes = {{"d0", 64, false}, {"d1", 512, false}};
+  facts.accesses = {access({512, 1}), access({1, 64}, true)};
+  EXPECT_EQ(choose(facts, {512}, no_symbols).vector_axis, 0);  // the store counts double
+  facts.accesses = {access({512, 1}), access({512, 1}, true)};
+  const Schedule schedule = choose(facts, {512}, no_symbols);
+  EXPECT_EQ(schedule.vector_axis, 1);
+  EXPECT_EQ(schedule.width, 16);
+  EXPECT_EQ(schedule.chunk, 0);
+}
+
+TEST(Schedule, OneLongAxisIsCutSoThatThreadsCanShareIt) {
+  NestFacts facts;
+  facts.axes = {{"d0", SymExpr::symbol("s0"), false}};
+  facts.accesses = {access({1}), access({1}, true)};
+  EXPECT_GT(choose(facts, {512}, no_symbols).chunk, 0);
+  facts.axes[0].extent = 100;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).chunk, 0);
+}
+
+TEST(Schedule, RowsAreReducedAlongTheRowAndColumnsAcrossIt) {
+  NestFacts facts;
+  facts.axes = {{"d0", 300, false}, {"d1", 700, true}};
+  facts.accesses = {access({700, 1}), access({1, 0}, true)};
+  EXPECT_EQ(choose(facts, {512}, no_symbols).vector_axis, 1);
+  facts.axes = {{"d1", 700, false}, {"d0", 300, true}};
+  facts.accesses = {access({1, 700}), access({1, 0}, true)};
+  const Schedule columns = choose(facts, {512}, no_symbols);
+  EXPECT_EQ(columns.vector_axis, 0);
+  EXPECT_EQ(columns.width, 64);
+  EXPECT_EQ(columns.chunk, 64);
+}
+
+TEST(Schedule, WidthFollowsTheMachineAndTheWidestElement) {
+  NestFacts facts;
+  facts.axes = {{"d0", 4096, false}};
+  facts.accesses = {access({1})};
+  EXPECT_EQ(choose(facts, {256}, no_symbols).width, 8);
+  EXPECT_EQ(choose(facts, {0}, no_symbols).width, 1);
+  facts.widest_bytes = 8;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).width, 8);
+}
+
+}  // namespace
+}  // namespace mlcc::schedule
