@@ -1,0 +1,221 @@
+#include "driver/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "graph/strided_view.h"
+#include "support/error.h"
+
+namespace mlcc::driver {
+
+using graph::Node;
+using graph::Value;
+using graph::ValueKind;
+using runtime::Slot;
+using runtime::TensorSpec;
+
+namespace {
+
+TensorSpec spec_of(const Value& value) {
+  return {value.type().dtype, value.type().shape, value.type().dense_or_strides()};
+}
+
+class PlanBuilder {
+ public:
+  PlanBuilder(const graph::Graph& graph, const fusion::FusionPlan& plan, const std::vector<PlannedKernel>& kernels)
+      : graph_(graph), fusion_(plan), kernels_(kernels) {}
+
+  runtime::ExecutablePlan build() {
+    find_host_values();
+    add_inputs();
+    for (const fusion::Unit& unit : fusion_.order) {
+      if (unit.group >= 0)
+        add_launch(fusion_.groups[unit.group], kernels_[unit.group]);
+      else
+        add_extern(*unit.node);
+    }
+    for (Value* output : graph_.outputs()) plan_.outputs.push_back(output_slot(output));
+    plan_.num_slots = next_slot_;
+    add_releases();
+    return std::move(plan_);
+  }
+
+ private:
+  // Values that something other than a kernel sees must be tensors of the host; the rest may lie in the arena.
+  void find_host_values() {
+    const auto mark = [&](Value* value) {
+      if (value->kind() == ValueKind::kTensor) host_values_.insert(graph::strided_view(value)->base);
+    };
+    for (Value* output : graph_.outputs()) mark(output);
+    for (const Node* node : graph_.nodes())
+      if (node->op() == graph::Op::kExtern)
+        for (Value* operand : node->operands()) mark(operand);
+  }
+
+  void add_inputs() {
+    for (const auto& input : graph_.inputs()) {
+      runtime::InputSpec spec;
+      spec.is_size = input->kind() == ValueKind::kSize;
+      if (spec.is_size)
+        spec.size = input->size();
+      else
+        spec.spec = spec_of(*input);
+      plan_.inputs.push_back(std::move(spec));
+      slots_[input.get()] = next_slot_++;
+    }
+    for (const auto& input : graph_.inputs()) bind_symbols(*input);
+    for (const graph::Symbol& symbol : graph_.symbols()) check_bindable(symbol.name);
+  }
+
+  // A symbol that no input's size spells out can only come from an extern call.
+  void check_bindable(const std::string& name) const {
+    if (bound_.count(name)) return;
+    for (const auto& input : graph_.inputs()) {
+      const bool inside = input->kind() == ValueKind::kSize
+                              ? input->size().contains(name)
+                              : std::any_of(input->type().shape.begin(), input->type().shape.end(),
+                                            [&](const SymExpr& size) { return size.contains(name); });
+      MLCC_USER_CHECK(!inside, "symbol ", name, ": no input gives its value by itself");
+    }
+  }
+
+  void bind_symbols(const Value& value) {
+    const Slot slot = slots_.at(&value);
+    if (value.kind() == ValueKind::kSize) return bind(value.size(), slot, -1);
+    for (size_t d = 0; d < value.type().shape.size(); ++d) bind(value.type().shape[d], slot, static_cast<int>(d));
+  }
+
+  void bind(const SymExpr& size, Slot slot, int dim) {
+    const auto name = size.as_symbol();
+    if (!name || !bound_.insert(*name).second) return;
+    plan_.steps.emplace_back(runtime::BindStep{*name, slot, dim});
+  }
+
+  Slot new_slot(const Value* value) { return slots_[value] = next_slot_++; }
+
+  void add_launch(const fusion::Group& group, const PlannedKernel& kernel) {
+    for (Value* output : group.outputs) {
+      const Slot slot = new_slot(output);
+      plan_.steps.emplace_back(runtime::AllocateStep{slot, spec_of(*output), host_values_.count(output) == 0});
+    }
+    runtime::LaunchStep launch;
+    launch.kernel_text = kernel.text;
+    launch.key = kernel.key;
+    launch.label = kernel.lowered.label;
+    for (Value* buffer : kernel.lowered.buffers) launch.buffers.push_back(slots_.at(buffer));
+    launch.sizes = kernel.lowered.sizes;
+    for (const lower::PhaseRange& range : kernel.lowered.phases) launch.phases.push_back({range.extent, range.grain});
+    for (const loop::ErrorText& error : kernel.lowered.kernel.errors)
+      launch.errors.push_back({error.code, error.exception, error.text});
+    launch.source = group.nodes.back()->source();
+    plan_.steps.emplace_back(std::move(launch));
+  }
+
+  // The slot of a value as a tensor of the host: its own, or a view into its base.
+  Slot tensor_slot(Value* value) {
+    const auto found = slots_.find(value);
+    if (found != slots_.end()) return found->second;
+    const auto view = graph::strided_view(value);
+    MLCC_CHECK(view && view->base != value, "plan: %", value->id(), " was not computed");
+    const Slot base = slots_.at(view->base);
+    const Slot slot = new_slot(value);
+    plan_.steps.emplace_back(
+        runtime::ViewStep{slot, base, {value->type().dtype, view->shape, view->strides}, view->offset});
+    return slot;
+  }
+
+  Slot size_slot(const SymExpr& size) {
+    const Slot slot = next_slot_++;
+    plan_.steps.emplace_back(runtime::SizeStep{slot, size});
+    return slot;
+  }
+
+  Slot output_slot(Value* output) {
+    if (output->kind() == ValueKind::kTensor) return tensor_slot(output);
+    const auto found = slots_.find(output);
+    return found != slots_.end() ? found->second : size_slot(output->size());
+  }
+
+  void add_extern(const Node& node) {
+    const graph::ExternCall& call = node.extern_call();
+    runtime::ExternStep step;
+    step.op = call.name;
+    step.args = call.args;
+    step.kwargs = call.kwargs;
+    step.aliases = call.facts.aliases;
+    std::vector<Slot> operands;
+    for (Value* operand : node.operands())
+      operands.push_back(operand->kind() == ValueKind::kTensor ? tensor_slot(operand) : output_slot(operand));
+    const auto to_slot = [&](ArgRef& ref) { ref.index = operands.at(static_cast<size_t>(ref.index)); };
+    for (Argument& argument : step.args) for_each_reference(argument, to_slot);
+    for (auto& [name, argument] : step.kwargs) for_each_reference(argument, to_slot);
+    for (const auto& result : node.results()) {
+      step.results.push_back(new_slot(result.get()));
+      if (result->kind() == ValueKind::kTensor)
+        step.expected.emplace_back(spec_of(*result));
+      else
+        step.expected.emplace_back(std::nullopt);
+    }
+    plan_.steps.emplace_back(std::move(step));
+    for (const auto& result : node.results()) bind_symbols(*result);
+  }
+
+  // -- releases: each slot right after the last step that uses it, unless it is an output
+  static std::vector<Slot> slots_of(const runtime::Step& step) {
+    std::vector<Slot> slots;
+    if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step)) {
+      slots = {allocate->slot};
+    } else if (const auto* launch = std::get_if<runtime::LaunchStep>(&step)) {
+      slots = launch->buffers;
+    } else if (const auto* call = std::get_if<runtime::ExternStep>(&step)) {
+      slots = call->results;
+      const auto add = [&](const ArgRef& ref) { slots.push_back(ref.index); };
+      for (const Argument& argument : call->args) for_each_reference(argument, add);
+      for (const auto& [name, argument] : call->kwargs) for_each_reference(argument, add);
+    } else if (const auto* view = std::get_if<runtime::ViewStep>(&step)) {
+      slots = {view->slot, view->base};
+    } else if (const auto* bind = std::get_if<runtime::BindStep>(&step)) {
+      slots = {bind->slot};
+    } else if (const auto* size = std::get_if<runtime::SizeStep>(&step)) {
+      slots = {size->slot};
+    }
+    return slots;
+  }
+
+  void add_releases() {
+    std::map<Slot, size_t> last_use;
+    for (Slot slot = 0; slot < static_cast<Slot>(plan_.inputs.size()); ++slot) last_use[slot] = 0;
+    for (size_t i = 0; i < plan_.steps.size(); ++i)
+      for (const Slot slot : slots_of(plan_.steps[i])) last_use[slot] = i;
+    for (const Slot output : plan_.outputs) last_use.erase(output);
+    std::map<size_t, std::vector<Slot>> dead_after;
+    for (const auto& [slot, step] : last_use) dead_after[step].push_back(slot);
+    std::vector<runtime::Step> steps;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      steps.push_back(std::move(plan_.steps[i]));
+      const auto dead = dead_after.find(i);
+      if (dead != dead_after.end()) steps.emplace_back(runtime::ReleaseStep{dead->second});
+    }
+    plan_.steps = std::move(steps);
+  }
+
+  const graph::Graph& graph_;
+  const fusion::FusionPlan& fusion_;
+  const std::vector<PlannedKernel>& kernels_;
+  runtime::ExecutablePlan plan_;
+  std::unordered_map<const Value*, Slot> slots_;
+  std::set<const Value*> host_values_;   // membership only
+  std::set<std::string> bound_;
+  Slot next_slot_ = 0;
+};
+
+}  // namespace
+
+runtime::ExecutablePlan plan_executable(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                                        const std::vector<PlannedKernel>& kernels) {
+  return PlanBuilder(graph, plan, kernels).build();
+}
+
+}  // namespace mlcc::driver

@@ -1,0 +1,24 @@
+// From fusion groups and their kernels to the steps of an executable.
+#pragma once
+
+#include <vector>
+
+#include "fusion/fusion.h"
+#include "graph/graph.h"
+#include "lower/lower.h"
+#include "runtime/executable.h"
+
+namespace mlcc::driver {
+
+// A group's kernel as the plan stores it.
+struct PlannedKernel {
+  lower::LoweredKernel lowered;
+  std::string text;     // canonical loop IR
+  Hash128 key;
+};
+
+// `kernels[i]` belongs to plan.groups[i].
+runtime::ExecutablePlan plan_executable(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                                        const std::vector<PlannedKernel>& kernels);
+
+}  // namespace mlcc::driver

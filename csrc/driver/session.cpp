@@ -1,0 +1,61 @@
+#include "driver/session.h"
+
+#include <map>
+#include <mutex>
+
+#include "codegen/cpu/client.h"
+#include "support/error.h"
+
+namespace mlcc::driver {
+namespace {
+
+// What the process shares; made at first use, never destroyed, since code may run until the very end.
+struct Session {
+  std::mutex mutex;
+  std::string llvm_library;
+  std::map<std::string, CpuBackend> backends;                     // by options.cpu
+  std::map<std::string, std::shared_ptr<runtime::Store>> stores;  // by folder
+  runtime::KernelCache cache;
+};
+
+Session& session() {
+  static Session* const state = new Session;
+  return *state;
+}
+
+}  // namespace
+
+void set_llvm_library(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(session().mutex);
+  session().llvm_library = path;
+}
+
+const CpuBackend& cpu_backend(const Options& options) {
+  Session& state = session();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.backends.find(options.cpu);
+  if (found != state.backends.end()) return found->second;
+  Result<std::shared_ptr<codegen::Backend>> backend = codegen::cpu::open_cpu_backend(state.llvm_library, options.cpu);
+  MLCC_USER_CHECK(backend, "cpu backend: ", backend.reason());
+  Result<std::shared_ptr<runtime::ObjectLoader>> loader = codegen::cpu::open_object_loader(state.llvm_library);
+  MLCC_USER_CHECK(loader, "cpu backend: ", loader.reason());
+  return state.backends[options.cpu] = {std::move(backend).value(), std::move(loader).value()};
+}
+
+runtime::KernelCache& kernel_cache() { return session().cache; }
+
+std::shared_ptr<runtime::Store> store(const Options& options) {
+  const std::string folder = options.cache_directory();
+  if (options.cache_size_mb <= 0 || folder.empty()) return nullptr;
+  Session& state = session();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  std::shared_ptr<runtime::Store>& store = state.stores[folder];
+  const int64_t bytes = options.cache_size_mb << 20;
+  if (store == nullptr)
+    store = std::make_shared<runtime::Store>(folder, bytes);
+  else
+    store->set_max_bytes(bytes);
+  return store;
+}
+
+}  // namespace mlcc::driver

@@ -1,0 +1,209 @@
+#include "runtime/executable.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/arena_pool.h"
+#include "runtime/call_plan.h"
+#include "support/error.h"
+
+namespace mlcc::runtime {
+namespace {
+
+// Scratch of a call: on the stack up to N elements, on the heap beyond.
+template <typename T, size_t N>
+class Scratch {
+ public:
+  explicit Scratch(size_t size) : size_(size) {
+    if (size > N) heap_.resize(size);
+  }
+  T* data() { return heap_.empty() ? inline_.data() : heap_.data(); }
+  T& operator[](size_t i) { return data()[i]; }
+  T& operator[](int32_t i) { return data()[static_cast<size_t>(i)]; }
+  std::span<const T> span() { return {data(), size_}; }
+
+ private:
+  size_t size_;
+  std::array<T, N> inline_;
+  std::vector<T> heap_;
+};
+
+// One call: its symbols, its arena, and how each kind of step is done.
+class Call {
+ public:
+  Call(const ExecutablePlan& plan, const CallPlan& call_plan, const std::vector<KernelPtr>& kernels,
+       Host& host, const ParallelFor& parallel_for)
+      : plan_(plan), call_plan_(call_plan), kernels_(kernels), host_(host),
+        parallel_for_(parallel_for), symbols_(call_plan.symbols().size()),
+        arena_(static_cast<size_t>(call_plan.num_arena_slots())), buffers_(call_plan.max_buffers()),
+        evaluate_([this](const SymExpr& expr) { return value_of(expr); }) {}
+
+  // Returns the bytes of all arenas.
+  int64_t run() {
+    for (size_t i = 0; i < call_plan_.segments().size(); ++i) {
+      const Segment& segment = *call_plan_.segments()[i];
+      for (int32_t step = segment.begin; step < segment.first_work; ++step) run_step(step);
+      begin_segment(segment);
+      for (int32_t step = segment.first_work; step < segment.end; ++step) run_step(step);
+      end_segment(static_cast<int32_t>(i));
+    }
+    return arena_bytes_;
+  }
+
+ private:
+  void begin_segment(const Segment& segment) {
+    if (segment.exprs.empty()) return;
+    sizes_ = segment.sizes(symbols_.span());
+    values_ = sizes_->values.data();
+    arena_bytes_ += sizes_->arena_bytes;
+    if (segment.arena.empty()) return;
+    leases_.push_back({ArenaPool::process().lease(sizes_->arena_bytes), segment.lease_until});
+    char* base = leases_.back().lease.data();
+    for (size_t i = 0; i < segment.arena.size(); ++i)
+      arena_[segment.arena[i].index] = base == nullptr ? nullptr : base + sizes_->offsets[i];
+  }
+
+  void end_segment(int32_t index) {
+    std::erase_if(leases_, [index](const Lease& lease) { return lease.until <= index; });
+  }
+
+  void run_step(int32_t index) {
+    step_ = index;
+    const StepPlan& step_plan = call_plan_.steps()[static_cast<size_t>(index)];
+    std::visit([&](const auto& step) { run_step(step, step_plan); },
+               plan_.steps[static_cast<size_t>(index)]);
+  }
+
+  std::span<const int64_t> values(int32_t first, size_t count) const {
+    return {values_ + first, count};
+  }
+
+  void run_step(const AllocateStep& step, const StepPlan& step_plan) {
+    if (step.arena) return;
+    const size_t rank = step.spec.shape.size();
+    host_.allocate(step.slot, step.spec.dtype, values(step_plan.values, rank),
+                   values(step_plan.values + static_cast<int32_t>(rank), rank));
+  }
+
+  void run_step(const LaunchStep& step, const StepPlan& step_plan) {
+    for (size_t i = 0; i < step_plan.buffers.size(); ++i) {
+      const int32_t buffer = step_plan.buffers[i];
+      buffers_[i] = buffer < 0 ? arena_[~buffer] : host_.data(buffer);
+    }
+    const int64_t* sizes = values_ + step_plan.values;
+    const KernelArgs args{buffers_.data(), sizes};
+    const Kernel& kernel = *kernels_[static_cast<size_t>(step_)];
+    const int64_t* phase = sizes + step.sizes.size();
+    for (PhaseFunction function : kernel.phases) {
+      const int64_t extent = *phase++;
+      const int64_t grain = *phase++;
+      if (extent <= 0) continue;
+      const int64_t code = run_phase(function, args, extent, grain, parallel_for_);
+      if (code != 0) fail(step, code);
+    }
+  }
+
+  [[noreturn]] void fail(const LaunchStep& step, int64_t code) {
+    for (const KernelError& error : step.errors)
+      if (error.code == code) host_.raise(error, step.source);
+    MLCC_UNREACHABLE("kernel ", step.label, ": unknown error code ", code);
+  }
+
+  void run_step(const ExternStep& step, const StepPlan&) {
+    host_.call_extern(step, static_cast<size_t>(step_), evaluate_);
+  }
+
+  void run_step(const ViewStep& step, const StepPlan& step_plan) {
+    const size_t rank = step.spec.shape.size();
+    const auto after_shape = step_plan.values + static_cast<int32_t>(rank);
+    host_.make_view(step.slot, step.base, values(step_plan.values, rank), values(after_shape, rank),
+                    values_[after_shape + static_cast<int32_t>(rank)]);
+  }
+
+  void run_step(const BindStep& step, const StepPlan& step_plan) {
+    const int64_t value =
+        step.dim < 0 ? host_.size(step.slot) : host_.tensor_size(step.slot, step.dim);
+    int64_t& symbol = symbols_[step_plan.symbol];
+    MLCC_USER_CHECK(!step_plan.rebinds || symbol == value, "size ", step.symbol, ": found ", value,
+                    " where it was ", symbol, " before");
+    symbol = value;
+  }
+
+  void run_step(const ReleaseStep&, const StepPlan& step_plan) {
+    for (Slot slot : step_plan.releases) host_.release(slot);
+  }
+
+  void run_step(const SizeStep& step, const StepPlan& step_plan) {
+    host_.set_size(step.slot, values_[step_plan.values]);
+  }
+
+  // Of an expression that an extern step holds, or (slowly) of any other.
+  int64_t value_of(const SymExpr& expr) {
+    if (expr.is_constant()) return *expr.as_constant();
+    if (const int32_t* index = call_plan_.find_value(&expr)) return values_[*index];
+    return expr.evaluate([this](std::string_view name) {
+      const std::vector<std::string>& names = call_plan_.symbols();
+      const auto it = std::find(names.begin(), names.end(), name);
+      MLCC_CHECK(it != names.end(), "symbol ", name, ": not bound");
+      return symbols_[static_cast<size_t>(it - names.begin())];
+    });
+  }
+
+  struct Lease {
+    ArenaLease lease;
+    int32_t until;
+  };
+
+  const ExecutablePlan& plan_;
+  const CallPlan& call_plan_;
+  const std::vector<KernelPtr>& kernels_;
+  Host& host_;
+  const ParallelFor& parallel_for_;
+  Scratch<int64_t, 16> symbols_;
+  Scratch<char*, 64> arena_;
+  Scratch<void*, 32> buffers_;
+  const std::function<int64_t(const SymExpr&)> evaluate_;
+  std::shared_ptr<const SegmentSizes> sizes_;
+  const int64_t* values_ = nullptr;
+  std::vector<Lease> leases_;
+  int64_t arena_bytes_ = 0;
+  int32_t step_ = 0;
+};
+
+std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
+                                        std::vector<KernelPtr> kernels) {
+  std::vector<KernelPtr> per_step(plan.steps.size());
+  size_t next = 0;
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const auto* launch = std::get_if<LaunchStep>(&plan.steps[i]);
+    if (launch == nullptr) continue;
+    MLCC_CHECK(next < kernels.size() && kernels[next] != nullptr, "executable: launch ", next, " (",
+               launch->label, ") has no kernel");
+    MLCC_CHECK(kernels[next]->phases.size() == launch->phases.size(), "executable: launch ", next,
+               " (", launch->label, ") plans ", launch->phases.size(), " phases, its kernel has ",
+               kernels[next]->phases.size());
+    per_step[i] = std::move(kernels[next++]);
+  }
+  MLCC_CHECK(next == kernels.size(), "executable: ", kernels.size(), " kernels for ", next,
+             " launches");
+  return per_step;
+}
+
+}  // namespace
+
+Executable::Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels)
+    : plan_(std::move(plan)), kernels_(kernels_per_step(plan_, std::move(kernels))),
+      call_plan_(std::make_unique<CallPlan>(plan_)) {}
+
+Executable::~Executable() = default;
+
+void Executable::run(Host& host, const ParallelFor& parallel_for) const {
+  const int64_t bytes = Call(plan_, *call_plan_, kernels_, host, parallel_for).run();
+  int64_t largest = arena_bytes_.load(std::memory_order_relaxed);
+  while (largest < bytes &&
+         !arena_bytes_.compare_exchange_weak(largest, bytes, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace mlcc::runtime

@@ -1,0 +1,164 @@
+// A compiled graph as plain data: steps over a frame of slots, and the one function that runs them.
+//
+// A slot holds a tensor (the host's, e.g. an at::Tensor), a piece of the arena, or a size. Steps
+// are run in order. The Executable is immutable behind one shared pointer; each call has a frame of
+// its own, so calls may overlap.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/kernel.h"
+#include "support/hash.h"
+#include "types/argument.h"
+#include "types/dtype.h"
+#include "types/symbolic.h"
+
+namespace mlcc::runtime {
+
+using Slot = int32_t;
+
+// What a tensor in a slot must look like; sizes are symbols bound during the call.
+struct TensorSpec {
+  DType dtype;
+  std::vector<SymExpr> shape;
+  std::vector<SymExpr> strides;  // explicit, never empty unless 0-d
+};
+
+// What eager raises when a kernel's check fails.
+struct KernelError {
+  int64_t code;
+  std::string exception;
+  std::string text;
+};
+
+struct PhasePlan {
+  SymExpr extent;
+  SymExpr grain;  // least iterations worth a thread
+};
+
+// Makes `slot` a tensor of the host (kTensor) or a piece of the arena (kArena: touched by kernels
+// only).
+struct AllocateStep {
+  Slot slot;
+  TensorSpec spec;
+  bool arena;
+};
+
+struct LaunchStep {
+  std::string kernel_text;     // canonical loop IR: what is compiled again if the object is missing
+  Hash128 key;                 // of the object in the kernel cache
+  std::string label;           // for logs: "softmax_add (3 nodes)"
+  std::vector<Slot> buffers;   // in parameter order
+  std::vector<SymExpr> sizes;  // in parameter order
+  std::vector<PhasePlan> phases;
+  std::vector<KernelError> errors;
+  std::string source;  // the user's line, for errors and logs
+};
+
+struct ExternStep {
+  std::string op;              // "aten.addmm.default"
+  std::vector<Argument> args;  // ArgRef: slots
+  std::vector<std::pair<std::string, Argument>> kwargs;
+  std::vector<Slot> results;                        // -1: not used
+  std::vector<std::optional<TensorSpec>> expected;  // per result; nothing: a size or not a tensor
+  bool aliases;                                     // results may share memory with operands
+};
+
+// `slot` becomes a view of `base`'s tensor: sizes, strides, and an offset in elements from the
+// base's first element.
+struct ViewStep {
+  Slot slot, base;
+  TensorSpec spec;
+  SymExpr offset;
+};
+
+// Binds a symbol to a size that the call has just seen: dimension `dim` of the tensor in `slot`, or
+// the size in it (dim -1).
+struct BindStep {
+  std::string symbol;
+  Slot slot;
+  int dim;
+};
+
+struct ReleaseStep {
+  std::vector<Slot> slots;  // last use is past
+};
+
+// slot becomes a size.
+struct SizeStep {
+  Slot slot;
+  SymExpr size;
+};
+
+using Step =
+    std::variant<AllocateStep, LaunchStep, ExternStep, ViewStep, BindStep, ReleaseStep, SizeStep>;
+
+// How an input must look for this executable to be right; checked when the host asks for it
+// (Dynamo's guards already did).
+struct InputSpec {
+  bool is_size = false;
+  TensorSpec spec;
+  SymExpr size;
+};
+
+struct ExecutablePlan {
+  std::vector<InputSpec> inputs;  // input i is slot i
+  int num_slots = 0;
+  std::vector<Step> steps;
+  std::vector<Slot> outputs;
+};
+
+// The tensors of one call; implemented where tensors live (csrc/python).
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual void* data(Slot slot) = 0;
+  virtual int64_t tensor_size(Slot slot, int dim) = 0;
+  virtual int64_t size(Slot slot) = 0;  // of a size slot
+  virtual void set_size(Slot slot, int64_t value) = 0;
+  virtual void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
+                        std::span<const int64_t> strides) = 0;
+  virtual void make_view(Slot slot, Slot base, std::span<const int64_t> shape,
+                         std::span<const int64_t> strides, int64_t offset) = 0;
+  // `evaluate` gives a size expression's value now. Must check the results against `step.expected`.
+  virtual void call_extern(const ExternStep& step, size_t step_index,
+                           const std::function<int64_t(const SymExpr&)>& evaluate) = 0;
+  virtual void release(Slot slot) = 0;
+  // Throws eager's exception for a failed check.
+  [[noreturn]] virtual void raise(const KernelError& error, const std::string& source) = 0;
+};
+
+class CallPlan;
+
+class Executable {
+ public:
+  // `kernels[i]` belongs to the i-th LaunchStep in order. InternalError if the plan is
+  // inconsistent.
+  Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels);
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+  ~Executable();
+  const ExecutablePlan& plan() const { return plan_; }
+
+  // Runs all steps; slots 0..inputs-1 are filled by the host before, outputs are read by it
+  // afterwards. Any number of calls may run at the same time, each with a host of its own.
+  void run(Host& host, const ParallelFor& parallel_for) const;
+
+  // Of the largest arena that a call has needed so far.
+  int64_t arena_bytes() const { return arena_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  ExecutablePlan plan_;
+  std::vector<KernelPtr> kernels_;  // per step; null where the step is no launch
+  std::unique_ptr<const CallPlan> call_plan_;
+  mutable std::atomic<int64_t> arena_bytes_{0};
+};
+
+}  // namespace mlcc::runtime
