@@ -1,0 +1,66 @@
+#include "python/caches.h"
+
+#include <memory>
+#include <string>
+
+#include "driver/options.h"
+#include "driver/session.h"
+#include "python/options.h"
+#include "runtime/arena_pool.h"
+
+namespace mlcc::python {
+namespace {
+
+namespace py = pybind11;
+
+// Kernels in memory; `store_` entries and bytes are those on disk. `arena` is what idle and running
+// calls hold.
+py::dict cache_info(const py::object& options) {
+  const driver::Options values = to_options(options);
+  const runtime::KernelCacheInfo kernels = driver::kernel_cache().info();
+  const std::shared_ptr<runtime::Store> store = driver::store(values);
+  const runtime::StoreInfo on_disk = store == nullptr ? runtime::StoreInfo{} : store->info();
+  const runtime::ArenaPool& arenas = runtime::ArenaPool::process();
+  py::dict info;
+  info["hits"] = kernels.hits;
+  info["disk_hits"] = kernels.disk_hits;
+  info["misses"] = kernels.misses;
+  info["entries"] = kernels.entries;
+  info["bytes"] = kernels.bytes;
+  info["store_entries"] = on_disk.entries;
+  info["store_bytes"] = on_disk.bytes;
+  info["packs"] = 0;
+  info["arena"] = arenas.idle_bytes() + arenas.leased_bytes();
+  info["dir"] = values.cache_directory();
+  return info;
+}
+
+void clear_cache(const py::object& options) {
+  const driver::Options values = to_options(options);
+  driver::kernel_cache().clear();
+  runtime::ArenaPool::process().trim();
+  if (const std::shared_ptr<runtime::Store> store = driver::store(values)) store->clear();
+}
+
+py::list split(const std::string& text) { return py::str(text).attr("split")(","); }
+
+py::dict cpu_info(const py::object& options) {
+  const auto& target = driver::cpu_backend(to_options(options)).backend->target();
+  py::dict info;
+  info["name"] = target.cpu;
+  info["vector_bits"] = target.vector_bits;
+  info["emitter"] = target.emitter;
+  info["features"] = split(target.features);
+  return info;
+}
+
+}  // namespace
+
+void bind_caches(py::module_& module) {
+  module.def("cache_info", &cache_info, py::arg("options") = py::none());
+  module.def("clear_cache", &clear_cache, py::arg("options") = py::none());
+  module.def("cpu_info", &cpu_info, py::arg("options") = py::none());
+  module.def("set_llvm_library", &driver::set_llvm_library, py::arg("path"));
+}
+
+}  // namespace mlcc::python

@@ -1,0 +1,136 @@
+#include "python/executable_object.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver/driver.h"
+#include "driver/options.h"
+#include "graph/text.h"
+#include "python/errors.h"
+#include "python/graph_builder.h"
+#include "python/log_sink.h"
+#include "python/options.h"
+#include "python/torch_host.h"
+#include "support/error.h"
+
+namespace mlcc::python {
+namespace {
+
+namespace py = pybind11;
+
+struct ExecutableObject {
+  std::shared_ptr<const TensorProgram> program;
+  std::string graph_text;
+  driver::CompileStats stats;
+};
+
+c10::IValue to_ivalue(PyObject* object, Py_ssize_t index) {
+  if (THPVariable_Check(object)) return THPVariable_Unpack(object);
+  if (object == Py_None) return {};
+  if (PyBool_Check(object)) return object == Py_True;
+  if (PyFloat_Check(object)) return PyFloat_AS_DOUBLE(object);
+  const py::object integer = py::reinterpret_steal<py::object>(PyNumber_Index(object));
+  if (!integer) {
+    PyErr_Clear();
+    throw Error(detail::join("input ", index, ": found a ", Py_TYPE(object)->tp_name,
+                             ", expected a tensor or an int"));
+  }
+  const int64_t value = PyLong_AsLongLong(integer.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+py::object from_ivalue(c10::IValue value) {
+  if (value.isTensor() && value.toTensor().defined())
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(value).toTensor()));
+  if (value.isInt()) return py::int_(value.toInt());
+  if (value.isDouble()) return py::float_(value.toDouble());
+  if (value.isBool()) return py::bool_(value.toBool());
+  return py::none();
+}
+
+// Takes the inputs out of the list, which is empty then: the caller keeps nothing alive through it.
+std::vector<c10::IValue> take_inputs(const py::list& list) {
+  std::vector<c10::IValue> inputs;
+  const Py_ssize_t size = PyList_GET_SIZE(list.ptr());
+  inputs.reserve(static_cast<size_t>(size));
+  for (Py_ssize_t i = 0; i < size; ++i)
+    inputs.push_back(to_ivalue(PyList_GET_ITEM(list.ptr(), i), i));
+  if (PyList_SetSlice(list.ptr(), 0, size, nullptr) != 0) throw py::error_already_set();
+  return inputs;
+}
+
+py::list call_program(const TensorProgram& program, const py::list& list) {
+  std::vector<c10::IValue> inputs = take_inputs(list);
+  std::vector<c10::IValue> outputs;
+  {
+    const py::gil_scoped_release no_gil;
+    outputs = program.run(std::move(inputs));
+  }
+  py::list results(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    PyList_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i),
+                    from_ivalue(std::move(outputs[i])).release().ptr());
+  return results;
+}
+
+// Errors of ATen arrive in Python as eager raises them; its warnings as Python warnings.
+py::list call(const ExecutableObject& self, const py::list& list) {
+  HANDLE_TH_ERRORS
+  try {
+    return call_program(*self.program, list);
+  } catch (const Error& error) {
+    set_python_error(error.what());
+  } catch (const InternalError& error) {
+    set_python_internal_error(error.what());
+  }
+  throw py::error_already_set();
+  END_HANDLE_TH_ERRORS_PYBIND
+}
+
+py::dict stats_of(const ExecutableObject& self) {
+  py::dict stats;
+  stats["nodes"] = self.stats.nodes;
+  stats["generated_nodes"] = self.stats.generated_nodes;
+  stats["kernels"] = self.stats.kernels;
+  stats["compiled"] = self.stats.compiled;
+  stats["memory_hits"] = self.stats.memory_hits;
+  stats["disk_hits"] = self.stats.disk_hits;
+  stats["extern_calls"] = self.stats.extern_calls;
+  stats["seconds"] = self.stats.seconds;
+  stats["arena_bytes"] = self.program->executable().arena_bytes();
+  return stats;
+}
+
+ExecutableObject compile(const py::object& source, const py::object& options) {
+  const driver::Options values = to_options(options);
+  sync_log_levels();
+  std::unique_ptr<graph::Graph> graph = py::isinstance<GraphBuilder>(source)
+                                            ? py::cast<GraphBuilder&>(source).take()
+                                            : graph::parse_graph(py::cast<std::string>(source));
+  // Compile threads may log, which takes the GIL.
+  const py::gil_scoped_release no_gil;
+  driver::Compilation compilation = driver::compile(std::move(graph), values);
+  return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
+          std::move(compilation.graph_text), compilation.stats};
+}
+
+}  // namespace
+
+void bind_executable(py::module_& module) {
+  py::class_<ExecutableObject>(module, "Executable", "A compiled graph.")
+      .def("__call__", &call, py::arg("inputs"),
+           "Run on a list of tensors and ints, which is emptied; return the list of outputs.")
+      .def_property_readonly("graph_text",
+                             [](const ExecutableObject& self) { return self.graph_text; })
+      .def_property_readonly("stats", &stats_of);
+  module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),
+             "Compile a GraphBuilder's graph, which it gives up, or the text of one.");
+}
+
+}  // namespace mlcc::python

@@ -1,0 +1,209 @@
+#include "python/torch_host.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/resolve_neg.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "python/parallel.h"
+#include "support/error.h"
+
+namespace mlcc::python {
+namespace {
+
+using runtime::Slot;
+
+// A tensor over the storage of `base`, as at::as_strided makes it, without the dispatcher: it stays
+// inside the call.
+at::Tensor make_alias(const at::Tensor& base, at::IntArrayRef shape, at::IntArrayRef strides,
+                      int64_t offset) {
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
+  c10::TensorImpl* impl = view.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(shape, strides, offset);
+  if (!base.is_inference())
+    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  return view;
+}
+
+[[noreturn]] void raise_error(const std::string& exception, const std::string& text) {
+  TORCH_CHECK_INDEX(exception != "IndexError", text);
+  TORCH_CHECK_VALUE(exception != "ValueError", text);
+  TORCH_CHECK_TYPE(exception != "TypeError", text);
+  TORCH_CHECK_NOT_IMPLEMENTED(exception != "NotImplementedError", text);
+  TORCH_CHECK(false, text);
+}
+
+std::string describe(const c10::IValue& value) {
+  if (!value.isTensor()) return value.tagKind();
+  const at::Tensor& tensor = value.toTensor();
+  return mlcc::detail::join(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device());
+}
+
+}  // namespace
+
+// The tensors of one call.
+class TensorHost final : public runtime::Host {
+ public:
+  TensorHost(const TensorProgram& program, std::vector<c10::IValue> inputs)
+      : program_(program), slots_(std::move(inputs)) {
+    slots_.resize(static_cast<size_t>(program.executable().plan().num_slots));
+    for (size_t i = 0; i < program.num_inputs(); ++i)
+      if (program.is_kernel_input_[i]) prepare_input(i);
+  }
+
+  std::vector<c10::IValue> take_outputs() {
+    for (const auto& [original, resolved] : resolved_) original.copy_(resolved);
+    const std::vector<Slot>& outputs = program_.executable().plan().outputs;
+    std::vector<c10::IValue> values;
+    values.reserve(outputs.size());
+    for (Slot slot : outputs) values.push_back(slots_[static_cast<size_t>(slot)]);
+    return values;
+  }
+
+  void* data(Slot slot) override { return tensor(slot).mutable_data_ptr(); }
+
+  int64_t tensor_size(Slot slot, int dim) override { return tensor(slot).size(dim); }
+
+  int64_t size(Slot slot) override {
+    const c10::IValue& value = slots_[static_cast<size_t>(slot)];
+    return value.isBool() ? static_cast<int64_t>(value.toBool()) : value.toInt();
+  }
+
+  void set_size(Slot slot, int64_t value) override { slots_[static_cast<size_t>(slot)] = value; }
+
+  void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
+                std::span<const int64_t> strides) override {
+    slots_[static_cast<size_t>(slot)] = at::Tensor(at::detail::empty_strided_cpu(
+        {shape.data(), shape.size()}, {strides.data(), strides.size()}, to_torch(dtype)));
+  }
+
+  void make_view(Slot slot, Slot base, std::span<const int64_t> shape,
+                 std::span<const int64_t> strides, int64_t offset) override {
+    const at::Tensor& from = tensor(base);
+    const at::IntArrayRef sizes(shape.data(), shape.size());
+    const at::IntArrayRef steps(strides.data(), strides.size());
+    const int64_t start = from.storage_offset() + offset;
+    const bool escapes = program_.is_output_[static_cast<size_t>(slot)];
+    slots_[static_cast<size_t>(slot)] =
+        escapes ? at::as_strided(from, sizes, steps, start) : make_alias(from, sizes, steps, start);
+  }
+
+  void call_extern(const runtime::ExternStep&, size_t step_index,
+                   const std::function<int64_t(const SymExpr&)>& evaluate) override {
+    program_.extern_calls_[step_index]->run(slots_, evaluate, stack_);
+  }
+
+  void release(Slot slot) override { slots_[static_cast<size_t>(slot)] = c10::IValue(); }
+
+  [[noreturn]] void raise(const runtime::KernelError& error, const std::string&) override {
+    raise_error(error.exception, error.text);
+  }
+
+ private:
+  const at::Tensor& tensor(Slot slot) const { return slots_[static_cast<size_t>(slot)].toTensor(); }
+
+  // A kernel reads memory as it is: a lazily negated input is negated first, and written back if an
+  // op changes it.
+  void prepare_input(size_t index) {
+    c10::IValue& value = slots_[index];
+    MLCC_USER_CHECK(value.isTensor(), "input ", index, ": found ", describe(value),
+                    ", expected a tensor");
+    const at::Tensor& given = value.toTensor();
+    MLCC_USER_CHECK(given.defined() && given.device().is_cpu() &&
+                        given.layout() == c10::Layout::Strided &&
+                        !given.key_set().has(c10::DispatchKey::Python),
+                    "input ", index, ": found ", describe(value), ", expected a plain CPU tensor");
+    if (!given.is_neg()) return;
+    at::Tensor resolved = at::resolve_neg(given);
+    if (program_.is_mutated_input_[index]) resolved_.emplace_back(given, resolved);
+    value = std::move(resolved);
+  }
+
+  const TensorProgram& program_;
+  Slots slots_;
+  torch::jit::Stack stack_;
+  std::vector<std::pair<at::Tensor, at::Tensor>>
+      resolved_;  // (as given, the copy that the call changed)
+};
+
+TensorProgram::TensorProgram(std::shared_ptr<const runtime::Executable> executable)
+    : executable_(std::move(executable)) {
+  find_extern_calls();
+  find_tensor_uses();
+}
+
+void TensorProgram::find_extern_calls() {
+  const std::vector<runtime::Step>& steps = executable_->plan().steps;
+  extern_calls_.resize(steps.size());
+  std::set<std::string> bound;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (const auto* bind = std::get_if<runtime::BindStep>(&steps[i])) bound.insert(bind->symbol);
+    const auto* call = std::get_if<runtime::ExternStep>(&steps[i]);
+    if (call == nullptr) continue;
+    extern_calls_[i] = std::make_unique<ExternCall>(*call, bound);
+    ++num_extern_calls_;
+  }
+}
+
+void TensorProgram::find_tensor_uses() {
+  const runtime::ExecutablePlan& plan = executable_->plan();
+  is_output_.assign(static_cast<size_t>(plan.num_slots), false);
+  for (Slot slot : plan.outputs) is_output_[static_cast<size_t>(slot)] = true;
+  is_kernel_input_.assign(plan.inputs.size(), false);
+  is_mutated_input_.assign(plan.inputs.size(), false);
+  const auto mark = [&](std::vector<bool>& marks, Slot slot) {
+    if (static_cast<size_t>(slot) < marks.size()) marks[static_cast<size_t>(slot)] = true;
+  };
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    if (const auto* launch = std::get_if<runtime::LaunchStep>(&plan.steps[i]))
+      for (Slot slot : launch->buffers) mark(is_kernel_input_, slot);
+    if (const auto* view = std::get_if<runtime::ViewStep>(&plan.steps[i]))
+      mark(is_kernel_input_, view->base);
+    if (extern_calls_[i] != nullptr)
+      for (Slot slot : extern_calls_[i]->mutated()) mark(is_mutated_input_, slot);
+  }
+}
+
+std::vector<c10::IValue> TensorProgram::run(std::vector<c10::IValue> inputs) const {
+  MLCC_USER_CHECK(inputs.size() == num_inputs(), "executable: found ", inputs.size(),
+                  " inputs, expected ", num_inputs());
+  // Where AOTAutograd's own wrappers call compiled code: below autograd, but above ADInplaceOrView,
+  // which counts the versions of tensors that are written to and knows views. The graph holds the
+  // casts that autocast made.
+  const at::AutoDispatchBelowAutograd below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const at::NoGradGuard no_grad;
+  static const runtime::ParallelFor parallel_for = torch_parallel;
+  TensorHost host(*this, std::move(inputs));
+  executable_->run(host, parallel_for);
+  return host.take_outputs();
+}
+
+void TensorProgram::check_inputs(const std::vector<c10::IValue>& inputs) const {
+  const std::vector<runtime::InputSpec>& specs = executable_->plan().inputs;
+  MLCC_USER_CHECK(inputs.size() == specs.size(), "executable: found ", inputs.size(),
+                  " inputs, expected ", specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].is_size) {
+      MLCC_USER_CHECK(inputs[i].isInt(), "input ", i, ": found ", describe(inputs[i]),
+                      ", expected an int");
+      continue;
+    }
+    const runtime::TensorSpec& spec = specs[i].spec;
+    const bool fits = inputs[i].isTensor() &&
+                      inputs[i].toTensor().scalar_type() == to_torch(spec.dtype) &&
+                      inputs[i].toTensor().dim() == static_cast<int64_t>(spec.shape.size());
+    MLCC_USER_CHECK(fits, "input ", i, ": found ", describe(inputs[i]), ", expected ",
+                    to_torch(spec.dtype), " of rank ", spec.shape.size());
+  }
+}
+
+}  // namespace mlcc::python

@@ -1,0 +1,45 @@
+// Runs executables over at::Tensors: one TensorProgram per executable, one host per call.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <vector>
+
+#include "python/extern_call.h"
+#include "runtime/executable.h"
+
+namespace mlcc::python {
+
+// An executable bound to torch. Immutable; calls may overlap.
+class TensorProgram {
+ public:
+  explicit TensorProgram(std::shared_ptr<const runtime::Executable> executable);
+
+  const runtime::Executable& executable() const { return *executable_; }
+  size_t num_inputs() const { return executable_->plan().inputs.size(); }
+  bool has_extern_calls() const { return num_extern_calls_ > 0; }
+
+  // `inputs` are tensors, ints, floats or None; they are taken, and each is dropped after its last
+  // use. Runs without the GIL: extern ops that Python implements take it by themselves.
+  std::vector<c10::IValue> run(std::vector<c10::IValue> inputs) const;
+
+  // InternalError, or Error naming the input, unless the inputs look as the executable was compiled
+  // for.
+  void check_inputs(const std::vector<c10::IValue>& inputs) const;
+
+ private:
+  friend class TensorHost;
+  void find_extern_calls();
+  void find_tensor_uses();
+
+  std::shared_ptr<const runtime::Executable> executable_;
+  std::vector<std::unique_ptr<const ExternCall>>
+      extern_calls_;  // per step; null where the step is no extern call
+  size_t num_extern_calls_ = 0;
+  std::vector<bool> is_output_;         // per slot
+  std::vector<bool> is_kernel_input_;   // per input: a kernel reads its memory
+  std::vector<bool> is_mutated_input_;  // per input: an extern op writes into it
+};
+
+}  // namespace mlcc::python
