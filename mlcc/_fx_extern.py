@@ -1,0 +1,180 @@
+"""Externs: nodes imported as a call of their own dispatcher op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from mlcc import _torch_compat
+from mlcc._fx_sizes import Size
+from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, source_line
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+_MEMORY_FORMATS = {
+    torch.contiguous_format: "contiguous_format",
+    torch.preserve_format: "preserve_format",
+    torch.channels_last: "channels_last",
+    torch.channels_last_3d: "channels_last_3d",
+}
+
+
+def import_extern(importer: Importer, node: Node, bind: Callable[[Iterable[Size]], None]) -> Any:
+    """The result of the node's op, called as it is: a Tensor, a list with None for what is no tensor, or None.
+
+    `bind` learns which symbols the call defines. Raises GraphUnsupported for arguments or results that the graph IR
+    cannot hold.
+    """
+    return _Call(importer, node).emit(bind)
+
+
+class _Call:
+    """One call under construction."""
+
+    def __init__(self, importer: Importer, node: Node) -> None:
+        self._importer = importer
+        self._node = node
+        self._operands: list[Any] = []  # handles; arguments refer to them by place
+        self._mutates: list[int] = []
+        op: Any = node.target
+        self._schema = op._schema
+        self._name = str(op)
+        self._op = op
+
+    def emit(self, bind: Callable[[Iterable[Size]], None]) -> Any:
+        """Add the call to the builder and wrap its results."""
+        args, kwargs = self._arguments()
+        core = self._importer.builder
+        known = _torch_compat.is_builtin_op(self._op)
+        facts = {
+            "random": _torch_compat.is_random(self._op),
+            "effects": not known or self._has_effects(),
+            "mutates": self._mutates,
+            "aliases": not known or self._may_alias(),
+        }
+        value = self._node.meta.get("val")
+        if isinstance(value, torch.SymInt) or (
+            isinstance(value, int) and not isinstance(value, bool)
+        ):
+            size = self._importer.sizes.size(value)
+            bind([size])
+            core.extern_size(self._name, args, kwargs, self._operands, size, **facts)
+            return None
+        self._refuse(value)
+        types = [self._result_type(one, bind) for one in self._flat_results(value)]
+        handles = core.extern_call(self._name, args, kwargs, self._operands, types, **facts)
+        return self._wrap(value, handles)
+
+    def _refuse(self, value: Any) -> None:
+        for one in self._flat_results(value):
+            if one is not None and not isinstance(one, torch.Tensor):
+                raise GraphUnsupported(f"{self._name}: result is a {type(one).__name__}")
+
+    # -- arguments
+
+    def _arguments(self) -> tuple[list[Any], list[tuple[str, Any]]]:
+        parameters = self._schema.arguments
+        args = [
+            self._argument(value, parameter)
+            for value, parameter in zip(self._node.args, parameters, strict=False)
+        ]
+        by_name = {parameter.name: parameter for parameter in parameters}
+        kwargs = [
+            (name, self._argument(value, by_name[name]))
+            for name, value in self._node.kwargs.items()
+        ]
+        return args, kwargs
+
+    def _argument(self, value: Any, parameter: Any) -> Any:
+        is_write = parameter.alias_info is not None and parameter.alias_info.is_write
+        return self._convert(value, is_write)
+
+    def _convert(self, value: Any, is_write: bool) -> Any:
+        core = self._importer.builder
+        if isinstance(value, Node):
+            return self._convert_node(value, is_write)
+        if isinstance(value, list | tuple):
+            return [self._convert(item, is_write) for item in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, torch.dtype):
+            return core.enum("dtype", str(value).removeprefix("torch."))
+        if isinstance(value, torch.layout):
+            return core.enum("layout", str(value).removeprefix("torch."))
+        if isinstance(value, torch.memory_format):
+            return core.enum("memory_format", _MEMORY_FORMATS[value])
+        if isinstance(value, torch.device):
+            return core.enum("device", str(value))
+        raise GraphUnsupported(f"{self._name}: argument is a {type(value).__name__}")
+
+    def _convert_node(self, value: Node, is_write: bool) -> Any:
+        core = self._importer.builder
+        tensor = self._importer.lookup(value)
+        if isinstance(tensor, Tensor):
+            place = self._place(tensor.handle)
+            if is_write:
+                self._mutates.append(place)
+            return core.reference(place)
+        if isinstance(tensor, list | tuple):
+            return [self._convert_node_item(item) for item in tensor]
+        fake = value.meta.get("val")
+        if isinstance(fake, bool | int | float):
+            return fake
+        if isinstance(fake, torch.SymInt | torch.SymBool):
+            return core.size(self._importer.sizes.size(fake))
+        raise GraphUnsupported(f"{self._name}: argument {value.name} is a {type(fake).__name__}")
+
+    def _convert_node_item(self, item: Any) -> Any:
+        if not isinstance(item, Tensor):
+            raise GraphUnsupported(f"{self._name}: argument holds a {type(item).__name__}")
+        return self._importer.builder.reference(self._place(item.handle))
+
+    def _place(self, handle: Any) -> int:
+        self._operands.append(handle)
+        return len(self._operands) - 1
+
+    # -- facts
+
+    def _has_effects(self) -> bool:
+        """An op of torch that gives nothing back is called for what it does."""
+        return not self._schema.returns
+
+    def _may_alias(self) -> bool:
+        return any(result.alias_info is not None for result in self._schema.returns)
+
+    # -- results
+
+    def _flat_results(self, value: Any) -> list[Any]:
+        if value is None and not self._schema.returns:
+            return []
+        if isinstance(value, list | tuple):
+            return [item for one in value for item in self._flat_item(one)]
+        return [value]
+
+    def _flat_item(self, one: Any) -> Sequence[Any]:
+        if isinstance(one, list | tuple):
+            raise GraphUnsupported(f"{self._name}: result holds a list")
+        return [one]
+
+    def _result_type(self, value: Any, bind: Callable[[Iterable[Size]], None]) -> Any:
+        if value is None:
+            return None
+        dtype, shape, strides = self._importer.tensor_type(self._node, value)
+        bind(shape)
+        return (dtype, shape, strides)
+
+    def _wrap(self, value: Any, handles: Sequence[Any]) -> Any:
+        source = source_line(self._node)
+        if source and handles:
+            self._importer.builder.set_source(handles[0], source)
+        tensors = [
+            None if one is None else Tensor(handle, DTYPES[one.dtype])
+            for one, handle in zip(self._flat_results(value), handles, strict=True)
+        ]
+        if isinstance(value, list | tuple):
+            return tensors
+        return tensors[0] if tensors else None

@@ -1,0 +1,79 @@
+"""Reproducers of internal errors: a folder with the graph, never with tensor data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.fx import GraphModule
+
+from mlcc import config, fx_import
+from mlcc._load import load_core
+from mlcc._op_table import OpTable
+
+KEPT = 20
+_PREFIX = "repro-"
+
+
+def folder(options: Mapping[str, Any]) -> Path:
+    """Where reproducers go: option `dump_dir`, else repro in the cache folder."""
+    chosen = str(options.get("dump_dir") or "")
+    return Path(chosen).expanduser() if chosen else config.cache_directory() / "repro"
+
+
+def write(
+    gm: GraphModule, kind: str, error: BaseException, options: Mapping[str, Any]
+) -> Path | None:
+    """Write a folder (mode 0700) with the error, the ATen graph and the graph IR, and remove all but the newest 20.
+
+    None where it cannot be written.
+    """
+    try:
+        target = _make_folder(folder(options))
+        text = "".join(traceback.format_exception(error))
+        (target / "error.txt").write_text(f"{kind} graph\n{_options_text(options)}\n{text}")
+        (target / "aten.py").write_text(gm.print_readable(print_output=False))
+        (target / "graph.mlcc").write_text(_graph_text(gm, kind))
+        _remove_old(target.parent)
+    except OSError:
+        return None
+    return target
+
+
+def _make_folder(parent: Path) -> Path:
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stem = f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    for number in range(1000):
+        target = parent / f"{stem}-{number:03d}"
+        try:
+            target.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return target
+    raise FileExistsError(str(parent))
+
+
+def _options_text(options: Mapping[str, Any]) -> str:
+    return "\n".join(f"{name} = {value!r}" for name, value in sorted(options.items()))
+
+
+def _graph_text(gm: GraphModule, kind: str) -> str:
+    """The graph IR, or why there is none."""
+    core = load_core()
+    builder = core.GraphBuilder(kind)
+    try:
+        fx_import.import_graph(gm, builder, OpTable(core.op_table()))
+        return str(builder.print())
+    except Exception as error:  # what failed may well be the import
+        return f"// no graph: {type(error).__name__}: {error}\n"
+
+
+def _remove_old(parent: Path) -> None:
+    found = sorted(path for path in parent.iterdir() if path.name.startswith(_PREFIX))
+    for path in found[:-KEPT]:
+        shutil.rmtree(path, ignore_errors=True)

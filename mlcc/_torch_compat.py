@@ -1,0 +1,323 @@
+"""Every private interface of torch that mlcc uses, each with a feature test and a plain path where it is missing.
+
+Nothing else in mlcc may touch torch's underscored modules (`_autoload.py` aside).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+try:
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch._inductor.output_code import OutputCode
+
+    HAS_AOT_CACHE = hasattr(torch._functorch.config, "bundled_autograd_cache") and hasattr(
+        torch.compiler.config, "cache_key_tag"
+    )
+except ImportError:  # an older or newer torch: no cache of AOTAutograd for us
+
+    class OutputCode:  # type: ignore[no-redef]
+        """Stands in for torch's base class of cacheable code."""
+
+    SerializableAOTDispatchCompiler = None  # type: ignore[assignment,misc]
+    HAS_AOT_CACHE = False
+
+Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Any]
+Boxed = Callable[[list[Any]], Any]
+
+
+def cache_bypass(reason: str) -> Exception:
+    """What `prepare_for_serialization` raises to keep a result out of torch's cache."""
+    try:
+        from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+    except ImportError:
+        return RuntimeError(reason)
+    return BypassAOTAutogradCache(reason)
+
+
+# -- AOTAutograd
+
+
+def compile_with_aot(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    forward: Compiler,
+    backward: Compiler,
+    inference: Compiler,
+    decompositions: dict[Any, Callable[..., Any]],
+    cache_key: str | None,
+) -> Callable[..., Any]:
+    """Trace `gm` to functional ATen graphs and hand each to its compiler.
+
+    The compilers return boxed callables: one list of inputs, which they may empty, in; a list of outputs out. With a
+    `cache_key` they return `OutputCode`, and torch's cache of AOTAutograd stores and finds it under the graph plus
+    that key; without one, or where this torch lacks the cache, nothing is stored.
+    """
+    if any(isinstance(value, list | tuple | dict) for value in example_inputs):
+        raise TypeError("nested example inputs are not supported")
+    context = contextlib.ExitStack()
+    cached = cache_key is not None and HAS_AOT_CACHE
+    backward = _without_dynamo(backward, cached)
+    if cached:
+        forward = SerializableAOTDispatchCompiler(OutputCode, forward)
+        inference = SerializableAOTDispatchCompiler(OutputCode, inference)
+        backward = SerializableAOTDispatchCompiler(OutputCode, backward)
+        context.enter_context(_bundled_cache())
+        context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
+    counters["aot_autograd"]["total"] += 1
+    with context:
+        compiled = aot_module_simplified(
+            gm,
+            example_inputs,
+            fw_compiler=forward,
+            bw_compiler=backward,
+            inference_compiler=inference,
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=decompositions,
+            keep_inference_input_mutations=True,
+        )
+    counters["aot_autograd"]["ok"] += 1
+    return without_dynamo(compiled, "do not trace compiled code")
+
+
+def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
+    return torch._functorch.config.patch(bundled_autograd_cache=True)
+
+
+def without_dynamo(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """`function`, never traced by Dynamo."""
+    disable = torch._dynamo.disable
+    if "reason" in inspect.signature(disable).parameters:
+        return disable(function, reason=reason)
+    return disable(function)
+
+
+def _without_dynamo(compiler: Compiler, cached: bool) -> Compiler:
+    """A backward compiler that Dynamo does not trace, whose result it does not trace either."""
+    outer = without_dynamo(compiler, "do not trace the backward compiler")
+
+    def compile_backward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        code = without_dynamo(outer(gm, example_inputs), "do not trace the compiled backward pass")
+        if cached and not torch._functorch.config.bundled_autograd_cache:
+            return _LazyBackward(code)
+        return code
+
+    return compile_backward
+
+
+class _LazyBackward:
+    """A backward pass compiled when it first runs, that is outside the `with` of compile_with_aot.
+
+    torch makes the cache entry between this compilation and the first call, so the setting that the entry needs holds
+    from here to that call, in this thread.
+    """
+
+    def __init__(self, code: Boxed) -> None:
+        functools.update_wrapper(self, code)
+        self._code = code
+        self._setting: contextlib.AbstractContextManager[Any] | None = _bundled_cache()
+        self._setting.__enter__()
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        if self._setting is not None:
+            setting, self._setting = self._setting, None
+            setting.__exit__(None, None, None)
+        return self._code(inputs)
+
+
+def decompositions_of(names: Sequence[str]) -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of the named aten ops, functional overloads only; unknown names are left out.
+
+    A name is an op ("native_layer_norm": all overloads) or one overload ("all.dim").
+    """
+    from torch._decomp import get_decompositions
+
+    ops = []
+    for name in names:
+        packet_name, _, overload_name = name.partition(".")
+        packet = getattr(torch.ops.aten, packet_name, None)
+        if packet is None:
+            continue
+        op = getattr(packet, overload_name, None) if overload_name else packet
+        if op is not None:
+            ops.append(op)
+    found: dict[Any, Callable[..., Any]] = get_decompositions(ops)
+    return {op: function for op, function in found.items() if not _is_out_overload(op)}
+
+
+def _is_out_overload(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and any(a.is_out for a in op._schema.arguments)
+
+
+# -- symbolic sizes
+
+
+@dataclass(frozen=True)
+class SymbolFacts:
+    """What torch knows about one size symbol. `low` and `high` are None where unbounded."""
+
+    name: str
+    low: int | None
+    high: int | None
+    hint: int | None
+
+
+def sym_expr(size: Any) -> Any:
+    """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
+    return size.node.expr
+
+
+def symbol_facts(size: Any) -> list[SymbolFacts]:
+    """Facts about each symbol inside a SymInt, by name; adds no guard."""
+    shape_env = size.node.shape_env
+    symbols = sorted(sym_expr(size).free_symbols, key=lambda symbol: str(symbol.name))
+    return [_facts(symbol, shape_env) for symbol in symbols]
+
+
+def _facts(symbol: Any, shape_env: Any) -> SymbolFacts:
+    low = high = hint = None
+    value_range = getattr(shape_env, "var_to_range", {}).get(symbol)
+    if value_range is not None:
+        low, high = _bound(value_range.lower), _bound(value_range.upper)
+    backed = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
+    value = getattr(shape_env, backed, {}).get(symbol)
+    if value is not None and getattr(value, "is_Integer", False):
+        hint = int(value)
+    return SymbolFacts(str(symbol.name), low, high, hint)
+
+
+def _bound(value: Any) -> int | None:
+    # int_oo and sympy's infinities are no Integer
+    return int(value) if getattr(value, "is_Integer", False) else None
+
+
+# -- type promotion
+
+_PROMOTION_KINDS = {
+    "default": "DEFAULT",
+    "int_to_float": "INT_TO_FLOAT",
+    "same": "NO_OPMATH",
+    "compare": "ALWAYS_BOOL",
+    "logical": "ALWAYS_BOOL",
+    "test": "ALWAYS_BOOL",
+    "select": "NO_OPMATH",
+    "bool_to_long": "BOOL_TO_LONG",
+}
+
+
+def promote(rule: str, arguments: Sequence[Any]) -> tuple[torch.dtype, torch.dtype]:
+    """torch's (dtype to compute in, dtype of the result) for tensors and numbers under one of the op table's rules.
+
+    Arguments are (fake) tensors, Python numbers and SymInts; nothing is read but dtype, rank and kind.
+    """
+    from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+    kind = getattr(ELEMENTWISE_TYPE_PROMOTION_KIND, _PROMOTION_KINDS[rule])
+    computed, result = elementwise_dtypes(*arguments, type_promotion_kind=kind)
+    return computed, result
+
+
+# -- what Dynamo is doing
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """Why Dynamo compiles a function again."""
+
+    count: int  # 1 for the first recompile
+    function: str
+    filename: str
+    line: int
+    reason: str  # torch's words, one line
+
+
+def current_frame() -> tuple[int, int] | None:
+    """(frame id, how many times it was compiled before) of the compilation that is under way."""
+    try:
+        from torch._guards import CompileContext
+
+        compile_id = CompileContext.current_compile_id()
+    except (ImportError, AttributeError):
+        return None
+    if compile_id is None or compile_id.frame_id is None or compile_id.frame_compile_id is None:
+        return None
+    return int(compile_id.frame_id), int(compile_id.frame_compile_id)
+
+
+def current_recompile() -> Recompile | None:
+    """Why the compilation under way is not the first of its function; None if it is, or if torch does not say."""
+    frame = current_frame()
+    if frame is None or frame[1] == 0:
+        return None
+    try:
+        from torch._dynamo.utils import guard_failures
+    except ImportError:
+        return None
+    prefix = f"{frame[0]}/{frame[1] - 1}:"
+    for code, reasons in guard_failures.items():
+        for reason in reversed(reasons):
+            if isinstance(reason, str) and reason.startswith(prefix):
+                text = _first_line(reason.removeprefix(prefix))
+                return Recompile(
+                    frame[1], code.co_name, code.co_filename, code.co_firstlineno, text
+                )
+    return None
+
+
+def _first_line(reason: str) -> str:
+    text = reason.strip().split("\n", 1)[0]
+    return re.sub(r"\s+", " ", text.split("  # ", 1)[0]).strip()
+
+
+def graph_sources(gm: torch.fx.GraphModule) -> list[str | None]:
+    """Where Dynamo found each placeholder ("L['x']"), as far as it says."""
+    names: list[str | None] = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        argument = node.meta.get("grapharg")
+        source = getattr(argument, "source", None)
+        name = getattr(source, "name", None)
+        names.append(name() if callable(name) else name)
+    return names
+
+
+# -- dispatcher ops
+
+
+@functools.cache
+def random_tag() -> Any:
+    """The tag of ops that draw random numbers."""
+    return torch.Tag.nondeterministic_seeded
+
+
+def is_random(op: Any) -> bool:
+    """Whether a dispatcher op draws random numbers."""
+    return random_tag() in op.tags
+
+
+def is_higher_order(op: Any) -> bool:
+    """Whether a graph node's target takes graphs or Python callables."""
+    return isinstance(op, torch._ops.HigherOrderOperator)
+
+
+def is_builtin_op(op: Any) -> bool:
+    """Whether torch itself defines this dispatcher op, so that its schema can be trusted to tell all its effects."""
+    return op.namespace in {"aten", "prims", "prim"}
+
+
+@contextlib.contextmanager
+def no_dispatch_guards() -> Iterator[None]:
+    """Runs below autograd and without autocast, as a compiled graph's nodes do."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+        yield

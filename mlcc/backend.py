@@ -1,0 +1,307 @@
+"""The `torch.compile` backend: AOTAutograd in, executables of the compiled core out.
+
+`torch.compile(f, backend="mlcc")` finds `compile` by its entry point; the function itself may be passed as well. What
+the importer cannot express runs eagerly as a whole, and so does, with a warning and a reproducer, a graph at which
+the compiler fails (under MLCC_STRICT=1 that raises).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from mlcc import _recompiles, _reproducer, _torch_compat, config, decompositions, fx_import
+from mlcc._errors import Error, InternalError
+from mlcc._fx_types import GraphUnsupported
+from mlcc._load import load_core
+from mlcc._op_table import OpTable
+from mlcc._version import __version__
+from mlcc.logging import get_logger
+
+# None and "default" are the same. The others are torch's names; here they change nothing yet.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+# -- timing
+
+
+@dataclass
+class Timings:
+    """Wall time in seconds spent by mlcc in this process, which `timings` copies."""
+
+    callbacks: float = 0.0  # from entry to exit of the functions that torch calls us by
+    graphs: int = 0  # how many graphs were compiled or loaded
+    first_executions: list[float] = field(default_factory=list)  # of each executable, in order
+
+
+_timings = Timings()
+_timings_lock = threading.Lock()
+
+
+def timings() -> Timings:
+    """What mlcc cost so far: compiling and loading, and the first execution of each executable."""
+    with _timings_lock:
+        return Timings(_timings.callbacks, _timings.graphs, list(_timings.first_executions))
+
+
+def _add_callback_time(seconds: float) -> None:
+    with _timings_lock:
+        _timings.callbacks += seconds
+        _timings.graphs += 1
+
+
+def _add_first_execution(seconds: float) -> None:
+    with _timings_lock:
+        _timings.first_executions.append(seconds)
+
+
+# -- what torch holds and caches
+
+
+class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
+    """A compiled graph as AOTAutograd calls and stores it: a boxed callable from a list of inputs to a list of outputs.
+
+    What is stored is the text of the graph, not code: kernels come from mlcc's own store when it is loaded.
+    """
+
+    def __init__(
+        self,
+        executable: Any,
+        graph_text: str,
+        imported: fx_import.ImportedGraph,
+        options: Mapping[str, Any],
+        seconds: float,
+    ) -> None:
+        super().__init__()
+        self.graph_text = graph_text
+        self.imported = imported
+        self._options = {name: value for name, value in options.items() if _is_code_option(name)}
+        # On the instance, since torch copies only __dict__ to the functions that it wraps around this.
+        self._boxed_call = True
+        self._time_taken_ns = int(seconds * 1e9)
+        self._link(executable)
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run on tensors and ints; the list is emptied."""
+        return self._run(inputs)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The executable's statistics: kernels, extern calls, bytes of the arena, ..."""
+        return dict(self._executable.stats)
+
+    def _link(self, executable: Any) -> None:
+        self._executable: Any = executable
+        self._run: Callable[[list[Any]], Any] = self._run_first
+
+    def _run_first(self, inputs: list[Any]) -> Any:
+        run = _caller(self._executable, self.imported)
+        start = time.perf_counter()
+        outputs = run(inputs)
+        _add_first_execution(time.perf_counter() - start)
+        self._run = run
+        return outputs
+
+    def prepare_for_serialization(self) -> None:
+        """Drop what cannot be stored; torch calls this on a copy."""
+        self._executable = None
+        self.__dict__.pop("_run", None)
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """After loading: compile the text again, which finds its kernels in the store."""
+        del example_inputs, constants, graph_kwargs
+        if self._executable is not None:
+            return
+        start = time.perf_counter()
+        options = config.resolve(self._options)
+        self._link(load_core().compile(self.graph_text, options))
+        get_logger("cache").info("graph loaded from torch's cache: %s", self._executable.stats)
+        _add_callback_time(time.perf_counter() - start)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There are no Triton kernels here."""
+        del triton_bundle
+
+
+class EagerGraph(_torch_compat.OutputCode):  # type: ignore[misc]
+    """A graph that runs eagerly, and is not stored."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__()
+        self._gm = gm
+        self._boxed_call = True
+        self._time_taken_ns = 0
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run on tensors and ints; the list is emptied."""
+        arguments = list(inputs)
+        inputs.clear()
+        return self._gm(*arguments)
+
+    def prepare_for_serialization(self) -> None:
+        """Nothing of it may enter a cache: a later version may compile it."""
+        raise _torch_compat.cache_bypass("the graph runs eagerly")
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Never stored, so never loaded."""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There are no Triton kernels here."""
+
+
+def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[list[Any]], Any]:
+    """A boxed function around an executable: adds the graph's constants, puts ints and None among the outputs."""
+    outputs, constants = imported.outputs, imported.constants
+    if not constants and all(o.kind == "value" and o.index == i for i, o in enumerate(outputs)):
+        return executable  # type: ignore[no-any-return]
+
+    def run(inputs: list[Any]) -> list[Any]:
+        inputs.extend(constants)
+        values = executable(inputs)
+        return [values[o.index] if o.kind == "value" else o.constant for o in outputs]
+
+    return run
+
+
+# -- compiling
+
+
+class _Session:
+    """One call of the backend: its options, and the compilers that AOTAutograd is given."""
+
+    def __init__(self, mode: str | None, options: Mapping[str, Any]) -> None:
+        self.mode = mode
+        self.options = options
+
+    def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The callable that replaces `gm`."""
+        key = self._cache_key() if self.options["torch_caches"] else None
+        return _torch_compat.compile_with_aot(
+            gm,
+            example_inputs,
+            forward=self._compiler("forward"),
+            backward=self._compiler("backward"),
+            inference=self._compiler("inference"),
+            decompositions=decompositions.table(frozenset(op_table().overloads())),
+            cache_key=key,
+        )
+
+    def _cache_key(self) -> str:
+        """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
+        core = load_core()
+        code = sorted((name, self.options[name]) for name in self.options if _is_code_option(name))
+        parts = [__version__, core.build_id(), code, self.mode, core.cpu_info(dict(self.options))]
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+        return f"mlcc-{digest}"
+
+    def _compiler(self, kind: str) -> _torch_compat.Compiler:
+        def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
+            del example_inputs  # the graph's metadata says it all
+            start = time.perf_counter()
+            code = self._compile_or_fall_back(gm, kind)
+            _add_callback_time(time.perf_counter() - start)
+            return code
+
+        return compile_graph
+
+    def _compile_or_fall_back(self, gm: GraphModule, kind: str) -> Any:
+        try:
+            return self._compile_graph(gm, kind)
+        except GraphUnsupported as reason:
+            get_logger("fallback").info("%s graph runs eagerly: %s", kind, reason)
+            return EagerGraph(gm)
+        except Error as error:
+            if not isinstance(error, InternalError):
+                raise
+            failure: InternalError = error
+        except Exception as error:
+            failure = InternalError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+        folder = _reproducer.write(gm, kind, failure, self.options)
+        if self.options["strict"]:
+            raise failure
+        warnings.warn(
+            f"mlcc failed, the {kind} graph runs eagerly: {failure}; see {folder}", stacklevel=2
+        )
+        return EagerGraph(gm)
+
+    def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:
+        start = time.perf_counter()
+        core = load_core()
+        builder = core.GraphBuilder(kind)
+        imported = fx_import.import_graph(gm, builder, op_table())
+        middle = time.perf_counter()
+        executable = core.compile(builder, dict(self.options))
+        seconds = time.perf_counter() - start
+        get_logger("perf").info(
+            "%s graph: %d nodes imported in %.1f ms, compiled in %.1f ms: %s",
+            kind,
+            len(gm.graph.nodes),
+            (middle - start) * 1e3,
+            (start + seconds - middle) * 1e3,
+            executable.stats,
+        )
+        return CompiledGraph(executable, executable.graph_text, imported, self.options, seconds)
+
+
+_op_table: OpTable | None = None
+
+
+def op_table() -> OpTable:
+    """The pointwise ops that the core generates, by aten overload."""
+    global _op_table
+    if _op_table is None:
+        _op_table = OpTable(load_core().op_table())
+    return _op_table
+
+
+def _is_code_option(name: str) -> bool:
+    return config.table()[name].option_class == "code"
+
+
+def _check_mode(mode: str | None) -> str | None:
+    if mode is None or mode == "default":
+        return None
+    if mode not in MODES:
+        raise Error(f"mode {mode}: expected one of {', '.join(MODES)}")
+    get_logger("perf").info("mode %s changes nothing on the CPU", mode)
+    return mode
+
+
+def compile(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend that `torch.compile(f, backend="mlcc", mode=..., options={...})` calls for each of its graphs.
+
+    `options` are those of mlcc.config, for this compilation. Raises mlcc.Error for an unknown option, value or mode.
+    """
+    mode = _check_mode(mode)
+    resolved = config.resolve(options)
+    if resolved["disable"]:
+        return gm
+    _recompiles.log()
+    return _Session(mode, resolved).compile(gm, example_inputs)
+
+
+def reset() -> None:
+    """Called by `torch.compiler.reset`: the log tells again what it told before."""
+    fx_import.forget_logged()
+
+
+compile.reset = reset  # type: ignore[attr-defined]
+
+__all__ = ["CompiledGraph", "EagerGraph", "Timings", "compile", "op_table", "reset", "timings"]
+
+_ = torch  # the core links to it: it has to be loaded before

@@ -1,0 +1,138 @@
+"""Which aten ops are taken apart before import, by torch's own decompositions, and why.
+
+An op stands here if what remains are ops that the op table or the importer knows, and the pieces compute as the eager
+kernel does: 16-bit inputs are computed in f32 and rounded once. An op that eager runs by a library or by one good
+kernel, and that we do not generate yet (matmul, convolution, attention, sort, scatter, pooling, random numbers), does
+not stand here: it is imported whole, as an ATen call. Composite ops (`layer_norm`, `cross_entropy`, `linear`, ...) need
+no row, since AOTAutograd never hands them on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlcc import _torch_compat
+
+_NORMALIZATIONS = """
+    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    _fused_rms_norm _fused_rms_norm_backward
+    native_batch_norm native_batch_norm_backward batch_norm_backward
+    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update
+"""
+
+_SOFTMAX = """
+    _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax logsumexp
+"""
+
+_LOSSES = """
+    nll_loss_forward nll_loss2d_forward
+    mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
+    binary_cross_entropy_backward
+    soft_margin_loss soft_margin_loss_backward
+"""
+
+_ACTIVATIONS = """
+    glu hardshrink hardsigmoid hardswish logit mish _prelu_kernel relu6 softplus softshrink threshold
+    elu_backward gelu_backward glu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
+    leaky_relu_backward log_sigmoid_backward logit_backward mish_backward _prelu_kernel_backward
+    sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
+"""
+
+_POINTWISE = """
+    addcdiv addcmul clamp_max clamp_min deg2rad floor_divide frac heaviside isneginf isposinf lerp masked_fill
+    native_dropout_backward rad2deg rsub sgn special_entr xlogy
+"""
+
+# What these leave needs a row in the op table that is not there yet; until then eager's one kernel is better.
+_NEEDING = {
+    "aten.log1p.default": """
+        binary_cross_entropy binary_cross_entropy_with_logits log_sigmoid_forward logaddexp logaddexp2 special_xlog1py
+    """,
+    "aten.expm1.default": "celu selu",
+    "aten.sin.default": "sinc",
+}
+
+_CREATION = """
+    arange.default arange.start eye fill new_empty new_full new_ones new_zeros ones ones_like zero zeros
+    zeros_like
+"""
+
+_REDUCTIONS = """
+    aminmax count_nonzero linalg_vector_norm nansum norm
+"""
+
+_MOVEMENTS = """
+    _reshape_alias channel_shuffle diag_embed pixel_shuffle pixel_unshuffle roll rot90 select_backward
+    select_scatter slice_backward stack trace tril triu unsafe_split unsafe_split_with_sizes
+    alias_copy expand_copy permute_copy squeeze_copy t_copy transpose_copy unbind_copy unsqueeze_copy view_copy
+"""
+
+
+_GROUPS = [
+    _NORMALIZATIONS,
+    _SOFTMAX,
+    _LOSSES,
+    _ACTIVATIONS,
+    _POINTWISE,
+    _CREATION,
+    _REDUCTIONS,
+    _MOVEMENTS,
+]
+
+
+def names(generated: frozenset[str]) -> list[str]:
+    """Names of the ops that are taken apart, sorted. `generated`: overloads with a row in the op table."""
+    groups = _GROUPS + [group for needed, group in _NEEDING.items() if needed in generated]
+    return sorted({name for group in groups for name in group.split()})
+
+
+def nll_loss_backward(
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    """The gradient of nll_loss and nll_loss2d as a comparison with the class number: no zeros to scatter into.
+
+    `self` is [C], [N, C] or [N, C, H, W], `target` has its shape without C; both are as the forward pass took them, so
+    that no target is out of range. `reduction` is 0 (none), 1 (mean) or 2 (sum).
+    """
+    dim = min(1, self.dim() - 1)
+    scale = -(grad_output / total_weight) if reduction == 1 else -grad_output
+    if reduction == 0 and self.dim() > 1:
+        scale = scale.unsqueeze(dim)
+    class_shape = [1] * self.dim()
+    class_shape[dim] = self.shape[dim]
+    classes = torch.arange(self.shape[dim], device=self.device).view(class_shape)
+    if weight is not None:
+        scale = scale * weight.view(class_shape)
+    target = target.unsqueeze(dim)
+    chosen = (classes == target) & (target != ignore_index)
+    return torch.where(chosen, scale, torch.zeros([], dtype=self.dtype, device=self.device))
+
+
+# Decompositions of our own, where torch's leave what we cannot fuse.
+_OWN: dict[str, Callable[..., Any]] = {
+    "nll_loss_backward": nll_loss_backward,
+    "nll_loss2d_backward": nll_loss_backward,
+}
+
+
+@functools.cache
+def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+    """Op overload -> function that computes it by other ops; what AOTAutograd takes as `decompositions`.
+
+    Overloads in `generated`, those with a row in the op table, are left whole.
+    """
+    found = _torch_compat.decompositions_of(names(generated))
+    kept = {op: function for op, function in found.items() if str(op) not in generated}
+    own = {getattr(torch.ops.aten, name).default: function for name, function in _OWN.items()}
+    return kept | own

@@ -1,0 +1,470 @@
+"""AOTAutograd's ATen graph into mlcc's graph IR, node by node.
+
+Each node is imported by a handler of `mlcc._fx_handlers`, or by a row of the op table, or else as an extern: a call of
+the same dispatcher op at run time, logged once with its reason. What no extern can express either (higher-order ops,
+devices other than the CPU, complex tensors, ...) raises `GraphUnsupported`; the caller runs such a graph eagerly.
+
+Values keep the dtype, shape and strides of the graph's fake tensors. SymInts become text; none ever becomes an int.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from mlcc import _torch_compat
+from mlcc._errors import Error, InternalError
+from mlcc._fx_extern import import_extern
+from mlcc._fx_handlers import HANDLERS, pointwise, symbolic_float
+from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
+from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, Unsupported, source_line
+from mlcc._op_table import OpTable
+from mlcc.logging import get_logger
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the FX graph: what it is and, for a value, its place among the executable's outputs."""
+
+    kind: str  # "value", or "constant": an int or None that the executable does not return
+    index: int = 0
+    constant: int | None = None
+
+
+@dataclass
+class ImportedGraph:
+    """What importing found beside the graph itself, which is in the builder."""
+
+    outputs: list[Output] = field(default_factory=list)
+    # Tensors that stand in the FX graph; they follow the caller's inputs when the executable is called.
+    constants: list[torch.Tensor] = field(default_factory=list)
+    # Nodes that do arithmetic or move data (no placeholders, outputs, pure views, getitems), by op; externs among them.
+    nodes: dict[str, int] = field(default_factory=dict)
+    externs: dict[str, int] = field(default_factory=dict)
+
+
+def import_graph(gm: GraphModule, builder: Any, table: OpTable) -> ImportedGraph:
+    """Fill `builder` (mlcc._C.GraphBuilder) with the nodes of `gm`, a functional ATen graph with fake tensors in its
+    metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed."""
+    importer = Importer(gm, builder, table)
+    try:
+        importer.run()
+    except UnsupportedSize as reason:
+        raise GraphUnsupported(str(reason)) from None
+    return importer.imported
+
+
+# Ops whose only purpose was at trace time.
+_DROPPED = {
+    "aten._assert_tensor_metadata.default",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
+}
+
+# Why an op that is meant to be an ATen call is one.
+_EXTERN_REASONS = {
+    "aten.addmm": "contraction",
+    "aten.baddbmm": "contraction",
+    "aten.bmm": "contraction",
+    "aten.convolution": "contraction",
+    "aten.convolution_backward": "contraction",
+    "aten.mm": "contraction",
+    "aten._scaled_dot_product_flash_attention_for_cpu": "attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": "attention",
+}
+
+_logged: set[tuple[str, str]] = set()
+
+
+class Importer:
+    """The state of one import. Handlers use its public methods."""
+
+    def __init__(self, gm: GraphModule, builder: Any, table: OpTable) -> None:
+        self.builder = builder
+        self.table = table
+        self.imported = ImportedGraph()
+        self.sizes = SizePrinter(self._declare_symbol)
+        self._gm = gm
+        self._env: dict[Node, Any] = {}
+        self._bound_symbols: set[str] = set()
+        self._used_symbols: dict[str, str] = {}  # name -> torch's name
+
+    # -- the walk
+
+    def run(self) -> None:
+        """Import every node, then set the outputs."""
+        nodes = list(self._gm.graph.nodes)
+        for node in nodes:
+            if node.op == "placeholder":
+                self._import_placeholder(node)
+        for node in nodes:
+            if node.op == "get_attr":
+                self._import_constant(node)
+        for node in nodes:
+            if node.op == "call_function":
+                self._import_call(node)
+            elif node.op == "output":
+                self._import_output(node)
+            elif node.op not in ("placeholder", "get_attr"):
+                raise GraphUnsupported(f"{node.name}: {node.op} node")
+        self._check_symbols()
+
+    def _declare_symbol(self, name: str, facts: _torch_compat.SymbolFacts) -> None:
+        low = _UNBOUNDED if facts.low is None else facts.low
+        self.builder.add_symbol(name, low, facts.high, facts.hint)
+        self._used_symbols[name] = facts.name
+
+    def _check_symbols(self) -> None:
+        for name, torch_name in self._used_symbols.items():
+            if name not in self._bound_symbols:
+                raise GraphUnsupported(f"no input has the size {torch_name} by itself")
+
+    def _bind(self, sizes: Iterable[Size]) -> None:
+        self._bound_symbols.update(
+            size for size in sizes if isinstance(size, str) and size.isidentifier()
+        )
+
+    def _import_placeholder(self, node: Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            dtype, shape, strides = self.tensor_type(node, value)
+            self._bind(shape)
+            handle = self.builder.add_input(_identifier(node.name), dtype, shape, strides)
+            self._env[node] = Tensor(handle, dtype)
+        elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            size = self.sizes.size(value)
+            self._bind([size])
+            self.builder.add_size_input(_identifier(node.name), size)
+        else:
+            raise GraphUnsupported(f"input {node.name} is a {type(value).__name__}")
+
+    def _import_constant(self, node: Node) -> None:
+        value: Any = self._gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise GraphUnsupported(f"constant {node.target} is a {type(value).__name__}")
+        node.meta.setdefault("val", value)
+        dtype, shape, strides = self.tensor_type(node, value)
+        if value.numel() == 0:
+            self._env[node] = Tensor(self.full(shape, dtype, 0), dtype)
+            return
+        self.imported.constants.append(value.detach())
+        name = f"constant{len(self.imported.constants) - 1}"
+        self._env[node] = Tensor(self.builder.add_input(name, dtype, shape, strides), dtype)
+
+    def _import_call(self, node: Node) -> None:
+        target = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            self._env[node] = self._env[source][index]  # type: ignore[index]
+            return
+        if isinstance(target, torch._ops.OpOverload):
+            name = str(target)
+            if name in _DROPPED:
+                return
+            if not name.startswith("aten.sym_"):
+                self._import_op(node, name)
+                return
+        elif _torch_compat.is_higher_order(target):
+            raise GraphUnsupported(f"higher-order op {target}")
+        # Arithmetic on sizes stands in the metadata of its result.
+        if not isinstance(
+            node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat | float
+        ):
+            raise GraphUnsupported(f"{node.name}: {target} is no dispatcher op")
+
+    def _import_op(self, node: Node, name: str) -> None:
+        reason = self._extern_reason(node, name)
+        result: Any = None
+        if reason is None:
+            try:
+                result = self._checked(node, self._run_handler(node, name))
+            except (Unsupported, UnsupportedSize) as unsupported:
+                reason = str(unsupported)
+            except Error as error:
+                if isinstance(error, InternalError):
+                    raise
+                reason = str(error)
+        if reason is not None:
+            result = self.extern(node)
+            _log_extern(name, reason)
+        self._env[node] = result
+        if name not in PURE_VIEWS:
+            _count(self.imported.nodes, name)
+            if reason is not None:
+                _count(self.imported.externs, name)
+
+    def _extern_reason(self, node: Node, name: str) -> str | None:
+        """Why the node is an extern from the outset, or None."""
+        for value in _leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
+            if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
+                return f"dtype {value.dtype}"
+        if name in HANDLERS or self.table.knows(name):
+            return None
+        return _EXTERN_REASONS.get(name.rsplit(".", 1)[0], "no rule for this op")
+
+    def _run_handler(self, node: Node, name: str) -> Any:
+        handler = HANDLERS.get(name)
+        if handler is not None:
+            return handler(self, node)
+        return pointwise(self, node)
+
+    def _checked(self, node: Node, result: Any) -> Any:
+        """The handler's result with the strides of the node's fake tensors; Unsupported where a dtype differs."""
+        fake = node.meta["val"]
+        if isinstance(result, Tensor):
+            self._check_tensor(result, fake, node)
+        else:
+            for tensor, one in zip(result, fake, strict=True):
+                self._check_tensor(tensor, one, node)
+        return result
+
+    def _check_tensor(self, tensor: Tensor, fake: torch.Tensor, node: Node) -> None:
+        dtype, shape, strides = self.tensor_type(node, fake)
+        if tensor.dtype != dtype:
+            raise Unsupported(f"result is {tensor.dtype} here, {dtype} in eager")
+        self._finish(tensor.handle, shape, strides, node)
+
+    def _finish(
+        self, handle: Any, shape: list[Size], strides: list[Size] | None, node: Node
+    ) -> None:
+        del shape
+        if strides is not None:
+            self.builder.set_strides(handle, strides)
+        source = source_line(node)
+        if source:
+            self.builder.set_source(handle, source)
+
+    def _import_output(self, node: Node) -> None:
+        handles: list[Any] = []
+        places: dict[Node, int] = {}
+        (results,) = node.args
+        for result in results if isinstance(results, list | tuple) else [results]:  # type: ignore[union-attr]
+            if result is None or isinstance(result, int):
+                self.imported.outputs.append(Output("constant", constant=result))
+                continue
+            if not isinstance(result, Node):
+                raise GraphUnsupported(f"output {result!r} is a {type(result).__name__}")
+            if result not in places:
+                places[result] = len(handles)
+                handles.append(self._output_handle(result))
+            self.imported.outputs.append(Output("value", places[result]))
+        self.builder.set_outputs(handles)
+
+    def _output_handle(self, node: Node) -> Any:
+        value = self._env.get(node)
+        if isinstance(value, Tensor):
+            return value.handle
+        size = self.fake(node)
+        if isinstance(size, int | torch.SymInt) and not isinstance(size, bool):
+            return self.builder.size_result(self.sizes.size(size))
+        raise GraphUnsupported(f"output {node.name} is a {type(size).__name__}")
+
+    # -- what handlers read
+
+    def bind(self, node: Node) -> dict[str, Any]:
+        """The node's arguments by the names of its op's schema, defaults filled in."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        bound = dict(node.kwargs)
+        for argument, value in zip(schema.arguments, node.args, strict=False):
+            bound[argument.name] = value
+        for argument in schema.arguments:
+            if argument.name not in bound:
+                bound[argument.name] = argument.default_value
+        return bound
+
+    def fake(self, argument: Any) -> Any:
+        """The fake tensor or symbolic number that a node stands for; anything else as it is."""
+        return argument.meta.get("val") if isinstance(argument, Node) else argument
+
+    def tensor(self, argument: Any) -> Tensor:
+        """The value of a node; Unsupported if it is no tensor."""
+        value = self._env.get(argument) if isinstance(argument, Node) else None
+        if not isinstance(value, Tensor):
+            raise Unsupported(f"argument {argument} is no tensor")
+        return value
+
+    def size(self, argument: Any) -> Size:
+        """A size argument: an int, or a node that is a SymInt."""
+        value = self.fake(argument)
+        if not isinstance(value, int | torch.SymInt):
+            raise Unsupported(f"argument {argument} is no size")
+        return self.sizes.size(value)
+
+    def shape(self, fake: torch.Tensor) -> list[Size]:
+        """A fake tensor's shape."""
+        return self.sizes.sizes(fake.shape)
+
+    def tensor_type(
+        self, node: Node, value: torch.Tensor
+    ) -> tuple[str, list[Size], list[Size] | None]:
+        """(dtype, shape, strides) of a fake tensor; strides None where row-major."""
+        if value.layout != torch.strided:
+            raise GraphUnsupported(f"{node.name}: layout {value.layout}")
+        if value.device.type != "cpu":
+            raise GraphUnsupported(f"{node.name}: device {value.device}")
+        if value.dtype not in DTYPES:
+            raise GraphUnsupported(f"{node.name}: dtype {value.dtype}")
+        shape = self.sizes.sizes(value.shape)
+        if not _is_row_major(value):
+            return DTYPES[value.dtype], shape, self.sizes.sizes(value.stride())
+        return DTYPES[value.dtype], shape, None
+
+    # -- what handlers build
+
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        """The value rounded to `dtype`; itself if it has that dtype."""
+        if tensor.dtype == dtype:
+            return tensor
+        return Tensor(self.builder.cast(tensor.handle, dtype), dtype)
+
+    def pointwise(self, op: str, *operands: Tensor, dtype: str | None = None) -> Tensor:
+        """One pointwise op over operands of one dtype; `dtype` is the result's where it is another."""
+        handle = self.builder.pointwise(op, [operand.handle for operand in operands])
+        return Tensor(handle, dtype or operands[-1].dtype)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A fresh tensor of the same elements."""
+        return self.pointwise("copy", tensor)
+
+    def reshape(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
+        """The same elements in row-major order."""
+        return Tensor(self.builder.reshape(tensor.handle, list(shape)), tensor.dtype)
+
+    def expand(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
+        """Broadcasts as NumPy does, to exactly `shape`."""
+        return Tensor(self.builder.expand(tensor.handle, list(shape)), tensor.dtype)
+
+    def slice(self, tensor: Tensor, dim: int, start: Size, length: Size, step: int = 1) -> Tensor:
+        """`length` elements along `dim` (counted from the front) from `start` on."""
+        return Tensor(self.builder.slice(tensor.handle, dim, start, length, step), tensor.dtype)
+
+    def reduce(self, op: str, tensor: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+        """sum, prod, max, min in the operand's dtype; any, all of bool; argmax, argmin to i64 over one dim."""
+        dtype = "i64" if op in ("argmax", "argmin") else tensor.dtype
+        return Tensor(self.builder.reduce(op, tensor.handle, list(dims), keepdim), dtype)
+
+    def full(self, shape: Sequence[Size], dtype: str, number: float) -> Any:
+        """Handle of a constant tensor; the number is converted as C does."""
+        if dtype in _FLOATS:
+            return self.builder.full(list(shape), dtype, float(number))
+        return self.builder.full_int(list(shape), dtype, wrap_integer(number, dtype))
+
+    def number(self, value: Any, dtype: str) -> Tensor:
+        """A Python number, SymInt or SymFloat (or the node of one) as a 0-d constant of `dtype`."""
+        value = self.fake(value)
+        if isinstance(value, torch.SymInt):
+            handle = self.builder.size_value(self.sizes.size(value))
+            return self.cast(Tensor(handle, "i64"), dtype)
+        if isinstance(value, torch.SymFloat):
+            return self.cast(symbolic_float(self, value), dtype)
+        if not isinstance(value, bool | int | float):
+            raise Unsupported(f"{value!r} is no number")
+        return Tensor(self.full([], dtype, value), dtype)
+
+    def extern(self, node: Node) -> Any:
+        """The node as a call of its dispatcher op; its result as the environment holds it."""
+        return import_extern(self, node, self._bind)
+
+    def lookup(self, node: Node) -> Any:
+        """What the environment holds for a node: a Tensor, a list of them, or None for sizes."""
+        return self._env.get(node)
+
+
+_UNBOUNDED = -(2**63)
+
+_FLOATS = {"f16", "bf16", "f32", "f64"}
+_INTEGER_BITS = {"u8": 8, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+# Ops that move no data by themselves: they do not count as nodes.
+PURE_VIEWS = {
+    f"aten.{name}"
+    for name in (
+        "_reshape_alias.default",
+        "_unsafe_view.default",
+        "alias.default",
+        "detach.default",
+        "diagonal.default",
+        "expand.default",
+        "permute.default",
+        "select.int",
+        "slice.Tensor",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "t.default",
+        "transpose.int",
+        "unbind.int",
+        "unsqueeze.default",
+        "view.default",
+    )
+}
+
+
+def wrap_integer(number: float, dtype: str) -> int:
+    """A number as an integer of `dtype` in two's complement, as a C cast gives it; Unsupported if it has a fraction."""
+    if dtype == "bool":
+        return int(bool(number))
+    if int(number) != number:
+        raise Unsupported(f"{number} as {dtype}")
+    bits = _INTEGER_BITS[dtype]
+    low = int(number) & ((1 << bits) - 1)
+    return low - (1 << bits) if dtype != "u8" and low >> (bits - 1) else low
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _is_row_major(value: torch.Tensor) -> bool:
+    """Whether the strides are exactly torch's for a contiguous tensor of that shape; adds no guard."""
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not _same_size(stride, expected):
+            return False
+        # torch counts a size of 0 as 1 in the strides before it
+        if not (isinstance(size, int) and size == 0):
+            expected = expected * size
+    return True
+
+
+def _same_size(a: Any, b: Any) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(_plain(a) == _plain(b))
+
+
+def _plain(size: Any) -> Any:
+    return _torch_compat.sym_expr(size) if isinstance(size, torch.SymInt) else size
+
+
+def forget_logged() -> None:
+    """Log each extern anew."""
+    _logged.clear()
+
+
+def _log_extern(name: str, reason: str) -> None:
+    if (name, reason) not in _logged:
+        _logged.add((name, reason))
+        get_logger("fallback").info("%s: ATen call (%s)", name, reason)

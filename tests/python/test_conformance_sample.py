@@ -1,0 +1,38 @@
+"""One sample by a seed of every op and dtype that `make conformance` runs, and the runner itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import run
+from tests.conformance.pool import Pool
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("dtype", run.DTYPES)
+def test_one_sample_of_each_op(dtype, tmp_path):
+    tasks = run.list_tasks(None, dtype, run.EVERY, 1)
+    pool = Pool("mlcc", 1, 60.0, run.environment(str(tmp_path)))
+    records = [record for _, record in pool.run(tasks)]
+    known = run.read_known_failures()
+    failed = [r for r in records if not run.record_ok(r) and (r["op"], r["dtype"]) not in known]
+    assert not failed, "\n".join(f"{r['op']} {r['dtype']}: {r['reasons'][0]}" for r in failed)
+    assert len(records) == len(tasks) > 150
+
+
+def test_a_crash_is_a_failure(tmp_path):
+    """A worker that dies is replaced, and its op counts as failed."""
+    pool = Pool("no_such_backend", 1, 60.0, run.environment(str(tmp_path)))
+    task = run.Task("sin", "float32", 1)
+    ((done, record),) = pool.run([task])
+    assert done == task
+    assert record["lost"]
+    assert "exit status" in record["reasons"][0]
+
+
+def test_surprises():
+    fails = {"op": "a", "dtype": "float32", "tried": 2, "passed": 1, "reasons": ["wrong"]}
+    passes = {"op": "b", "dtype": "float32", "tried": 2, "passed": 2, "reasons": []}
+    assert run.find_surprises([fails, passes], {("a", "float32")}) == []
+    assert len(run.find_surprises([fails, passes], {("b", "float32")})) == 2

@@ -1,0 +1,72 @@
+"""The demo as users start it, with its cheapest workload; and its figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import models
+from benchmarks.harness import Comparison, Spread, compare
+from benchmarks.observe import GraphFacts, summarize
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_demo_runs_and_writes_figures(tmp_path):
+    pytest.importorskip("rich")
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "examples/demo.py", "--only", "pointwise", "--quick"]
+    run = subprocess.run(
+        [*command, "--json", str(figures)], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    (result,) = json.loads(figures.read_text())["results"]
+    assert result["kernels"] == 1
+    assert result["aten_calls"] == 0
+    assert result["checks"][0]["right"]
+    assert result["own_seconds"] > 0
+    assert "speed" in run.stdout
+
+
+def test_demo_names_its_workloads():
+    from examples import demo
+
+    assert set(demo.NAMES) == set(models.NAMES)
+
+
+def test_compare_takes_turns():
+    calls = []
+    comparison = compare(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
+        seconds=0.0,
+        min_rounds=3,
+        warmup=1,
+    )
+    repeats = comparison.calls_per_sample
+    assert comparison.rounds == 3
+    assert calls[2:] == 3 * (repeats * ["a"] + repeats * ["b"])
+
+
+def test_ratio_is_taken_within_each_round():
+    comparison = Comparison({"eager": [2.0, 4.0, 6.0], "own": [1.0, 4.0, 2.0]}, 1, 1)
+    assert comparison.ratio("own") == Spread(median=2.0, low=1.5, high=2.5)
+    assert json.loads(comparison.to_json())["baseline"] == "eager"
+
+
+def test_shares_leave_contractions_out():
+    nodes = {"aten.addmm.default": 2, "aten.add.Tensor": 3, "aten.sort.default": 1}
+    graph = GraphFacts(
+        kernels=1,
+        nodes=nodes,
+        externs={"aten.addmm.default": 2, "aten.sort.default": 1},
+        seconds=[5.0, 1.0, 2.0, 3.0],
+    )
+    summary = summarize([graph, GraphFacts()])
+    assert summary.node_share == 0.5
+    assert summary.other_node_share == 0.75
+    assert summary.aten_calls == 3
+    assert summary.first_cost == 3.0

@@ -1,0 +1,808 @@
+"""The importer alone: what it makes of ATen graphs is run by torch_builder and judged against eager and fp64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mlcc import _torch_compat, decompositions, fx_import
+from mlcc._fx_sizes import SizePrinter
+from mlcc._op_table import OpTable
+from tests.python.accuracy import check_all, check_form, to_double
+from tests.python.torch_builder import TorchBuilder, read_pointwise_rows
+
+ROWS = read_pointwise_rows()
+TABLE = OpTable((op, arity, rule, domain, aten) for op, arity, rule, domain, _, aten in ROWS)
+GENERATED = frozenset(TABLE.overloads())
+
+
+class Imported:
+    """A traced function in a TorchBuilder."""
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self.builder = TorchBuilder()
+        self.graph = fx_import.import_graph(gm, self.builder, TABLE)
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        values = self.builder.run([*inputs, *self.graph.constants])
+        return [values[o.index] if o.kind == "value" else o.constant for o in self.graph.outputs]
+
+    @property
+    def externs(self) -> set[str]:
+        return {name for name, _ in self.builder.externs}
+
+
+def trace(function: Any, *args: Any, dynamic: bool = False) -> Imported:
+    """`function` as an ATen graph with our decompositions, imported. Tensors are its only inputs."""
+
+    def flat(*inputs: Any) -> Any:
+        result = function(*inputs)
+        return list(result) if isinstance(result, list | tuple) else [result]
+
+    mode = "symbolic" if dynamic else "fake"
+    table = decompositions.table(GENERATED)
+    gm = make_fx(flat, decomposition_table=table, tracing_mode=mode, _allow_non_fake_inputs=True)(
+        *args
+    )
+    gm.graph.eliminate_dead_code()
+    return Imported(gm)
+
+
+def check_function(
+    function: Any, *args: Any, externs: set[str] | None = None, dynamic: bool = False
+) -> Imported:
+    """The imported function is as good as eager; `externs` are the ATen calls it may hold (default: none)."""
+    imported = trace(function, *args, dynamic=dynamic)
+    inputs = _size_inputs(imported, args) + list(args)
+    eager = function(*args)
+    eager = list(eager) if isinstance(eager, list | tuple) else [eager]
+    reference = function(*to_double(list(args)))
+    reference = list(reference) if isinstance(reference, list | tuple) else [reference]
+    check_all(
+        imported(*inputs), eager, [_like(r, e) for r, e in zip(reference, eager, strict=True)]
+    )
+    assert imported.externs == (externs or set())
+    return imported
+
+
+def _like(reference: Any, eager: Any) -> Any:
+    """Integer results of f64 inputs may have another dtype; only floats are judged by the reference."""
+    return reference if isinstance(eager, torch.Tensor) and eager.dtype.is_floating_point else None
+
+
+def _size_inputs(imported: Imported, args: Any) -> list[int]:
+    assert all(value is not None for value, _ in imported.builder.inputs)
+    return []
+
+
+def through_aot(function: Any, graphs: list[Imported]) -> Any:
+    """`function` compiled by a backend that imports each graph, appends it to `graphs`, and runs what was imported."""
+
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        imported = Imported(gm)
+        graphs.append(imported)
+
+        def run(inputs: list[Any]) -> Any:
+            taken = list(inputs)
+            inputs.clear()
+            return imported(*taken)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        return _torch_compat.compile_with_aot(
+            gm,
+            example_inputs,
+            forward=compiler,
+            backward=compiler,
+            inference=compiler,
+            decompositions=decompositions.table(GENERATED),
+            cache_key=None,
+        )
+
+    torch._dynamo.reset()
+    return torch.compile(function, backend=backend)
+
+
+def run_through_aot(function: Any, *args: Any) -> tuple[list[Imported], Any]:
+    """The imported graphs and the result of one call."""
+    graphs: list[Imported] = []
+    result = through_aot(function, graphs)(*args)
+    return graphs, result
+
+
+# -- the op table
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+FORMS = sorted({(form, op) for op, _, _, _, _, aten in ROWS for form in aten.split()})
+# Ops that scale by a number take one that fits integers too.
+SPECIAL_NUMBERS = {"aten.threshold.default": [0.1, 0.0]}
+
+
+def _overload(form: str) -> Any:
+    packet, overload = form.split("[")[0].removeprefix("aten.").rsplit(".", 1)
+    return getattr(getattr(torch.ops.aten, packet), overload)
+
+
+def _random(dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        x = torch.randn(3, 41, generator=generator, dtype=torch.float64) * 2
+        return x.to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, (3, 41), generator=generator, dtype=torch.bool)
+    low = 1 if seed else (0 if dtype == torch.uint8 else -9)
+    return torch.randint(low, 9, (3, 41), generator=generator).to(dtype)
+
+
+def _arguments(form: str, dtype: torch.dtype) -> tuple[list[torch.Tensor], Any]:
+    """(tensor inputs, function of them) that calls the form's overload."""
+    op = _overload(form)
+    choice = form.split("[")[1].rstrip("]") if "[" in form else ""
+    tensors: list[torch.Tensor] = []
+    plan: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for argument in op._schema.arguments:
+        kind = str(argument.type)
+        name = argument.name
+        if kind == "Tensor" or (kind == "Optional[Tensor]" and choice in ("", name)):
+            is_condition = form == "aten.where.self" and not tensors
+            tensors.append(_random(torch.bool if is_condition else dtype, len(tensors)))
+            plan.append(("tensor", len(tensors) - 1))
+        elif kind == "Optional[Tensor]":
+            plan.append(None)
+        elif name == "alpha" and "elu" not in form:
+            kwargs["alpha"] = (
+                (3 if not dtype.is_floating_point else 0.3) if choice == "alpha" else 1
+            )
+        elif name in ("approximate", "rounding_mode"):
+            kwargs[name] = choice or argument.default_value
+        elif kind == "Optional[number]":
+            number = {"min": -0.7, "max": 0.9}.get(name, 0.6)
+            plan.append(number if choice in ("", name) else None)
+        elif kind in ("number", "float") and argument.kwarg_only:
+            kwargs[name] = _number(form, dtype, len(plan))
+        elif kind in ("number", "float"):
+            plan.append(_number(form, dtype, len(plan)))
+        elif kind == "bool":
+            plan.append(False)
+    return tensors, lambda *t: op(*(t[p[1]] if isinstance(p, tuple) else p for p in plan), **kwargs)
+
+
+def _number(form: str, dtype: torch.dtype, place: int) -> Any:
+    if "hardtanh" in form:
+        return (
+            [None, -1.0, 1.0, 1.0][place]
+            if "backward" not in form
+            else [None, None, -0.5, 0.5][place]
+        )
+    if dtype.is_floating_point:
+        return 0.7
+    return True if dtype == torch.bool else 3
+
+
+@pytest.mark.parametrize("form", sorted({form for form, _ in FORMS}))
+def test_overload_of_the_table(form: str) -> None:
+    """In each dtype that eager takes, no form of the table is an ATen call, and results are as good as eager's."""
+    supported = 0
+    for dtype in DTYPES:
+        tensors, function = _arguments(form, dtype)
+        try:
+            function(*tensors)
+        except (RuntimeError, NotImplementedError, TypeError):
+            continue
+        if dtype == torch.float64:
+            exact = trace(function, *tensors)(*tensors)[0]
+            torch.testing.assert_close(
+                exact, function(*tensors), rtol=1e-12, atol=1e-12, equal_nan=True
+            )
+            continue
+        name = form.split("[")[0]
+        imported = trace(function, *tensors)
+        if imported.externs == {name} and not TABLE_HAS_DTYPE(form, dtype):
+            continue
+        check_function(function, *tensors)
+        supported += 1
+    assert supported > 0
+
+
+def TABLE_HAS_DTYPE(form: str, dtype: torch.dtype) -> bool:
+    """Whether some row of the form is computed in the dtype or in the one it is promoted to."""
+    overload, _, choice = form.partition("[")
+    name = fx_import.DTYPES[dtype]
+    computed = {"bf16": "f32", "f16": "f32"}.get(name, name)
+    return any(computed in row.domain for row in TABLE.rows(overload, choice.rstrip("]")))
+
+
+def test_table_is_not_decomposed() -> None:
+    taken_apart = {str(op) for op in decompositions.table(GENERATED)}
+    assert not taken_apart & GENERATED
+
+
+def test_decomposition_names_exist() -> None:
+    for name in decompositions.names(GENERATED):
+        assert hasattr(torch.ops.aten, name.split(".")[0]), name
+
+
+def test_core_pointwise_ops(record_property: Any) -> None:
+    """Every op tagged core and pointwise is in the table or a handler, but for functions that are ATen calls yet."""
+    from mlcc._fx_handlers import HANDLERS
+
+    found, missing = 0, set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        if not isinstance(packet, torch._ops.OpOverloadPacket):
+            continue
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if torch.Tag.core in op.tags and torch.Tag.pointwise in op.tags and overload != "out":
+                found += 1
+                if not TABLE.knows(str(op)) and str(op) not in HANDLERS:
+                    missing.add(name)
+    record_property("core pointwise overloads", found)
+    later = {
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "expm1",
+        "log10",
+        "log1p",
+    }
+    assert missing <= later | {"log2", "pow", "sin", "sinh", "tan"}
+
+
+# -- promotion and numbers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + 0.1,
+        lambda x: x - 0.1,
+        lambda x: 0.1 - x,
+        lambda x: x * 0.1,
+        lambda x: x / 0.1,
+        lambda x: torch.fmod(x, 0.1),
+        lambda x: x % 0.1,
+        lambda x: x == 0.1,
+        lambda x: x < 0.1,
+        lambda x: torch.add(x, x, alpha=0.1),
+        lambda x: x + torch.tensor(0.1),
+        lambda x: x * torch.tensor(0.1),
+        lambda x: F.leaky_relu(x, 0.1),
+        lambda x: torch.where(x > 0, x, 0.1),
+        lambda x: x.clamp(-0.1, 0.1),
+        lambda x: x.masked_fill(x > 0, 0.1),
+        lambda x: torch.lerp(x, x * 2, 0.1),
+        lambda x: torch.addcmul(x, x, x, value=0.1),
+        lambda x: F.hardtanh(x, -0.1, 0.1),
+        lambda x: F.threshold(x, 0.1, 0.1),
+    ],
+)
+def test_numbers_beside_short_floats(function: Any, dtype: torch.dtype) -> None:
+    """Bit for bit: eager rounds some numbers to the tensor's dtype and takes others in f32."""
+    x = torch.cat([torch.randn(500), torch.full((12,), 0.1)]).to(dtype)
+    imported = trace(function, x)
+    eager = function(x)
+    (result,) = imported(x)
+    check_form(result, eager)
+    same = (result == eager).float().mean().item()
+    # eager's vector and scalar paths round a few quotients and powers apart
+    assert same > 0.995, same
+    assert imported.externs == set()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i: i + 2.5,
+        lambda i: i * True,
+        lambda i: i / 3,
+        lambda i: i // 2,
+        lambda i: i**2,
+        lambda i: i < 2.5,
+        lambda i: i + i.to(torch.uint8),
+        lambda i: i & 300,
+        lambda i: i.to(torch.uint8) + 300,
+        lambda i: i.to(torch.uint8) < 300,
+        lambda i: torch.exp(i),
+        lambda i: torch.where(i > 2, i, 1.5),
+        lambda i: torch.clamp(i, 0.5, 3),
+        lambda i: i.bool() & True,
+        lambda i: i.float() + i,
+        lambda i: i.bfloat16() + i.float(),
+        lambda i: i.bfloat16() + torch.ones([], dtype=torch.float64),
+        lambda i: i.sum(),
+        lambda i: i.bool().sum(dtype=torch.int32),
+        lambda i: i.float().mean(),
+        lambda i: torch.isnan(i),
+        lambda i: ~i.bool(),
+        lambda i: i.bool() * i.bool(),
+        lambda i: i.bool() + i.bool(),
+        lambda i: torch.maximum(i.bool(), i.bool()),
+        lambda i: torch.sign(i),
+        lambda i: -i,
+        lambda i: F.relu(i),
+        lambda i: torch.logical_xor(i, i > 2),
+    ],
+)
+def test_promotion(function: Any) -> None:
+    check_function(function, torch.arange(-5, 12))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, -2, 2.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_power(exponent: float, dtype: torch.dtype) -> None:
+    check_function(lambda x: x**exponent, torch.rand(100).to(dtype) + 0.1)
+
+
+def test_other_powers_are_aten_calls() -> None:
+    check_function(lambda x: x**2.5, torch.rand(9), externs={"aten.pow.Tensor_Scalar"})
+    check_function(lambda i: i**5, torch.arange(4), externs={"aten.pow.Tensor_Scalar"})
+
+
+# -- structured ops
+
+A = torch.randn(4, 5, 6)
+I64 = torch.tensor([[0, 2], [3, 1]])
+
+MOVEMENTS = {
+    "view": lambda x: x.view(20, 6),
+    "reshape of transposed": lambda x: x.transpose(0, 1).reshape(5, 24),
+    "permute": lambda x: x.permute(2, 0, 1) + 1,
+    "t": lambda x: x[0].t() * 2,
+    "expand": lambda x: x[:, :1].expand(4, 7, 6) + 0,
+    "squeeze": lambda x: x[:, :1].squeeze(1) + 0,
+    "squeeze all": lambda x: x[:1, :1].squeeze() + 0,
+    "unsqueeze": lambda x: x.unsqueeze(-1) + 0,
+    "slice": lambda x: x[1:3] + 0,
+    "slice with step": lambda x: x[:, ::2] + 0,
+    "slice from the end": lambda x: x[:, -2:] + 0,
+    "slice too long": lambda x: x[2:100] + 0,
+    "empty slice": lambda x: x[10:] + 0,
+    "select": lambda x: x[:, -1] + 0,
+    "split": lambda x: [p * 2 for p in x.split(2, dim=1)],
+    "split sizes": lambda x: [p * 2 for p in x.split([1, 4], dim=1)],
+    "chunk": lambda x: [p * 2 for p in x.chunk(4, dim=-1)],
+    "unbind": lambda x: [p + 1 for p in x.unbind(1)],
+    "narrow": lambda x: x.narrow(2, 1, 3) + 0,
+    "cat": lambda x: torch.cat([x, x * 2, x[:, :1]], dim=1),
+    "cat promotes": lambda x: torch.cat([x, torch.ones(4, 1, 6, dtype=torch.int64)], dim=1),
+    "cat with an empty one": lambda x: torch.cat([torch.zeros(0), x], dim=-1),
+    "cat of one": lambda x: torch.cat([x]),
+    "stack": lambda x: torch.stack([x, x + 1], dim=2),
+    "flip": lambda x: x.flip(0, -1),
+    "roll": lambda x: x.roll(2, 1),
+    "repeat": lambda x: x.repeat(2, 1, 3, 2),
+    "tile": lambda x: x.tile(2),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5),
+    "negative pad": lambda x: F.pad(x, (-1, 2, 1, -2)),
+    "tril": lambda x: x.tril(1),
+    "triu": lambda x: x.triu(-1),
+    "slice scatter": lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, 1, 3),
+    "slice scatter at the end": lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, -2),
+    "select scatter": lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, 3),
+    "movedim": lambda x: x.movedim(0, 2) * 1,
+    "flatten": lambda x: x.flatten(1) * 1,
+    "unflatten": lambda x: x.unflatten(2, (2, 3)) * 1,
+    "pixel shuffle": lambda x: F.pixel_shuffle(x.reshape(1, 4, 5, 6), 2),
+    "rot90": lambda x: x.rot90(),
+    "meshgrid": lambda x: list(torch.meshgrid(x[0, 0], x[0, :, 0], indexing="ij")),
+    "clone": lambda x: x.clone(),
+    "clone of transposed": lambda x: x.transpose(0, 2).clone(),
+    "contiguous": lambda x: x.transpose(0, 2).contiguous(),
+    "to other": lambda x: x.to(torch.bfloat16),
+    "copy": lambda x: torch.ops.aten.copy(x.bfloat16(), x[:1]),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_movement(name: str) -> None:
+    check_function(MOVEMENTS[name], A)
+
+
+REDUCTIONS = {
+    "sum": lambda x: x.sum(),
+    "sum of a dim": lambda x: x.sum(1),
+    "sum of dims": lambda x: x.sum((0, -1), keepdim=True),
+    "sum of a dtype": lambda x: x.sum(1, dtype=torch.float64),
+    "mean": lambda x: x.mean((1, 2)),
+    "mean of all": lambda x: x.mean(),
+    "prod": lambda x: x.prod(1),
+    "prod of all": lambda x: x.prod(),
+    "amax": lambda x: x.amax((0, 1)),
+    "amin": lambda x: x.amin(-1, keepdim=True),
+    "max": lambda x: x.max(),
+    "max with index": lambda x: list(x.max(1)),
+    "min with index": lambda x: list(x.min(2, keepdim=True)),
+    "max of bools": lambda x: list((x > 0).max(1)),
+    "argmax": lambda x: x.argmax(1),
+    "argmin of all": lambda x: x.argmin(),
+    "argmax kept": lambda x: x.argmax(keepdim=True),
+    "any": lambda x: (x > 2).any(1),
+    "any of all": lambda x: (x > 9).any(),
+    "all": lambda x: (x > -9).all(0, keepdim=True),
+    "any of u8": lambda x: (x > 0).to(torch.uint8).any(1),
+    "all of dims": lambda x: torch.all(x > -2, (0, 1)),
+    "var": lambda x: x.var(1),
+    "var of all": lambda x: x.var(),
+    "biased var": lambda x: x.var((0, 2), unbiased=False, keepdim=True),
+    "var with correction": lambda x: torch.var(x, 1, correction=3),
+    "std": lambda x: x.std(2),
+    "var and mean": lambda x: list(torch.var_mean(x, (1, 2), correction=0)),
+    "std and mean": lambda x: list(torch.std_mean(x, 1, keepdim=True)),
+    "norm": lambda x: x.norm(dim=1),
+    "vector norm": lambda x: torch.linalg.vector_norm(x, float("inf"), dim=2),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "count nonzero": lambda x: torch.count_nonzero(x > 0, dim=1),
+    "nansum": lambda x: x.nansum(1),
+    "aminmax": lambda x: list(torch.aminmax(x, dim=1)),
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(1),
+    "layer norm": lambda x: F.layer_norm(x, (5, 6)),
+    "layer norm with weights": lambda x: F.layer_norm(x, (6,), x[0, 0] + 2, x[0, 1]),
+    "group norm": lambda x: F.group_norm(x.reshape(2, 10, 6), 5),
+    "batch norm": lambda x: F.batch_norm(x, x[0, :, 0], x[1, :, 0] ** 2, training=False),
+    "batch norm in training": lambda x: F.batch_norm(x, None, None, training=True),
+    "mse": lambda x: F.mse_loss(x, x.flip(0)),
+    "smooth l1": lambda x: F.smooth_l1_loss(x, x.flip(0), beta=0.5),
+    "huber": lambda x: F.huber_loss(x, x.flip(0)),
+    "kl": lambda x: F.kl_div(x.log_softmax(1), x.softmax(1)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reduction(name: str, dtype: torch.dtype) -> None:
+    check_function(REDUCTIONS[name], A.to(dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (3, 0)])
+def test_reductions_of_small_shapes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    check_function(lambda x: [x.sum(), x.mean(), x.prod(), x.sum(-1)], x)
+    check_function(lambda x: [x.softmax(-1), x * 2, x.any(), x.var(dim=-1, correction=0)], x)
+
+
+TARGET = torch.tensor([1, 4, -100, 2])
+THROUGH_AOT = {
+    "rms norm": lambda x: F.rms_norm(x, (5,), x[0]),
+    "cross entropy": lambda x: F.cross_entropy(x, TARGET),
+    "weighted cross entropy": lambda x: F.cross_entropy(x, TARGET, x[0].abs(), reduction="sum"),
+    "smoothed cross entropy": lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
+    "nll loss of images": lambda x: F.nll_loss(x.reshape(2, 5, 1, 2), TARGET.reshape(2, 1, 2) % 5),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_AOT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_function_that_writes_in_place_inside(name: str, dtype: torch.dtype) -> None:
+    function, x = THROUGH_AOT[name], torch.randn(4, 5).to(dtype)
+    graphs, result = run_through_aot(function, x)
+    check_all(result, function(x), function(x.double()))
+    assert graphs[0].externs == set()
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 5, 3, 2)])
+def test_nll_loss_backward(reduction: str, weighted: bool, shape: tuple[int, ...]) -> None:
+    """Our own decomposition."""
+    x = torch.randn(shape).log_softmax(min(1, len(shape) - 1))
+    target_shape = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    target = torch.randint(0, 5, target_shape)
+    if target.dim():
+        target[0] = -100
+    weight = torch.rand(5) if weighted else None
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        w = None if weight is None else weight.to(x.dtype)
+        loss = F.nll_loss(x, target, w, reduction=reduction)
+        return torch.autograd.grad((loss * loss).sum(), x)[0]
+
+    check_function(gradient, x)
+
+
+GATHERS = {
+    "embedding": lambda x: F.embedding(I64, x[:, 0]),
+    "index select": lambda x: x.index_select(1, torch.tensor([4, 0, 0])),
+    "index": lambda x: x[:, torch.tensor([-1, 2])],
+    "index of two dims": lambda x: x[I64],
+    "gather": lambda x: x[:2, :2, 0].gather(1, I64 % 2),
+    "take along dim": lambda x: torch.take_along_dim(x[0, :2, :2], I64 % 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_gather(name: str) -> None:
+    check_function(GATHERS[name], A)
+
+
+def test_two_indices_are_an_aten_call() -> None:
+    index = torch.tensor([0, 1])
+    check_function(lambda x: x[index, index], A, externs={"aten.index.Tensor"})
+
+
+CREATIONS = {
+    "full": lambda x: x + torch.full((6,), 2.5),
+    "full of ints": lambda x: torch.full((3,), 7) + 1,
+    "full of bool": lambda x: torch.full((3,), True) & True,
+    "zeros like": lambda x: torch.zeros_like(x) + x,
+    "new ones": lambda x: x.new_ones(6) * x,
+    "full like": lambda x: torch.full_like(x, 3) * x,
+    "scalar tensor": lambda x: torch.scalar_tensor(2.0) * x,
+    "arange": lambda x: torch.arange(6) * x,
+    "arange with step": lambda x: torch.arange(12, 0, -2) * x,
+    "float arange": lambda x: torch.arange(0.1, 3.1, 0.5) * x,
+    "float arange of ints": lambda x: torch.arange(6, dtype=torch.float32) * x,
+    "eye": lambda x: torch.eye(5, 6) * x,
+    "linspace": lambda x: torch.linspace(0, 1, 6) * x,
+}
+
+
+@pytest.mark.parametrize("name", CREATIONS)
+def test_creation(name: str) -> None:
+    externs = {"aten.linspace.default"} if name == "linspace" else None
+    check_function(CREATIONS[name], A, externs=externs)
+
+
+BACKWARD = {
+    "gelu": F.gelu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "leaky relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "softplus": F.softplus,
+    "mish": F.mish,
+    "elu": F.elu,
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(-1),
+    "layer norm": lambda x: F.layer_norm(x, (6,)),
+    "rms norm": lambda x: F.rms_norm(x, (6,)),
+    "group norm": lambda x: F.group_norm(x, 5),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "var": lambda x: x.var(1),
+    "norm": lambda x: x.norm(dim=1),
+    "amax": lambda x: x.amax(1),
+    "select": lambda x: x[:, 1] * 2,
+    "slice": lambda x: x[:, 1:3] * 2,
+    "cat": lambda x: torch.cat([x, x * 2], 1),
+    "pad": lambda x: F.pad(x, (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_backward(name: str, dtype: torch.dtype) -> None:
+    """The gradient, of f32 and bf16, without ATen calls where the forward has none."""
+    function = BACKWARD[name]
+
+    def gradient(run: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        y = run(x)
+        weights = torch.arange(y.numel(), dtype=y.dtype).reshape(y.shape) / y.numel()
+        return torch.autograd.grad(y, x, weights)[0]
+
+    x = A.to(dtype)
+    graphs: list[Imported] = []
+    result = gradient(through_aot(function, graphs), x)
+    check_all(result, gradient(function, x), gradient(function, x.double()))
+    assert len(graphs) == 2
+    assert graphs[1].externs == set()
+
+
+# -- sizes
+
+
+def test_dynamic_shapes() -> None:
+    """One graph for many sizes; no size is baked in, no guard is added."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            (x + y).softmax(-1),
+            x[:, 1:] * 2,
+            x[:, -2:],
+            x.reshape(-1) + 1,
+            torch.cat([x, y], 0),
+            x.mean(1),
+            x.var(0),
+            torch.arange(x.shape[1]) * 2,
+            x.sum() / x.shape[0],
+            x.new_zeros(x.shape[0] + 3) + 1,
+            x.view(x.shape[0], 1, x.shape[1]).expand(-1, 2, -1) + 0,
+            torch.slice_scatter(x, y[1:], 0, 1),
+        ]
+
+    x, y = torch.randn(6, 8), torch.randn(6, 8)
+    imported = trace(function, x, y, dynamic=True)
+    assert imported.externs == set()
+    assert set(imported.builder.symbols) == {"s0", "s1"}
+    for shape in [(6, 8), (5, 8), (11, 3)]:
+        x, y = torch.randn(shape), torch.randn(shape)
+        eager, exact = function(x, y), function(x.double(), y.double())
+        check_all(imported(x, y), eager, [_like(r, e) for r, e in zip(exact, eager, strict=True)])
+
+
+def test_float_of_a_size() -> None:
+    imported = trace(lambda x: x / x.shape[0] ** 0.5, torch.randn(6, 8), dynamic=True)
+    x = torch.randn(9, 8)
+    check_all(imported(x), [x / 3.0])
+
+
+def test_unbacked_size() -> None:
+    """nonzero defines a size; its users see it."""
+    imported = trace(lambda x: x.nonzero() + 1, (torch.randn(7) > 0), dynamic=True)
+    x = torch.tensor([True, False, True, False, False, False, True])
+    check_all(imported(x), [x.nonzero() + 1])
+    assert imported.externs == {"aten.nonzero.default"}
+    assert "u0" in imported.builder.symbols
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda a, b: a * 2 + b, "20 + 7"),
+        (lambda a, b: a // 3, "10 // 3"),
+        (lambda a, b: (a + b) % 4, "17 % 4"),
+        (lambda a, b: torch.sym_max(a, b), "10"),
+        (lambda a, b: torch.sym_min(a, b), "7"),
+        (lambda a, b: a * a * b, "700"),
+        (lambda a, b: -(-a // 4), "3"),
+        (lambda a, b: a >= b, "1"),
+        (lambda a, b: a < b, "0"),
+        (lambda a, b: torch.sym_not(a == b), "1"),
+    ],
+)
+def test_size_text(build: Any, expected: str) -> None:
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    shape_env = ShapeEnv()
+    symbols = []
+    for value, name in ((10, "a"), (7, "b")):
+        source = ConstantSource(name)
+        symbol = shape_env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        symbols.append(shape_env.create_symintnode(symbol, hint=value, source=source))
+    names: dict[str, Any] = {}
+    printer = SizePrinter(lambda name, facts: names.update({name: facts.hint}))
+    text = printer.size(build(*symbols))
+    functions = {"floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max}
+    assert eval(str(text), functions, names) == eval(expected)
+    assert shape_env.guards == []
+
+
+# -- externs, outputs, refusals
+
+
+def _externs(function: Any, *args: Any) -> dict[str, dict[str, Any]]:
+    return dict(trace(function, *args).builder.externs)
+
+
+def test_extern_facts() -> None:
+    x = torch.randn(4, 4)
+    assert _externs(lambda x: x @ x, x)["aten.mm.default"] == {
+        "random": False,
+        "effects": False,
+        "mutates": [],
+        "aliases": False,
+    }
+    assert _externs(lambda x: torch.rand(3), x)["aten.rand.default"]["random"]
+    assert _externs(lambda x: x.as_strided((2,), (1,)), x)["aten.as_strided.default"]["aliases"]
+
+
+def test_mutation_is_an_extern_that_writes() -> None:
+    graphs, _ = run_through_aot(lambda x: x.add_(1).mul(2), torch.randn(5))
+    builder = graphs[0].builder
+    assert builder.externs == [
+        ("aten.copy_.default", {"random": False, "effects": False, "mutates": [0], "aliases": True})
+    ]
+    x = torch.zeros(5)
+    (result,) = graphs[0](x)
+    assert torch.equal(x, torch.ones(5))
+    assert torch.equal(result, torch.full((5,), 2.0))
+
+
+def test_custom_op_has_every_effect() -> None:
+    library = torch.library.Library("mlcc_test_import", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    library.impl("twice", lambda x: torch.empty_like(x), "Meta")
+    facts = _externs(lambda x: torch.ops.mlcc_test_import.twice(x), torch.randn(3))
+    assert facts["mlcc_test_import.twice.default"]["effects"]
+    assert facts["mlcc_test_import.twice.default"]["aliases"]
+
+
+def test_outputs() -> None:
+    """Each distinct node is one output of the graph; None and ints stand beside them."""
+
+    def function(x: torch.Tensor) -> list[Any]:
+        y = x + 1
+        return [y, None, y, x]
+
+    imported = trace(function, torch.randn(3))
+    assert [o.kind for o in imported.graph.outputs] == ["value", "constant", "value", "value"]
+    assert len(imported.builder.outputs) == 2
+    x = torch.randn(3)
+    result = imported(x)
+    assert result[0] is result[2]
+    assert result[3] is x
+
+
+def test_strides_of_outputs() -> None:
+    x = torch.randn(4, 5)
+    for function in (
+        lambda x: x.t() + 1,
+        lambda x: x.t().clone(),
+        lambda x: x.t().contiguous(),
+        lambda x: x.t(),
+    ):
+        (result,) = trace(function, x)(x)
+        assert result.stride() == function(x).stride()
+
+
+def test_constants_are_inputs() -> None:
+    constant = torch.tensor([1.0, 2.0, 4.0])
+    imported = trace(lambda x: x * constant, torch.randn(3))
+    assert len(imported.graph.constants) == 1
+    x = torch.randn(3)
+    check_all(imported(x), [x * constant])
+
+
+def test_sources() -> None:
+    graphs, _ = run_through_aot(lambda x: torch.exp(x) + 1, torch.randn(5))
+    assert all(source.startswith("test_fx_import.py:") for source in graphs[0].builder.sources)
+    assert graphs[0].builder.sources
+
+
+def test_node_counts() -> None:
+    graph = trace(lambda x: (x @ x).view(-1).exp(), torch.randn(4, 4)).graph
+    assert graph.nodes == {"aten.mm.default": 1, "aten.exp.default": 1}
+    assert graph.externs == {"aten.mm.default": 1}
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: torch.complex(x, x).abs(), "dtype torch.complex64"),
+        (lambda x: x.to_sparse(), "layout"),
+        (lambda x: x.to("meta"), "device meta"),
+    ],
+)
+def test_graphs_that_run_eagerly(function: Any, reason: str) -> None:
+    with pytest.raises(fx_import.GraphUnsupported, match=reason):
+        trace(function, torch.randn(4, 4))
+
+
+def test_externs_are_logged_once(mlcc_log: Any) -> None:
+    fx_import.forget_logged()
+    with mlcc_log("fallback") as lines:
+        trace(lambda x: (x @ x) @ x, torch.randn(4, 4))
+        trace(lambda x: x @ x, torch.randn(4, 4))
+    assert lines == ["aten.mm.default: ATen call (contraction)"]
