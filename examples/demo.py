@@ -1,0 +1,262 @@
+"""Real models through mlcc beside eager PyTorch, on the CPU with two threads: one table.
+
+usage: demo.py [--only NAME[,NAME...]] [--quick] [--json FILE] [--backend NAME]
+
+Each workload runs in two fresh processes that share private, at first empty caches: one cold, one warm. The cold one
+also checks all outputs against float64, at two further sizes too, and compares the time per call with eager's in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKER = ROOT / "benchmarks" / "model_run.py"
+NAMES = ("pointwise", "bert", "gpt2", "llama", "resnet", "training")
+
+# What the project promises; a figure beyond is marked in the table.
+LEAST_RATIO = 0.97
+LEAST_NODE_SHARE = 0.95  # outside matmul, convolution and attention calls
+MOST_OWN_SECONDS = {"pointwise": 0.06}
+MOST_OWN_SECONDS_OTHERS = 2.0
+MOST_WARM_PART = 0.25
+
+Json = dict[str, Any]
+
+
+def main() -> int:
+    """Run what was asked for; 1 if a result is wrong or a third size compiled a kernel."""
+    arguments = _parse_arguments()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    results = []
+    start = time.monotonic()
+    for name in arguments.only:
+        with console.status(f"{name} ...") as status:
+            result = _run_workload(name, arguments, lambda text: status.update(text))
+        results.append(result)
+        console.print(_one_line(result), highlight=False)
+    console.print(_table(results, arguments.backend))
+    _print_problems(console, results)
+    console.print(f"{time.monotonic() - start:.0f} s in all", highlight=False)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"backend": arguments.backend, "results": results}))
+    return 0 if all(_is_sound(result) for result in results) else 1
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", type=_names, default=list(NAMES), help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="one size, short comparisons")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
+    parser.add_argument("--backend", default="mlcc", help="aot_eager runs a stand-in for mlcc")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in NAMES:
+            raise argparse.ArgumentTypeError(f"unknown workload {name}; known: {', '.join(NAMES)}")
+    return names
+
+
+# -- the processes
+
+
+def _run_workload(name: str, arguments: argparse.Namespace, show: Callable[[str], None]) -> Json:
+    """The cold process's result, with the warm one's under "warm"; {"error": ...} if one failed."""
+    seconds, sizes = ("0.5", "1") if arguments.quick else ("4", "3")
+    command = [str(WORKER), name, "--backend", arguments.backend]
+    with tempfile.TemporaryDirectory(prefix="mlcc-demo-") as folder:
+        environment = _environment(Path(folder))
+        options = ["--seconds", seconds, "--sizes", sizes]
+        cold = _run_process([*command, *options], environment, f"{name}, cold", show)
+        if "error" in cold:
+            return {"name": name, **cold}
+        warm = _run_process([*command, "--phase", "warm"], environment, f"{name}, warm", show)
+    return {**cold, "warm": warm}
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """This process's, with caches in `folder`."""
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "MLCC_CACHE_DIR": str(folder / "mlcc"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        "XDG_CACHE_HOME": str(folder / "xdg"),
+    }
+
+
+def _run_process(
+    command: list[str], environment: dict[str, str], label: str, show: Callable[[str], None]
+) -> Json:
+    """The process's result, or {"error": its last words}."""
+    show(f"{label}: starting")
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            env=environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        result = _read_lines(process, label, show)
+        if process.wait() == 0 and result is not None:
+            return result
+        errors.seek(0)
+        return {"error": _last_words(errors.read()) or f"exit status {process.returncode}"}
+
+
+def _read_lines(
+    process: subprocess.Popen[str], label: str, show: Callable[[str], None]
+) -> Json | None:
+    result: Json | None = None
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not line.startswith("{"):
+            continue  # what a library prints
+        record = json.loads(line)
+        if "progress" in record:
+            show(f"{label}: {record['progress']}")
+        result = record.get("result", result)
+    return result
+
+
+def _last_words(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-12:])
+
+
+# -- judging
+
+
+def _is_sound(result: Json) -> bool:
+    """Whether everything is right and the third size found its kernels compiled."""
+    if "error" in result or "error" in result["warm"]:
+        return False
+    return (
+        all(check["right"] for check in result["checks"])
+        and _third_size(result, "new_kernels") == 0
+    )
+
+
+def _third_size(result: Json, key: str) -> int:
+    """How many new_graphs or new_kernels the sizes after the second one needed."""
+    return sum(check[key] for check in result["checks"][2:])
+
+
+def _own_limit(name: str) -> float:
+    return MOST_OWN_SECONDS.get(name, MOST_OWN_SECONDS_OTHERS)
+
+
+# -- showing
+
+
+def _one_line(result: Json) -> str:
+    if "error" in result:
+        return f"{result['name']}: [red]failed[/red]"
+    ratio = result["comparison"]["ratio"]["compiled"]["median"]
+    words = "right" if all(check["right"] for check in result["checks"]) else "[red]wrong[/red]"
+    return f"{result['title']}: {words}, {ratio:.2f} of eager's speed"
+
+
+def _table(results: list[Json], backend: str) -> Table:
+    title = f"{backend} beside eager PyTorch: float32, 2 threads, median of interleaved calls"
+    table = Table(title=title, caption="own: mlcc's own part; marked: beyond what is promised")
+    for heading in (
+        "workload",
+        "sizes checked",
+        "first call (own)",
+        "warm cache (own)",
+        "eager",
+        "compiled",
+        "speed",
+        "kernels",
+        "ATen calls",
+        "node share",
+        "arena",
+    ):
+        justify: Literal["left", "right"] = "left" if heading == "workload" else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading == "workload")
+    for result in results:
+        table.add_row(*_row(result))
+    return table
+
+
+def _row(result: Json) -> list[str]:
+    if "error" in result:
+        return [result["name"], "[red]failed[/red]"]
+    comparison = result["comparison"]
+    ratio = comparison["ratio"]["compiled"]
+    share = result["other_node_share"]
+    return [
+        result["title"],
+        _checks_cell(result),
+        _first_call_cell(result, _own_limit(result["name"])),
+        _first_call_cell(result["warm"], MOST_WARM_PART * _own_limit(result["name"])),
+        _milliseconds(comparison["seconds"]["eager"]["median"]),
+        _milliseconds(comparison["seconds"]["compiled"]["median"]),
+        _marked(f"{ratio['median']:.2f}", ratio["median"] < LEAST_RATIO),
+        str(result["kernels"]),
+        str(result["aten_calls"]),
+        _marked(f"{result['node_share']:.0%} ({share:.1%})", share < LEAST_NODE_SHARE),
+        _bytes(result["arena_bytes"]),
+    ]
+
+
+def _checks_cell(result: Json) -> str:
+    """The sizes, each wrong one marked."""
+    cells = [_marked(str(check["size"]), not check["right"]) for check in result["checks"]]
+    return f"{result['size_name']} {', '.join(cells)}"
+
+
+def _first_call_cell(result: Json, limit: float) -> str:
+    if "error" in result:
+        return "[red]failed[/red]"
+    own = _marked(f"{result['own_seconds']:.3f}", result["own_seconds"] > limit)
+    return f"{result['first_call_seconds']:.2f} s ({own})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds < 1e-2 else f"{seconds * 1e3:.1f} ms"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
+
+
+def _marked(text: str, mark: bool) -> str:
+    return f"[red]{text}[/red]" if mark else text
+
+
+def _print_problems(console: Console, results: list[Json]) -> None:
+    for result in results:
+        for part in (result, result.get("warm", {})):
+            if "error" in part:
+                console.print(f"{result['name']}: {part['error']}", style="red", markup=False)
+        for check in result.get("checks", []):
+            if not check["right"]:
+                where = f"{result['name']}, {result['size_name']}={check['size']}"
+                console.print(f"{where}: {check['reason']}", style="red", markup=False)
+        if "checks" in result and _third_size(result, "new_graphs"):
+            kernels = _third_size(result, "new_kernels")
+            text = f"{result['name']}: torch traced the model again at the third size; {kernels} kernels compiled"
+            console.print(text, style="red" if kernels else "", markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

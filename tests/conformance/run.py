@@ -1,0 +1,221 @@
+"""torch's own operator samples (op_db) through mlcc, on the CPU in float32 and bfloat16.
+
+usage: run.py [--ops NAME[,NAME...]] [--dtype NAME] [--backend NAME] [--sample N] [--every N] [--fresh]
+
+Every third op of a seeded order, all its samples forward and the first three backward, against eager. Two worker
+processes share the work; a crash or a sample that takes too long is a failure of that op and dtype. Results are
+appended to build/conformance-<backend>.jsonl, so a run that was stopped goes on where it was; rebuilt code starts
+afresh.
+
+known_failures.txt lists what is known to fail, a line "op dtype" each. The exit status is 1 if something else fails,
+or if something listed there passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.conformance.pool import Pool, Record, Task  # noqa: E402
+
+KNOWN_FAILURES = Path(__file__).parent / "known_failures.txt"
+DTYPES = ("float32", "bfloat16")
+EVERY = 3
+SEED = 3
+
+
+def main() -> int:
+    """Run what was asked for and print the table; the exit status."""
+    arguments = _parse_arguments()
+    tasks = list_tasks(arguments.ops, arguments.dtype, arguments.every, arguments.sample)
+    store = Store(_store_path(arguments), arguments.fresh)
+    left = [task for task in tasks if task not in store.records]
+    print(f"{len(tasks)} ops and dtypes, {len(left)} to run", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mlcc-conformance-") as folder:
+        pool = Pool(arguments.backend, arguments.jobs, arguments.timeout, environment(folder))
+        for done, (task, record) in enumerate(pool.run(left), start=1):
+            store.append(task, record)
+            _show_progress(task, record, done, len(left))
+    records = [store.records[task] for task in tasks]
+    print_report(records)
+    surprises = find_surprises(records, read_known_failures(), arguments.sample is None)
+    for line in surprises:
+        print(line)
+    return 1 if surprises else 0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--ops", type=lambda text: text.split(","), help="only these")
+    parser.add_argument("--dtype", choices=DTYPES, help="only this one")
+    parser.add_argument("--backend", default="mlcc")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N samples per op and dtype")
+    parser.add_argument("--every", type=int, default=EVERY, help="1 takes all ops")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one sample")
+    return parser.parse_args()
+
+
+def environment(folder: str) -> dict[str, str]:
+    """This process's; private caches in `folder`, one thread, and internal errors raise."""
+    kept = {key: text for key, text in os.environ.items() if key not in ("TORCH_LOGS", "MLCC_LOGS")}
+    return {
+        **kept,
+        "MLCC_STRICT": "1",
+        "MLCC_CACHE_DIR": f"{folder}/mlcc",
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+# -- what to run
+
+
+def list_tasks(
+    ops: list[str] | None, dtype: str | None, every: int, samples: int | None
+) -> list[Task]:
+    """One per op and dtype that torch supports on the CPU; `ops` are taken whether or not the order picks them."""
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    from tests.conformance.samples import full_name
+
+    infos = {full_name(info): info for info in op_db}
+    names = ops or _every_nth(sorted(infos), every)
+    unknown = [name for name in names if name not in infos]
+    if unknown:
+        sys.exit(f"unknown ops: {', '.join(unknown)}")
+    return [
+        Task(name, one, samples)
+        for name in names
+        for one in ([dtype] if dtype else DTYPES)
+        if getattr(torch, one) in infos[name].supported_dtypes("cpu")
+    ]
+
+
+def _every_nth(names: list[str], every: int) -> list[str]:
+    """In an order by a seed, so that families of names are spread evenly."""
+    random.Random(SEED).shuffle(names)
+    return names[::every]
+
+
+# -- results on disk
+
+
+def _store_path(arguments: argparse.Namespace) -> Path:
+    name = arguments.backend + (f"-sample{arguments.sample}" if arguments.sample else "")
+    return ROOT / "build" / f"conformance-{name}.jsonl"
+
+
+def _code_version() -> str:
+    """Changes with the compiled core and with every Python file of mlcc and of these tests."""
+    digest = hashlib.sha256()
+    paths = [
+        *(ROOT / "mlcc").glob("*.py"),
+        *(ROOT / "mlcc").glob("*.so"),
+        *Path(__file__).parent.glob("*.py"),
+    ]
+    for path in sorted(paths):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Store:
+    """A JSON-lines file: first the version of the code, then one line per op and dtype."""
+
+    def __init__(self, path: Path, fresh: bool) -> None:
+        self.records: dict[Task, Record] = {}
+        self._path = path
+        self._version = _code_version()
+        if fresh or not self._read():
+            self.records.clear()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"version": self._version}) + "\n")
+
+    def append(self, task: Task, record: Record) -> None:
+        """Add one result."""
+        self.records[task] = record
+        with self._path.open("a") as file:
+            file.write(json.dumps({"task": list(task), "record": record}) + "\n")
+
+    def _read(self) -> bool:
+        """False if there is nothing of this version."""
+        if not self._path.exists():
+            return False
+        lines = self._path.read_text().splitlines()
+        if not lines or json.loads(lines[0]).get("version") != self._version:
+            return False
+        for line in lines[1:]:
+            entry = json.loads(line)
+            self.records[Task(*entry["task"])] = entry["record"]
+        return True
+
+
+# -- reports
+
+
+def _show_progress(task: Task, record: Record, done: int, total: int) -> None:
+    word = "ok" if record_ok(record) else "FAILED"
+    print(f"[{done}/{total}] {task.op} {task.dtype}: {record['tried']} {word}", flush=True)
+
+
+def record_ok(record: Record) -> bool:
+    """Whether nothing of an op and dtype failed."""
+    return record["passed"] == record["tried"] and not record["reasons"]
+
+
+def print_report(records: list[Record]) -> None:
+    """Failures by op with the first reason, then totals."""
+    failed = [record for record in records if not record_ok(record)]
+    if failed:
+        print("\nop  dtype  passed/tried  first reason")
+    for record in sorted(failed, key=lambda r: (r["op"], r["dtype"])):
+        first = record["reasons"][0] if record["reasons"] else ""
+        print(f"{record['op']}  {record['dtype']}  {record['passed']}/{record['tried']}  {first}")
+    tried, passed = (sum(record[key] for record in records) for key in ("tried", "passed"))
+    print(
+        f"\nops and dtypes: {_percent(len(records) - len(failed), len(records))}"
+        f"\nsamples:        {_percent(passed, tried)}"
+        f"\ntraced only by Dynamo: {sum(r['by_dynamo'] for r in records)} samples"
+        f"\ncrashes and time-outs: {sum(r.get('lost', False) for r in records)}"
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part} of {whole} right ({100 * part / whole:.2f} %)" if whole else "none"
+
+
+def read_known_failures() -> set[tuple[str, str]]:
+    """The pairs of known_failures.txt."""
+    lines = KNOWN_FAILURES.read_text().splitlines() if KNOWN_FAILURES.exists() else []
+    entries = (line.split("#")[0].split() for line in lines)
+    return {(entry[0], entry[1]) for entry in entries if entry}
+
+
+def find_surprises(
+    records: Iterable[Record], known: set[tuple[str, str]], all_samples: bool = True
+) -> list[str]:
+    """What fails and is not listed, and (where all samples were run) what is listed and passes."""
+    lines = []
+    for record in records:
+        pair = (record["op"], record["dtype"])
+        if record_ok(record) and pair in known and all_samples:
+            lines.append(f"{' '.join(pair)}: passes; take it out of known_failures.txt")
+        elif not record_ok(record) and pair not in known:
+            lines.append(f"{' '.join(pair)}: fails and is not in known_failures.txt")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+"""One op, one dtype: run torch's own samples eagerly and compiled, and say what differs."""
+
+from __future__ import annotations
+
+import random
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tests.python.accuracy import judge
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BACKWARD_SAMPLES = 3
+# Some of torch's OpInfos set this seed themselves, which compiled code does not see.
+SEED = 42
+
+# Their values are whatever the memory held.
+UNINITIALIZED = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+}
+
+Function = Callable[..., Any]
+Backend = Callable[[torch.fx.GraphModule, list[Any]], Function]
+
+
+@dataclass
+class Outcome:
+    """What became of an op with one dtype. A sample counts twice if its backward is run too."""
+
+    op: str
+    dtype: str
+    tried: int = 0  # samples that eager passes, and those that it refuses
+    passed: int = 0
+    by_dynamo: int = 0  # samples that AOTAutograd cannot trace alone
+    seconds: float = 0.0
+    reasons: list[str] = field(default_factory=list)  # of failures, at most a few
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return self.passed == self.tried and not self.reasons
+
+    def add(self, name: str, reason: str | None) -> None:
+        """Count one result; `reason` is None where it is right."""
+        self.tried += 1
+        if reason is None:
+            self.passed += 1
+        elif len(self.reasons) < 5:
+            self.reasons.append(f"{name}: {reason}")
+
+
+class OpCheck:
+    """Runs the samples of one OpInfo with one dtype."""
+
+    def __init__(self, info: Any, dtype: torch.dtype, backend: Backend) -> None:
+        self._info = info
+        self._dtype = dtype
+        self._backend = backend
+        self._limits = _tolerances(info, dtype)
+        self._outcome = Outcome(full_name(info), str(dtype).removeprefix("torch."))
+
+    def run(self, count: int | None, on_sample: Callable[[int], None]) -> Outcome:
+        """All samples, or `count` of them by a seed; `on_sample` hears of each before it is run."""
+        for index, sample in self._samples(count):
+            on_sample(index)
+            self._check(index, sample, with_grad=False)
+            if self._has_backward() and (count is not None or index < BACKWARD_SAMPLES):
+                self._check(index, sample, with_grad=True)
+        return self._outcome
+
+    def _has_backward(self) -> bool:
+        dtypes = self._info.supported_backward_dtypes("cpu")
+        return bool(self._info.supports_autograd) and self._dtype in dtypes
+
+    def _samples(self, count: int | None) -> Iterator[tuple[int, Any]]:
+        _seed()
+        inputs = self._info.sample_inputs("cpu", self._dtype, requires_grad=self._has_backward())
+        samples = list(enumerate(inputs))
+        if count is not None and len(samples) > count:
+            chooser = random.Random(f"{SEED} {self._outcome.op} {self._outcome.dtype}")
+            samples = sorted(chooser.sample(samples, count), key=lambda pair: pair[0])
+        yield from samples
+
+    def _check(self, index: int, sample: Any, with_grad: bool) -> None:
+        call = Call(self._info, sample, with_grad)
+        if with_grad and not call.differentiable_inputs():
+            return
+        eager, error = _attempt(lambda: call.run(call.function))
+        if with_grad and (error is not None or not eager.gradients):
+            return  # no gradient in eager either
+        name = f"sample {index}{' backward' if with_grad else ''}"
+        if error is not None:
+            self._outcome.add(name, self._check_refusal(call, error))
+            return
+        self._outcome.add(name, self._check_result(call, eager))
+
+    def _check_refusal(self, call: Call, error: Exception) -> str | None:
+        """Eager raises `error`: so must the compiled op."""
+        _, found = _attempt(lambda: call.run(self._by_dynamo(call)))
+        if found is None:
+            return f"eager raises {type(error).__name__}, here nothing is raised"
+        expected = (type(error), torch._dynamo.exc.TorchRuntimeError)
+        return None if isinstance(found, expected) else f"eager raises {error!r}, here {found!r}"
+
+    def _check_result(self, call: Call, eager: Result) -> str | None:
+        try:
+            result = self._run_compiled(call)
+        except Exception as error:
+            return _describe(error)
+        if call.name in UNINITIALIZED:
+            return _first(_kind_difference(a, b) for a, b in result.paired(eager))
+        reason = self._compare(call, result, eager)
+        if reason is not None and not self._is_deterministic(call, eager):
+            return None
+        return reason
+
+    def _run_compiled(self, call: Call) -> Result:
+        """Through AOTAutograd, or by Dynamo where tracing with fake tensors alone is refused."""
+        _seed()
+        try:
+            function = self._by_aot(call)
+        except Exception as error:
+            if _is_ours(error):
+                raise
+            self._outcome.by_dynamo += 1
+            function = self._by_dynamo(call)
+        return call.run(function)
+
+    def _by_aot(self, call: Call) -> Function:
+        tensors = call.copy_tensors()
+        with torch.set_grad_enabled(call.with_grad):
+            return self._backend(_as_graph(call.function, len(tensors)), tensors)
+
+    def _by_dynamo(self, call: Call) -> Function:
+        torch._dynamo.reset()
+        return torch.compile(call.function, backend=self._backend, dynamic=False)
+
+    def _is_deterministic(self, call: Call, eager: Result) -> bool:
+        again = call.run(call.function)
+        return self._compare(call, again, eager, in_float64=False) is None
+
+    def _compare(
+        self, call: Call, result: Result, eager: Result, in_float64: bool = True
+    ) -> str | None:
+        """The first difference that matters, or None."""
+        if len(result.leaves()) != len(eager.leaves()):
+            return f"{len(result.leaves())} outputs, expected {len(eager.leaves())}"
+        reference: Result | None = None
+        for place, (found, expected) in enumerate(result.paired(eager)):
+            reason = _kind_difference(found, expected)
+            if reason is None and not self._is_close(found, expected):
+                reference = reference or _reference(call, eager, in_float64)
+                exact = reference.leaves()[place]
+                verdict = judge(found, expected, exact)
+                reason = verdict.reason or None
+            if reason is not None:
+                return f"{eager.name_of(place)}: {reason}"
+        return None
+
+    def _is_close(self, found: Any, expected: Any) -> bool:
+        if not isinstance(expected, torch.Tensor):
+            return True  # the kinds were compared, values included
+        rtol, atol = self._limits
+        try:
+            torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, equal_nan=True)
+        except AssertionError:
+            return False
+        return True
+
+
+@dataclass
+class Result:
+    """Leaves of what an op returned, the gradients, and the inputs that it changed."""
+
+    outputs: list[Any]
+    gradients: list[Any]
+    changed: list[torch.Tensor]
+
+    def leaves(self) -> list[Any]:
+        """All of them in order."""
+        return [*self.outputs, *map(_row_major, self.gradients), *self.changed]
+
+    def paired(self, other: Result) -> list[tuple[Any, Any]]:
+        """Leaves of both."""
+        return list(zip(self.leaves(), other.leaves(), strict=True))
+
+    def name_of(self, place: int) -> str:
+        """In words, for a message."""
+        for word, items in (("output", self.outputs), ("gradient", self.gradients)):
+            if place < len(items):
+                return f"{word} {place}"
+            place -= len(items)
+        return f"changed input {place}"
+
+
+class Call:
+    """A sample as a function of its tensors, and fresh copies of those."""
+
+    def __init__(self, info: Any, sample: Any, with_grad: bool) -> None:
+        self.name = info.name
+        self.with_grad = with_grad
+        self._op = info.op
+        leaves, self._spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+        self._tensors: list[torch.Tensor] = []
+        self._leaves = [self._slot(leaf) for leaf in leaves]
+
+    def _slot(self, leaf: Any) -> Any:
+        """A tensor's place in the list (one that comes twice has one place), or the plain value."""
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        for place, tensor in enumerate(self._tensors):
+            if tensor is leaf:
+                return _Slot(place)
+        self._tensors.append(leaf)
+        return _Slot(len(self._tensors) - 1)
+
+    def function(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        """The op; returns the leaves of its result."""
+        leaves = [tensors[leaf.place] if isinstance(leaf, _Slot) else leaf for leaf in self._leaves]
+        value, args, kwargs = tree_unflatten(leaves, self._spec)
+        return tuple(tree_flatten(self._op(value, *args, **kwargs))[0])
+
+    def in_float64(self) -> Call:
+        """The same with float64 for every other floating-point type."""
+        wide = object.__new__(Call)
+        wide.__dict__.update(self.__dict__)
+        wide._leaves = [torch.float64 if leaf in _FLOATS else leaf for leaf in self._leaves]
+        wide._tensors = [_widened(tensor) for tensor in self._tensors]
+        return wide
+
+    def copy_tensors(self) -> list[torch.Tensor]:
+        """Fresh tensors with the same elements, strides and shared storages."""
+        storages: dict[int, torch.UntypedStorage] = {}
+        return [_copy(tensor, storages, self.with_grad) for tensor in self._tensors]
+
+    def differentiable_inputs(self) -> bool:
+        """Whether some input requires a gradient."""
+        return any(tensor.requires_grad for tensor in self._tensors)
+
+    def run(self, function: Function) -> Result:
+        """Forward, and backward where asked for, on fresh copies."""
+        tensors = self.copy_tensors()
+        _seed()
+        with warnings.catch_warnings(), torch.set_grad_enabled(self.with_grad):
+            warnings.simplefilter("ignore")
+            outputs = list(function(*tensors))
+            gradients = _gradients(outputs, tensors) if self.with_grad else []
+        changed = [
+            t.detach() for t, old in zip(tensors, self._tensors, strict=True) if _differ(t, old)
+        ]
+        return Result(outputs, gradients, changed)
+
+
+def _row_major(gradient: Any) -> Any:
+    """AOTAutograd lays out gradients like the forward's results, eager like what came from behind: both are right."""
+    return gradient.contiguous() if isinstance(gradient, torch.Tensor) else gradient
+
+
+@dataclass(frozen=True)
+class _Slot:
+    place: int
+
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def full_name(info: Any) -> str:
+    """Name and variant of an OpInfo."""
+    return info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
+
+
+def _seed() -> None:
+    import numpy
+
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    numpy.random.seed(SEED)
+
+
+def _attempt(function: Callable[[], Result]) -> tuple[Any, Exception | None]:
+    try:
+        return function(), None
+    except Exception as error:
+        return None, error
+
+
+def _copy(
+    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], with_grad: bool
+) -> torch.Tensor:
+    plain = tensor.detach()
+    if plain.layout != torch.strided or plain.is_conj() or plain.is_neg():
+        copy = plain.clone()
+    else:
+        storage = plain.untyped_storage()
+        copied = storages.setdefault(storage._cdata, storage.clone())
+        copy = torch.empty(0, dtype=plain.dtype)
+        copy.set_(copied, plain.storage_offset(), plain.size(), plain.stride())
+    return copy.requires_grad_(with_grad and tensor.requires_grad)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype not in _FLOATS:
+        return tensor
+    return tensor.detach().double().requires_grad_(tensor.requires_grad)
+
+
+def _gradients(outputs: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Of all inputs that want one, for a fixed random gradient of all outputs that have one."""
+    roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    leaves = [tensor for tensor in tensors if tensor.requires_grad]
+    if not roots or not leaves:
+        return []
+    generator = torch.Generator().manual_seed(SEED)
+    weights = [
+        torch.randn(root.shape, generator=generator, dtype=torch.float64).to(root.dtype)
+        for root in roots
+    ]
+    return list(torch.autograd.grad(roots, leaves, weights, allow_unused=True))
+
+
+def _differ(tensor: torch.Tensor, original: torch.Tensor) -> bool:
+    if tensor.layout != torch.strided or tensor.shape != original.shape:
+        return False
+    return not torch.equal(_bits(tensor), _bits(original))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+def _kind_difference(found: Any, expected: Any) -> str | None:
+    """In type, dtype, shape, strides; for what is no tensor also in value."""
+    if type(found) is not type(expected):
+        return f"is a {type(found).__name__}, expected a {type(expected).__name__}"
+    if not isinstance(expected, torch.Tensor):
+        same = found == expected or (found != found and expected != expected)
+        return None if same else f"is {found!r}, expected {expected!r}"
+    for name in ("layout", "dtype", "shape"):
+        mine, theirs = getattr(found, name), getattr(expected, name)
+        if mine != theirs:
+            return f"{name} is {mine}, expected {theirs}"
+    if expected.layout == torch.strided and expected.numel() > 0:
+        mine, theirs = _strides(found), _strides(expected)
+        if mine != theirs:
+            return f"strides are {found.stride()}, expected {expected.stride()}"
+    return None
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    """Of the dimensions where they mean something."""
+    return [st for size, st in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def _reference(call: Call, eager: Result, in_float64: bool) -> Result:
+    """In float64 where eager can; else eager's own result, which leaves one epsilon."""
+    if in_float64:
+        wide = call.in_float64()
+        result, error = _attempt(lambda: wide.run(wide.function))
+        if error is None and _same_shapes(result, eager):
+            return result
+    return eager
+
+
+def _same_shapes(result: Result, eager: Result) -> bool:
+    if len(result.leaves()) != len(eager.leaves()):
+        return False
+    return all(
+        getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in result.paired(eager)
+    )
+
+
+def _tolerances(info: Any, dtype: torch.dtype) -> tuple[float, float]:
+    """(rtol, atol): the largest of torch's defaults and of the op's own for its tests."""
+    from torch.testing._internal.common_device_type import toleranceOverride
+
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype)
+    for decorator in info.decorators:
+        if getattr(decorator, "device_type", None) not in (None, "cpu"):
+            continue
+        for inner in getattr(decorator, "decorators", [decorator]):
+            if isinstance(inner, toleranceOverride) and dtype in inner.d:
+                limits = inner.d[dtype]
+                rtol, atol = max(rtol, limits.rtol), max(atol, limits.atol)
+    return rtol, atol
+
+
+def _as_graph(function: Function, inputs: int) -> torch.fx.GraphModule:
+    """A graph that calls `function` once, as Dynamo would hand it to a backend."""
+    graph = torch.fx.Graph()
+    places = tuple(graph.placeholder(f"x{index}") for index in range(inputs))
+    graph.output(graph.call_function(function, places))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an exception was raised in mlcc's code, not by torch while it traced."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(str(ROOT / "mlcc"))
+
+
+def _describe(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:600]}"
+
+
+def _first(reasons: Iterator[str | None]) -> str | None:
+    return next((reason for reason in reasons if reason is not None), None)
