@@ -1,0 +1,316 @@
+// The loop IR: loop nests over buffers with scalar expressions. Immutable.
+//
+// SEMANTICS
+// Kernel      A list of phases with a barrier between them. A phase whose body is one `parallel` loop is a range that
+//             the runtime splits over threads in any way and order; any other phase runs once, on one thread.
+// Sizes       i64 symbols, arguments of the kernel. Sizes and index arithmetic never overflow (the caller's duty).
+// Buffers     Two parameters never overlap in memory, except `in` with `in`. A multi-index addresses element
+//             sum(index[d] * stride[d]); without strides a buffer is row-major dense. An access outside the shape is an
+//             error (the interpreter reports it; compiled code does not check): mask or check what may lie outside.
+// Evaluation  Expressions have no effects; a load reads the memory as it is when its statement begins. Statements of a
+//             block run in order. `select` evaluates both sides; a masked load or store touches nothing where its mask
+//             is false, a masked-off load gives its `otherwise` value (0 where none is given).
+// Loops       serial, unrolled: in order. vector: iterations are independent of each other, or meet only in the carried
+//             values of a `reduce`; any order, any grouping. parallel (only outermost in a phase): iterations are
+//             independent. block, thread: as parallel, for GPUs.
+// Reduce      A loop with carried values: init, a step (`yield` gives the next values), and for vector/parallel loops a
+//             `combine` of two partial tuples. With a combine the loop may be split into any number of partial
+//             reductions, each starting at init (the identity), combined in any order. Without one it runs in order.
+// Floats      IEEE, round to nearest even, NaN and denormals kept; nothing is reassociated or contracted except by
+//             a combine. min and max propagate NaN. Casts: float to narrower float rounds to nearest even;
+//             float to integer truncates, out of range is unspecified but harmless; integer to integer wraps; to bool is != 0.
+// Integers    wrap in two's complement. bool holds 0 or 1.
+// Check       if the condition is false for any executed iteration the kernel stops and returns the code; memory written so far
+//             is unspecified.
+// Atomic      an update that is indivisible among the iterations of parallel loops; order unspecified.
+//
+// Expressions are interned in an Arena: structurally equal expressions are the same pointer (equal loads still
+// need equal memory states to be equal values). Every make() checks its operands: an ill-typed node cannot exist.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "types/dtype.h"
+#include "types/symbolic.h"
+
+namespace mlcc::loop {
+
+enum class ScalarOp : uint8_t {
+#define SCALAR_OP(enumerator, text, arity, op_class, meaning) enumerator,
+#include "loop/scalar_ops.def"
+#undef SCALAR_OP
+};
+
+// Which dtypes an op takes and gives; scalar_ops.def describes the classes.
+enum class OpClass : uint8_t { kArith, kInteger, kFloat, kCompare, kLogic, kTest, kSelect };
+
+std::string_view scalar_op_name(ScalarOp op);
+std::optional<ScalarOp> parse_scalar_op(std::string_view name);
+int scalar_op_arity(ScalarOp op);
+OpClass scalar_op_class(ScalarOp op);
+
+class Arena;
+struct Buffer;
+
+// ---- Expressions -----------------------------------------------------------------------------------------------
+
+enum class ExprKind : uint8_t { kConstant, kVariable, kLoad, kApply, kCast };
+
+struct ExprNode {
+  const ExprKind kind;
+  const DType dtype;
+};
+using Expr = const ExprNode*;
+
+// A literal; `bits` is the value's bit pattern, zero-extended (an i64 is itself, f32 its 32 bits).
+struct Constant : ExprNode {
+  static constexpr ExprKind kKind = ExprKind::kConstant;
+  const uint64_t bits;
+
+  static Expr make(Arena& arena, DType dtype, uint64_t bits);
+  static Expr make_int(Arena& arena, DType dtype, int64_t value);      // any integer dtype, bool or float
+  static Expr make_float(Arena& arena, DType dtype, double value);     // a float dtype, rounded
+  int64_t as_int() const;
+  double as_double() const;
+};
+
+// A loop variable, a let, a carried value or a size. Names are unique within a kernel.
+struct Variable : ExprNode {
+  static constexpr ExprKind kKind = ExprKind::kVariable;
+  const std::string name;
+
+  static const Variable* make(Arena& arena, DType dtype, std::string_view name);
+};
+
+struct Load : ExprNode {
+  static constexpr ExprKind kKind = ExprKind::kLoad;
+  const Buffer* const buffer;
+  const std::vector<Expr> indices;   // i64, one per dimension
+  const Expr mask;                   // bool or null
+  const Expr otherwise;              // of the buffer's dtype or null; only with a mask
+
+  static Expr make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr mask = nullptr,
+                   Expr otherwise = nullptr);
+};
+
+struct Apply : ExprNode {
+  static constexpr ExprKind kKind = ExprKind::kApply;
+  const ScalarOp op;
+  const std::vector<Expr> args;
+
+  static Expr make(Arena& arena, ScalarOp op, std::vector<Expr> args);
+};
+
+struct Cast : ExprNode {
+  static constexpr ExprKind kKind = ExprKind::kCast;
+  const Expr value;
+
+  static Expr make(Arena& arena, DType dtype, Expr value);  // returns `value` itself if it has that dtype
+};
+
+// Checked downcast by kind; null if it is another kind, or null already.
+template <typename T>
+const T* as(Expr e) {
+  return e != nullptr && e->kind == T::kKind ? static_cast<const T*>(e) : nullptr;
+}
+
+// ---- Buffers ---------------------------------------------------------------------------------------------------
+
+enum class Scope : uint8_t { kGlobal, kShared, kStack, kRegister };
+enum class Access : uint8_t { kIn, kOut, kInOut, kScratch };   // of global buffers; scratch is uninitialized, the runtime's
+
+struct Buffer {
+  std::string name;
+  DType dtype;
+  Scope scope;
+  Access access;                     // kInOut for local buffers
+  std::vector<Expr> shape;           // i64 expressions of sizes; constants for stack and register buffers
+  std::vector<Expr> strides;         // in elements; empty: row-major dense
+};
+
+// ---- Statements ------------------------------------------------------------------------------------------------
+
+enum class StmtKind : uint8_t { kLet, kStore, kAtomic, kFor, kReduce, kIf, kCheck, kAlloc, kContract };
+enum class LoopKind : uint8_t { kSerial, kParallel, kVector, kUnrolled, kBlock, kThread };
+
+struct StmtNode {
+  const StmtKind kind;
+};
+using Stmt = const StmtNode*;
+using Block = std::vector<Stmt>;
+
+struct Let : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kLet;
+  const Variable* const variable;
+  const Expr value;
+  static Stmt make(Arena& arena, const Variable* variable, Expr value);
+};
+
+enum class Hint : uint8_t { kNone, kStream };   // kStream: the data will not be read again soon (non-temporal store)
+
+struct Store : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kStore;
+  const Buffer* const buffer;
+  const std::vector<Expr> indices;
+  const Expr value;
+  const Expr mask;                   // bool or null
+  const Hint hint;
+  static Stmt make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value, Expr mask = nullptr,
+                   Hint hint = Hint::kNone);
+};
+
+// buffer[indices] = op(buffer[indices], value), indivisibly. op is add, min, max, and, or, xor.
+struct Atomic : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kAtomic;
+  const ScalarOp op;
+  const Buffer* const buffer;
+  const std::vector<Expr> indices;
+  const Expr value;
+  const Expr mask;
+  static Stmt make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices, Expr value,
+                   Expr mask = nullptr);
+};
+
+// How a loop runs: what a schedule decides. Printed with the loop, so that the text shows all of it.
+struct LoopMode {
+  LoopKind kind = LoopKind::kSerial;
+  int64_t width = 0;                 // vector: lanes (0: the backend's natural width)
+  int64_t unroll = 1;                // vector: vectors per iteration (accumulators of a reduce); serial: copies of the body
+  int64_t grain = 1;                 // parallel: least iterations a thread should get
+  friend bool operator==(const LoopMode&, const LoopMode&) = default;
+};
+
+struct For : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kFor;
+  const Variable* const variable;    // i64
+  const Expr begin, end;             // half open; empty if end <= begin
+  const LoopMode mode;
+  const Block body;
+  static Stmt make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode, Block body);
+};
+
+struct Carried {
+  const Variable* variable;          // visible in the body
+  Expr init;
+  const Variable* result;            // visible after the loop
+  friend bool operator==(const Carried&, const Carried&) = default;
+};
+
+// Merges two partial tuples: `left` and `right` are bound, `values` is the merged tuple.
+struct Combine {
+  std::vector<const Variable*> left, right;
+  Block body;                        // lets only
+  std::vector<Expr> values;
+  friend bool operator==(const Combine&, const Combine&) = default;
+};
+
+struct Reduce : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kReduce;
+  const Variable* const variable;
+  const Expr begin, end;
+  const LoopMode mode;               // not parallel
+  const std::vector<Carried> carried;
+  const Block body;
+  const std::vector<Expr> yields;    // next value of each carried variable
+  const std::optional<Combine> combine;
+  static Stmt make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode,
+                   std::vector<Carried> carried, Block body, std::vector<Expr> yields, std::optional<Combine> combine);
+};
+
+struct If : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kIf;
+  const Expr condition;
+  const Block then_body, else_body;
+  static Stmt make(Arena& arena, Expr condition, Block then_body, Block else_body = {});
+};
+
+// Returns `code` (> 0) from the kernel where the condition is false. What a code means stands in Kernel::errors.
+struct Check : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kCheck;
+  const Expr condition;
+  const int64_t code;
+  static Stmt make(Arena& arena, Expr condition, int64_t code);
+};
+
+// A local buffer, uninitialized, alive to the end of the enclosing block.
+struct Alloc : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kAlloc;
+  const Buffer* const buffer;
+  static Stmt make(Arena& arena, const Buffer* buffer);
+};
+
+// A place in a buffer where a tile begins, and along which of its dimensions the tile's two axes run.
+struct TileRef {
+  const Buffer* buffer;
+  std::vector<Expr> origin;          // i64, one per dimension
+  int row_dim, column_dim;
+  friend bool operator==(const TileRef&, const TileRef&) = default;
+};
+
+// The tile contraction: C[m, n] += sum over k < depth of A[m, k] * B[k, n], m < rows, n < columns, in the order of k
+// with fma in C's dtype (f32: A and B are f32, bf16 or f16, widened; i32: A and B are u8 or i8; f64).
+// `depth` is a run-time expression; rows and columns are constants. C is a stack or register buffer.
+struct Contract : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kContract;
+  const TileRef c, a, b;
+  const int64_t rows, columns;
+  const Expr depth;
+  static Stmt make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns, Expr depth);
+};
+
+template <typename T>
+const T* as(Stmt s) {
+  return s != nullptr && s->kind == T::kKind ? static_cast<const T*>(s) : nullptr;
+}
+
+// ---- Kernels ---------------------------------------------------------------------------------------------------
+
+// What the runtime raises when a check fails: eager's exception type and text ({0} in the text is not filled in).
+struct ErrorText {
+  int64_t code;
+  std::string exception;             // "IndexError", "RuntimeError", ...
+  std::string text;
+};
+
+struct Kernel {
+  std::string name;                  // an identifier
+  std::vector<const Variable*> sizes;      // i64, in argument order
+  std::vector<const Buffer*> buffers;      // global, in argument order
+  std::vector<Block> phases;
+  std::vector<ErrorText> errors;
+};
+
+// Owns and interns the nodes of any number of kernels. Handed in by reference; not thread safe; never global.
+class Arena {
+ public:
+  Arena();
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  const Buffer* make_buffer(Buffer buffer);
+  // A name that no variable of this arena has: base, base.1, base.2, ...
+  std::string fresh_name(std::string_view base);
+
+ private:
+  friend struct ArenaAccess;
+  struct Storage;
+  std::unique_ptr<Storage> storage_;
+};
+
+// Shorthands used throughout lowering and passes.
+Expr int_constant(Arena& arena, int64_t value);                    // i64
+Expr apply(Arena& arena, ScalarOp op, std::vector<Expr> args);     // folds integer constants and the identities of + and *
+Expr from_symbolic(Arena& arena, const SymExpr& e);                // symbols become i64 variables of the same name
+std::optional<SymExpr> to_symbolic(Expr e);                        // nothing if it holds loads or other ops
+
+}  // namespace mlcc::loop

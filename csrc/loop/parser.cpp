@@ -1,0 +1,727 @@
+#include <charconv>
+#include <map>
+#include <set>
+#include <span>
+
+#include "loop/scalar_value.h"
+#include "loop/syntax.h"
+#include "loop/text.h"
+#include "loop/type_rules.h"
+#include "support/error.h"
+#include "support/lexer.h"
+
+namespace mlcc::loop {
+namespace {
+
+using Expected = std::optional<DType>;
+
+// An expression as read: either typed, or made of literals alone, whose dtype its surroundings decide.
+struct Operand {
+  Token token;
+  Expr typed = nullptr;
+
+  // Untyped: a literal, or an op over untyped operands.
+  bool is_negative = false;
+  std::optional<ScalarOp> op = std::nullopt;
+  std::vector<Operand> args = {};
+};
+
+// The names that are visible, block by block, and all that were ever defined: a name has one meaning in a kernel.
+class Names {
+ public:
+  struct Entry {
+    const Variable* variable = nullptr;
+    const Buffer* buffer = nullptr;
+  };
+
+  void open() { blocks_.emplace_back(); }
+  void close() {
+    for (const std::string& name : blocks_.back()) visible_.erase(name);
+    blocks_.pop_back();
+  }
+  void define(const Token& token, const std::string& name, Entry entry) {
+    if (!defined_.insert(name).second) Lexer::fail_at(token, "%", name, " is defined twice");
+    visible_.emplace(name, entry);
+    blocks_.back().push_back(name);
+  }
+  const Entry* find(const std::string& name) const {
+    const auto found = visible_.find(name);
+    return found == visible_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::map<std::string, Entry> visible_;
+  std::set<std::string> defined_;
+  std::vector<std::vector<std::string>> blocks_;
+};
+
+void fail_on(const Token& token, const TypeError& error) {
+  if (error) Lexer::fail_at(token, *error);
+}
+
+// ---- Expressions -----------------------------------------------------------------------------------------
+
+class ExprParser {
+ public:
+  ExprParser(Arena& arena, Lexer& lexer, const Names& names, Expected fallback)
+      : arena_(arena), lexer_(lexer), names_(names), fallback_(fallback) {}
+
+  // Literals that nothing inside decides are `expected`.
+  Expr parse(Expected expected) {
+    Operand operand = parse_level(kLowestLevel);
+    return operand.typed != nullptr ? operand.typed
+                                    : give_type(operand, expected ? *expected : default_dtype(operand));
+  }
+
+  const Buffer* parse_buffer() {
+    const Token token = lexer_.peek();
+    const std::string name = lexer_.expect_value("a buffer (%name)");
+    const Names::Entry* entry = names_.find(name);
+    if (entry == nullptr) Lexer::fail_at(token, "%", name, " is not defined");
+    if (entry->buffer == nullptr) Lexer::fail_at(token, "%", name, " is not a buffer");
+    return entry->buffer;
+  }
+
+  // '[' exprs ']', all i64.
+  std::vector<Expr> parse_indices() {
+    std::vector<Expr> indices;
+    lexer_.expect("[");
+    while (!lexer_.is("]")) {
+      if (!indices.empty()) lexer_.expect(",");
+      indices.push_back(parse(DType::kI64));
+    }
+    lexer_.expect("]");
+    return indices;
+  }
+
+ private:
+  // Deeper nesting than this is a mistake (or an attack on the stack).
+  static constexpr int kMaxDepth = 256;
+
+  Operand parse_level(int level) {
+    if (level > kTightestLevel) return parse_unary();
+    Operand left = parse_level(level + 1);
+    while (const Infix* infix = infix_ahead(level)) {
+      const Token token = lexer_.next();
+      std::vector<Operand> args;
+      args.push_back(std::move(left));
+      args.push_back(parse_level(level + 1));
+      left = combine(token, infix->op, std::move(args));
+      if (level == kCompareLevel) break;
+    }
+    return left;
+  }
+
+  const Infix* infix_ahead(int level) const {
+    for (const Infix& infix : kInfix)
+      if (infix.level == level && lexer_.is(infix.text)) return &infix;
+    return nullptr;
+  }
+
+  Operand parse_unary() {
+    if (++depth_ > kMaxDepth) lexer_.fail("expression is nested too deeply");
+    Operand operand;
+    if (lexer_.is("-")) {
+      const Token token = lexer_.next();
+      operand = parse_unary();
+      const bool is_literal = operand.typed == nullptr && !operand.op && !operand.is_negative;
+      if (is_literal) {
+        operand.is_negative = true;
+      } else {
+        std::vector<Operand> args;
+        args.push_back(std::move(operand));
+        operand = combine(token, ScalarOp::kNeg, std::move(args));
+      }
+    } else {
+      operand = parse_primary();
+    }
+    --depth_;
+    return operand;
+  }
+
+  Operand parse_primary() {
+    const Token token = lexer_.peek();
+    if (lexer_.accept("(")) {
+      Operand operand = parse_level(kLowestLevel);
+      lexer_.expect(")");
+      return operand;
+    }
+    if (lexer_.is(TokenKind::kInteger) || lexer_.is(TokenKind::kFloat)) return {.token = lexer_.next()};
+    if (lexer_.is(TokenKind::kValue)) return parse_value();
+    if (lexer_.is(TokenKind::kIdentifier)) return parse_call();
+    lexer_.fail("expected an expression, found ", Lexer::describe(token));
+  }
+
+  Operand parse_value() {
+    const Token token = lexer_.peek();
+    const Names::Entry* entry = names_.find(token.text);
+    if (entry == nullptr) Lexer::fail_at(token, "%", token.text, " is not defined");
+    if (entry->buffer != nullptr) return {.token = token, .typed = parse_load()};
+    lexer_.next();
+    return {.token = token, .typed = entry->variable};
+  }
+
+  Expr parse_load() {
+    const Token token = lexer_.peek();
+    const Buffer* buffer = parse_buffer();
+    std::vector<Expr> indices = parse_indices();
+    fail_on(token, load_type_error(*buffer, indices, nullptr, nullptr));
+    return Load::make(arena_, buffer, std::move(indices));
+  }
+
+  Operand parse_call() {
+    const Token token = lexer_.next();
+    if (token.text == "true" || token.text == "false")
+      return {.token = token, .typed = Constant::make(arena_, DType::kBool, token.text == "true" ? 1 : 0)};
+    if (token.text == "load") return {.token = token, .typed = parse_masked_load()};
+    if (const auto dtype = parse_dtype(token.text)) return parse_cast(token, *dtype);
+    const auto op = parse_scalar_op(token.text);
+    if (!op) Lexer::fail_at(token, "unknown op '", token.text, "'");
+    std::vector<Operand> args;
+    lexer_.expect("(");
+    while (!lexer_.is(")")) {
+      if (!args.empty()) lexer_.expect(",");
+      args.push_back(parse_level(kLowestLevel));
+    }
+    lexer_.expect(")");
+    const auto arity = static_cast<size_t>(scalar_op_arity(*op));
+    if (args.size() != arity)
+      Lexer::fail_at(token, token.text, ": ", args.size(), " operands, expected ", arity);
+    return combine(token, *op, std::move(args));
+  }
+
+  Expr parse_masked_load() {
+    lexer_.expect("(");
+    const Token token = lexer_.peek();
+    const Buffer* buffer = parse_buffer();
+    std::vector<Expr> indices = parse_indices();
+    lexer_.expect(",");
+    const Expr mask = parse(DType::kBool);
+    const Expr otherwise = lexer_.accept(",") ? parse(buffer->dtype) : nullptr;
+    lexer_.expect(")");
+    fail_on(token, load_type_error(*buffer, indices, mask, otherwise));
+    return Load::make(arena_, buffer, std::move(indices), mask, otherwise);
+  }
+
+  // A cast, or a literal that names its dtype.
+  Operand parse_cast(const Token& token, DType dtype) {
+    lexer_.expect("(");
+    Operand operand = parse_level(kLowestLevel);
+    lexer_.expect(")");
+    if (operand.typed != nullptr)
+      return {.token = token, .typed = Cast::make(arena_, dtype, operand.typed)};
+    if (!operand.op) return {.token = token, .typed = give_type(operand, dtype)};
+    const Expr value = give_type(operand, default_dtype(operand));
+    return {.token = token, .typed = Cast::make(arena_, dtype, value)};
+  }
+
+  // op(args): literals take the dtype of a partner; without one they wait, unless the op hides their dtype.
+  Operand combine(const Token& token, ScalarOp op, std::vector<Operand> args) {
+    const size_t first = op == ScalarOp::kSelect ? 1 : 0;
+    Expected dtype;
+    for (size_t i = first; i < args.size() && !dtype; ++i)
+      if (args[i].typed != nullptr) dtype = args[i].typed->dtype;
+    if (first == 1 && args[0].typed == nullptr) args[0].typed = give_type(args[0], DType::kBool);
+    Operand operand{.token = token, .op = op, .args = std::move(args)};
+    const OpClass op_class = scalar_op_class(op);
+    if (!dtype && (op_class == OpClass::kCompare || op_class == OpClass::kTest))
+      dtype = default_dtype(operand);
+    if (dtype) operand.typed = give_type(operand, *dtype);
+    return operand;
+  }
+
+  DType default_dtype(const Operand& operand) const {
+    if (fallback_) return *fallback_;
+    return has_float(operand) ? DType::kF32 : DType::kI64;
+  }
+
+  static bool has_float(const Operand& operand) {
+    if (!operand.op) return operand.token.kind == TokenKind::kFloat;
+    const OpClass op_class = scalar_op_class(*operand.op);
+    if (op_class == OpClass::kFloat || op_class == OpClass::kTest) return true;
+    for (const Operand& arg : operand.args)
+      if (arg.typed == nullptr && has_float(arg)) return true;
+    return false;
+  }
+
+  // The operand with all its untyped operands (not a select's condition) being `dtype`.
+  Expr give_type(const Operand& operand, DType dtype) {
+    if (operand.typed != nullptr) return operand.typed;
+    if (!operand.op) return make_literal(operand, dtype);
+    std::vector<Expr> args;
+    for (const Operand& arg : operand.args) args.push_back(give_type(arg, dtype));
+    fail_on(operand.token, apply_type_error(*operand.op, args));
+    return Apply::make(arena_, *operand.op, std::move(args));
+  }
+
+  Expr make_literal(const Operand& literal, DType dtype) {
+    const Token& token = literal.token;
+    if (is_float(dtype)) return make_float_literal(literal, dtype);
+    const std::string shown = (literal.is_negative ? "-" : "") + token.text;
+    if (token.kind != TokenKind::kInteger || dtype == DType::kBool)
+      Lexer::fail_at(token, "literal ", shown, " where ", dtype_name(dtype), " is expected");
+    const auto value =
+        static_cast<int64_t>(literal.is_negative ? 0 - token.integer : token.integer);
+    const bool fits_64 = literal.is_negative ? token.integer <= uint64_t{1} << 63 : value >= 0;
+    if (!fits_64 || decode_int(dtype, encode_int(dtype, value)) != value)
+      Lexer::fail_at(token, "literal ", shown, " does not fit into ", dtype_name(dtype));
+    return Constant::make_int(arena_, dtype, value);
+  }
+
+  // From the text to the dtype in one rounding (f16 and bf16: of the f64 that is nearest to the text).
+  Expr make_float_literal(const Operand& literal, DType dtype) {
+    const Token& token = literal.token;
+    double value = token.floating;
+    const bool is_decimal = token.text.find_first_of("xnX") == std::string::npos;
+    if (dtype == DType::kF32 && is_decimal) {
+      float narrow = 0;
+      const char* end = token.text.data() + token.text.size();
+      const auto result = std::from_chars(token.text.data(), end, narrow);
+      if (result.ec != std::errc{})
+        Lexer::fail_at(token, "literal ", token.text, " is out of range for f32");
+      value = narrow;
+    }
+    return Constant::make_float(arena_, dtype, literal.is_negative ? -value : value);
+  }
+
+  Arena& arena_;
+  Lexer& lexer_;
+  const Names& names_;
+  const Expected fallback_;
+  int depth_ = 0;
+};
+
+// ---- Statements and kernels ------------------------------------------------------------------------------
+
+class KernelParser {
+ public:
+  KernelParser(Arena& arena, Lexer& lexer)
+      : arena_(arena), lexer_(lexer), exprs_(arena, lexer, names_, std::nullopt) {}
+
+  Kernel parse() {
+    Kernel kernel;
+    lexer_.expect("kernel");
+    kernel.name = lexer_.expect_global("a kernel name (@name)");
+    names_.open();
+    parse_parameters(kernel);
+    if (lexer_.accept("errors")) parse_errors(kernel);
+    lexer_.expect("{");
+    do {
+      names_.open();
+      kernel.phases.push_back(parse_statements());
+      names_.close();
+    } while (lexer_.accept("barrier"));
+    lexer_.expect("}");
+    return kernel;
+  }
+
+ private:
+  static constexpr int kMaxDepth = 200;  // of nested blocks
+
+  // ---- Parameters
+
+  void parse_parameters(Kernel& kernel) {
+    lexer_.expect("(");
+    const auto is_size = [&] {
+      return lexer_.is(TokenKind::kValue) && lexer_.is(":", 1) && lexer_.is("i64", 2);
+    };
+    while (is_size()) {
+      kernel.sizes.push_back(parse_size());
+      if (!lexer_.accept(",")) break;
+    }
+    if (!kernel.sizes.empty() && !lexer_.is(")")) lexer_.expect(";");
+    while (!lexer_.is(")")) {
+      if (!kernel.buffers.empty()) lexer_.expect(",");
+      kernel.buffers.push_back(parse_parameter());
+    }
+    lexer_.expect(")");
+  }
+
+  const Variable* parse_size() {
+    const Token token = lexer_.peek();
+    const std::string name = lexer_.expect_value();
+    lexer_.expect(":");
+    lexer_.expect("i64");
+    return define_variable(token, DType::kI64, name);
+  }
+
+  const Buffer* parse_parameter() {
+    const Token token = lexer_.peek();
+    Buffer buffer{.name = lexer_.expect_value("a parameter (%name)"),
+                  .dtype = {},
+                  .scope = Scope::kGlobal,
+                  .access = {},
+                  .shape = {},
+                  .strides = {}};
+    lexer_.expect(":");
+    buffer.access = expect_word<Access>(kAccessNames, "in, out, inout or scratch");
+    buffer.dtype = expect_dtype();
+    buffer.shape = exprs_.parse_indices();
+    if (lexer_.accept("strides")) buffer.strides = exprs_.parse_indices();
+    return define_buffer(token, std::move(buffer));
+  }
+
+  void parse_errors(Kernel& kernel) {
+    lexer_.expect("(");
+    do {
+      ErrorText error;
+      error.code = lexer_.expect_integer("an error code");
+      lexer_.expect(":");
+      error.exception = lexer_.expect_identifier("an exception type");
+      error.text = lexer_.expect_string("the exception's text");
+      kernel.errors.push_back(std::move(error));
+    } while (lexer_.accept(","));
+    lexer_.expect(")");
+  }
+
+  // ---- Names
+
+  template <typename Enum, size_t n>
+  Enum expect_word(const std::array<std::string_view, n>& words, std::string_view what) {
+    for (size_t i = 0; i < n; ++i)
+      if (lexer_.accept(words[i])) return static_cast<Enum>(i);
+    lexer_.fail("expected ", what, ", found ", Lexer::describe(lexer_.peek()));
+  }
+
+  DType expect_dtype() {
+    const Token token = lexer_.peek();
+    const auto dtype = parse_dtype(lexer_.expect_identifier("a dtype"));
+    if (!dtype) Lexer::fail_at(token, "unknown dtype '", token.text, "'");
+    return *dtype;
+  }
+
+  const Variable* define_variable(const Token& token, DType dtype, const std::string& name) {
+    const Variable* variable = Variable::make(arena_, dtype, name);
+    names_.define(token, name, {.variable = variable});
+    return variable;
+  }
+
+  const Variable* parse_new_variable(DType dtype) {
+    const Token token = lexer_.peek();
+    return define_variable(token, dtype, lexer_.expect_value("a new name (%name)"));
+  }
+
+  const Buffer* define_buffer(const Token& token, Buffer buffer) {
+    fail_on(token, buffer_type_error(buffer));
+    const Buffer* made = arena_.make_buffer(std::move(buffer));
+    names_.define(token, made->name, {.buffer = made});
+    return made;
+  }
+
+  // ---- Statements
+
+  Block parse_statements() {
+    if (++depth_ > kMaxDepth) lexer_.fail("blocks are nested too deeply");
+    Block block;
+    while (!lexer_.is("}") && !lexer_.is("yield") && !lexer_.is("barrier"))
+      block.push_back(parse_statement());
+    --depth_;
+    return block;
+  }
+
+  Block parse_braced() {
+    names_.open();
+    lexer_.expect("{");
+    Block block = parse_statements();
+    lexer_.expect("}");
+    names_.close();
+    return block;
+  }
+
+  Stmt parse_statement() {
+    const Token token = lexer_.next();
+    if (token.kind == TokenKind::kIdentifier) {
+      if (token.text == "let") return parse_let(token);
+      if (token.text == "store") return parse_store();
+      if (token.text == "atomic") return parse_atomic();
+      if (token.text == "for") return parse_for();
+      if (token.text == "reduce") return parse_reduce();
+      if (token.text == "if") return parse_if(token);
+      if (token.text == "check") return parse_check(token);
+      if (token.text == "alloc") return parse_alloc();
+      if (token.text == "contract") return parse_contract(token);
+    }
+    Lexer::fail_at(token, "expected a statement, found ", Lexer::describe(token));
+  }
+
+  Stmt parse_let(const Token& token) {
+    const Token name = lexer_.peek();
+    lexer_.expect_value("a new name (%name)");
+    lexer_.expect(":");
+    const DType dtype = expect_dtype();
+    lexer_.expect("=");
+    const Expr value = exprs_.parse(dtype);
+    const Variable* variable = define_variable(name, dtype, name.text);
+    fail_on(token, let_type_error(*variable, value));
+    return Let::make(arena_, variable, value);
+  }
+
+  // After `= expr`: a mask, unless what follows is an `if` statement of its own.
+  Expr parse_optional_mask() {
+    const size_t start = lexer_.position();
+    if (!lexer_.accept("if")) return nullptr;
+    const Expr mask = exprs_.parse(DType::kBool);
+    if (!lexer_.is("{")) return mask;
+    lexer_.rewind(start);
+    return nullptr;
+  }
+
+  Stmt parse_store() {
+    const Token token = lexer_.peek();
+    const Buffer* buffer = exprs_.parse_buffer();
+    std::vector<Expr> indices = exprs_.parse_indices();
+    lexer_.expect("=");
+    const Expr value = exprs_.parse(buffer->dtype);
+    const Expr mask = parse_optional_mask();
+    const Hint hint = lexer_.accept("stream") ? Hint::kStream : Hint::kNone;
+    fail_on(token, store_type_error(*buffer, indices, value, mask));
+    return Store::make(arena_, buffer, std::move(indices), value, mask, hint);
+  }
+
+  Stmt parse_atomic() {
+    const Token token = lexer_.peek();
+    const auto op = parse_scalar_op(lexer_.expect_identifier("an op"));
+    if (!op) Lexer::fail_at(token, "unknown op '", token.text, "'");
+    const Buffer* buffer = exprs_.parse_buffer();
+    std::vector<Expr> indices = exprs_.parse_indices();
+    lexer_.expect("=");
+    const Expr value = exprs_.parse(buffer->dtype);
+    const Expr mask = parse_optional_mask();
+    fail_on(token, atomic_type_error(*op, *buffer, indices, value, mask));
+    return Atomic::make(arena_, *op, buffer, std::move(indices), value, mask);
+  }
+
+  int64_t parse_parenthesized_count() {
+    lexer_.expect("(");
+    const int64_t count = lexer_.expect_integer();
+    lexer_.expect(")");
+    return count;
+  }
+
+  LoopMode parse_mode() {
+    LoopMode mode;
+    for (size_t kind = 1; kind < kLoopKindNames.size(); ++kind)
+      if (lexer_.accept(kLoopKindNames[kind])) mode.kind = static_cast<LoopKind>(kind);
+    const bool has_width = lexer_.is("(") && lexer_.is(TokenKind::kInteger, 1);
+    if (mode.kind == LoopKind::kVector && has_width) mode.width = parse_parenthesized_count();
+    if (lexer_.accept("grain")) mode.grain = parse_parenthesized_count();
+    if (lexer_.accept("unroll")) mode.unroll = parse_parenthesized_count();
+    return mode;
+  }
+
+  // `%i in begin..end mode`; the variable is not defined yet, since begin and end do not see it.
+  struct LoopHead {
+    Token name;
+    Expr begin, end;
+    LoopMode mode;
+  };
+
+  LoopHead parse_loop_head() {
+    LoopHead head{.name = lexer_.peek(), .begin = nullptr, .end = nullptr, .mode = {}};
+    lexer_.expect_value("a loop variable (%name)");
+    lexer_.expect("in");
+    head.begin = exprs_.parse(DType::kI64);
+    lexer_.expect("..");
+    head.end = exprs_.parse(DType::kI64);
+    head.mode = parse_mode();
+    return head;
+  }
+
+  const Variable* define_loop_variable(const LoopHead& head) {
+    const Variable* variable = define_variable(head.name, DType::kI64, head.name.text);
+    fail_on(head.name, loop_type_error(*variable, head.begin, head.end, head.mode));
+    return variable;
+  }
+
+  Stmt parse_for() {
+    const LoopHead head = parse_loop_head();
+    names_.open();
+    const Variable* variable = define_loop_variable(head);
+    Block body = parse_braced();
+    names_.close();
+    return For::make(arena_, variable, head.begin, head.end, head.mode, std::move(body));
+  }
+
+  // 'yield' exprs '}', one for each of `variables`.
+  std::vector<Expr> parse_yield(const std::vector<Carried>& carried) {
+    std::vector<Expr> values;
+    lexer_.expect("yield");
+    do {
+      const Expected expected =
+          values.size() < carried.size() ? Expected(carried[values.size()].variable->dtype) : std::nullopt;
+      values.push_back(exprs_.parse(expected));
+    } while (lexer_.accept(","));
+    lexer_.expect("}");
+    return values;
+  }
+
+  std::vector<Carried> parse_carried(std::vector<Token>& names) {
+    std::vector<Carried> carried;
+    lexer_.expect("(");
+    do {
+      names.push_back(lexer_.peek());
+      const std::string name = lexer_.expect_value("a carried value (%name)");
+      lexer_.expect(":");
+      const DType dtype = expect_dtype();
+      lexer_.expect("=");
+      const Expr init = exprs_.parse(dtype);
+      carried.push_back({Variable::make(arena_, dtype, name), init, nullptr});
+    } while (lexer_.accept(","));
+    lexer_.expect(")");
+    return carried;
+  }
+
+  Stmt parse_reduce() {
+    const LoopHead head = parse_loop_head();
+    const Token open = lexer_.peek();
+    std::vector<Token> carried_names;
+    std::vector<Carried> carried = parse_carried(carried_names);
+    names_.open();
+    const Variable* variable = define_loop_variable(head);
+    for (size_t i = 0; i < carried.size(); ++i)
+      names_.define(carried_names[i], carried_names[i].text, {.variable = carried[i].variable});
+    lexer_.expect("{");
+    Block body = parse_statements();
+    std::vector<Expr> yields = parse_yield(carried);
+    names_.close();
+    std::optional<Combine> combine;
+    if (lexer_.accept("combine")) combine = parse_combine(carried);
+    lexer_.expect("->");
+    for (size_t i = 0; i < carried.size(); ++i) {
+      if (i > 0) lexer_.expect(",");
+      carried[i].result = parse_new_variable(carried[i].variable->dtype);
+    }
+    fail_on(open, reduce_type_error(carried, yields, combine));
+    return Reduce::make(arena_, variable, head.begin, head.end, head.mode, std::move(carried),
+                        std::move(body), std::move(yields), std::move(combine));
+  }
+
+  Combine parse_combine(const std::vector<Carried>& carried) {
+    Combine combine;
+    names_.open();
+    lexer_.expect("(");
+    for (auto* side : {&combine.left, &combine.right}) {
+      for (size_t i = 0; i < carried.size(); ++i) {
+        if (i > 0 || side == &combine.right) lexer_.expect(",");
+        side->push_back(parse_new_variable(carried[i].variable->dtype));
+      }
+    }
+    lexer_.expect(")");
+    lexer_.expect("{");
+    combine.body = parse_statements();
+    combine.values = parse_yield(carried);
+    names_.close();
+    return combine;
+  }
+
+  Stmt parse_if(const Token& token) {
+    const Expr condition = exprs_.parse(DType::kBool);
+    fail_on(token, condition_type_error(condition));
+    Block then_body = parse_braced();
+    Block else_body;
+    if (lexer_.accept("else")) else_body = parse_braced();
+    return If::make(arena_, condition, std::move(then_body), std::move(else_body));
+  }
+
+  Stmt parse_check(const Token& token) {
+    const Expr condition = exprs_.parse(DType::kBool);
+    fail_on(token, condition_type_error(condition));
+    lexer_.expect("else");
+    const Token code_token = lexer_.peek();
+    const int64_t code = lexer_.expect_integer("an error code");
+    if (code <= 0) Lexer::fail_at(code_token, "error code ", code, ", expected above 0");
+    return Check::make(arena_, condition, code);
+  }
+
+  Stmt parse_alloc() {
+    const Token token = lexer_.peek();
+    Buffer buffer{.name = lexer_.expect_value("a new name (%name)"),
+                  .dtype = {},
+                  .scope = {},
+                  .access = Access::kInOut,
+                  .shape = {},
+                  .strides = {}};
+    lexer_.expect(":");
+    if (lexer_.is("global")) lexer_.fail("alloc: a global buffer is a parameter");
+    buffer.scope = expect_word<Scope>(kScopeNames, "stack, register or shared");
+    buffer.dtype = expect_dtype();
+    buffer.shape = exprs_.parse_indices();
+    return Alloc::make(arena_, define_buffer(token, std::move(buffer)));
+  }
+
+  int parse_dim() {
+    const Token token = lexer_.peek();
+    const int64_t dim = lexer_.expect_integer("a dimension");
+    if (dim < 0 || dim > 64) Lexer::fail_at(token, "dimension ", dim, " is out of range");
+    return static_cast<int>(dim);
+  }
+
+  TileRef parse_tile() {
+    TileRef tile{.buffer = exprs_.parse_buffer(), .origin = {}, .row_dim = 0, .column_dim = 0};
+    tile.origin = exprs_.parse_indices();
+    lexer_.expect("[");
+    tile.row_dim = parse_dim();
+    lexer_.expect(",");
+    tile.column_dim = parse_dim();
+    lexer_.expect("]");
+    return tile;
+  }
+
+  Stmt parse_contract(const Token& token) {
+    TileRef c = parse_tile();
+    lexer_.expect("+=");
+    TileRef a = parse_tile();
+    lexer_.expect("*");
+    TileRef b = parse_tile();
+    lexer_.expect("tile");
+    lexer_.expect("(");
+    const int64_t rows = lexer_.expect_integer("the tile's rows");
+    lexer_.expect(",");
+    const int64_t columns = lexer_.expect_integer("the tile's columns");
+    lexer_.expect(",");
+    const Expr depth = exprs_.parse(DType::kI64);
+    lexer_.expect(")");
+    fail_on(token, contract_type_error(c, a, b, rows, columns, depth));
+    return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns, depth);
+  }
+
+  Arena& arena_;
+  Lexer& lexer_;
+  Names names_;
+  ExprParser exprs_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::vector<Kernel> parse_kernels(Arena& arena, std::string_view text) {
+  Lexer lexer(text);
+  std::vector<Kernel> kernels;
+  do {
+    kernels.push_back(KernelParser(arena, lexer).parse());
+  } while (!lexer.at_end());
+  return kernels;
+}
+
+Kernel parse_kernel(Arena& arena, std::string_view text) {
+  Lexer lexer(text);
+  Kernel kernel = KernelParser(arena, lexer).parse();
+  if (!lexer.at_end())
+    lexer.fail("expected end of text after one kernel, found ", Lexer::describe(lexer.peek()));
+  return kernel;
+}
+
+Expr parse_expr(Arena& arena, std::string_view text, std::span<const Variable* const> variables,
+                DType dtype) {
+  Lexer lexer(text);
+  Names names;
+  names.open();
+  for (const Variable* variable : variables)
+    names.define(lexer.peek(), variable->name, {.variable = variable});
+  const Expr e = ExprParser(arena, lexer, names, dtype).parse(dtype);
+  if (!lexer.at_end())
+    lexer.fail("expected end of text after one expression, found ", Lexer::describe(lexer.peek()));
+  return e;
+}
+
+}  // namespace mlcc::loop
