@@ -1,0 +1,147 @@
+#include "codegen/cpu/ops.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+using llvm::ConstantFP;
+using llvm::ConstantInt;
+
+llvm::Value* as_bits(const OpContext& c, llvm::Value* value) {
+  const unsigned bits = value->getType()->getScalarSizeInBits();
+  return c.ir.CreateBitCast(value, like(value, c.ir.getIntNTy(bits)));
+}
+
+llvm::Value* as_f32(const OpContext& c, llvm::Value* bits) {
+  return c.ir.CreateBitCast(bits, like(bits, c.ir.getFloatTy()));
+}
+
+// ---- bf16 ------------------------------------------------------------------------------------------------------
+
+llvm::Value* bf16_to_f32(const OpContext& c, llvm::Value* value) {
+  llvm::Value* wide = c.ir.CreateZExt(value, like(value, c.ir.getInt32Ty()));
+  return as_f32(c, c.ir.CreateShl(wide, 16));
+}
+
+// By integers: the AVX-512 instruction flushes denormals.
+llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
+  llvm::Value* bits = as_bits(c, value);
+  llvm::Type* type = bits->getType();
+  llvm::Value* high = c.ir.CreateLShr(bits, 16);
+  llvm::Value* is_odd = c.ir.CreateAnd(high, ConstantInt::get(type, 1));
+  llvm::Value* nearest = c.ir.CreateLShr(
+      c.ir.CreateAdd(bits, c.ir.CreateAdd(is_odd, ConstantInt::get(type, 0x7fff))), 16);
+  llvm::Value* quiet = c.ir.CreateOr(high, ConstantInt::get(type, 0x40));
+  llvm::Value* is_nan = c.ir.CreateFCmpUNO(value, value);
+  return c.ir.CreateTrunc(c.ir.CreateSelect(is_nan, quiet, nearest), like(value, c.ir.getInt16Ty()));
+}
+
+// ---- f16 -------------------------------------------------------------------------------------------------------
+
+// Shifted into place the bits are a float that is 2^112 too small; also for denormals.
+llvm::Value* f16_to_f32_by_integers(const OpContext& c, llvm::Value* value) {
+  llvm::Value* wide = c.ir.CreateZExt(value, like(value, c.ir.getInt32Ty()));
+  llvm::Type* type = wide->getType();
+  llvm::Value* magnitude = c.ir.CreateAnd(wide, ConstantInt::get(type, 0x7fff));
+  llvm::Value* shifted = c.ir.CreateShl(magnitude, 13);
+  llvm::Type* f32 = like(value, c.ir.getFloatTy());
+  llvm::Value* finite = as_bits(c, c.ir.CreateFMul(as_f32(c, shifted), ConstantFP::get(f32, 0x1p112)));
+  llvm::Value* is_nan = c.ir.CreateICmpUGT(magnitude, ConstantInt::get(type, 0x7c00));
+  llvm::Value* quiet = c.ir.CreateSelect(is_nan, ConstantInt::get(type, 0x400000), ConstantInt::get(type, 0));
+  llvm::Value* special =
+      c.ir.CreateOr(c.ir.CreateOr(shifted, ConstantInt::get(type, 0x7f800000)), quiet);
+  llvm::Value* is_special = c.ir.CreateICmpUGE(magnitude, ConstantInt::get(type, 0x7c00));
+  llvm::Value* sign = c.ir.CreateShl(c.ir.CreateLShr(wide, 15), 31);
+  return as_f32(c, c.ir.CreateOr(c.ir.CreateSelect(is_special, special, finite), sign));
+}
+
+llvm::Value* f32_to_f16_by_integers(const OpContext& c, llvm::Value* value) {
+  llvm::Value* bits = as_bits(c, value);
+  llvm::Type* type = bits->getType();
+  auto integer = [&](uint64_t v) { return ConstantInt::get(type, v); };
+  llvm::Value* magnitude = c.ir.CreateAnd(bits, integer(0x7fffffff));
+  // Below f16's normal range: adding 0.5 rounds at 2^-24, the unit of f16's denormals.
+  llvm::Value* added = c.ir.CreateFAdd(as_f32(c, magnitude), ConstantFP::get(value->getType(), 0.5));
+  llvm::Value* denormal = c.ir.CreateSub(as_bits(c, added), integer(0x3f000000));
+  llvm::Value* is_odd = c.ir.CreateAnd(c.ir.CreateLShr(magnitude, 13), integer(1));
+  llvm::Value* rebiased = c.ir.CreateSub(magnitude, integer(112ULL << 23));
+  llvm::Value* normal =
+      c.ir.CreateLShr(c.ir.CreateAdd(c.ir.CreateAdd(rebiased, integer(0xfff)), is_odd), 13);
+  llvm::Value* result =
+      c.ir.CreateSelect(c.ir.CreateICmpULT(magnitude, integer(0x38800000)), denormal, normal);
+  // 65520 is half way between the largest number and what would be the next.
+  result = c.ir.CreateSelect(c.ir.CreateICmpUGE(magnitude, integer(0x477ff000)), integer(0x7c00), result);
+  llvm::Value* payload = c.ir.CreateAnd(c.ir.CreateLShr(magnitude, 13), integer(0x3ff));
+  result = c.ir.CreateSelect(c.ir.CreateICmpUGT(magnitude, integer(0x7f800000)),
+                             c.ir.CreateOr(payload, integer(0x7e00)), result);
+  llvm::Value* sign = c.ir.CreateShl(c.ir.CreateLShr(bits, 31), 15);
+  return c.ir.CreateTrunc(c.ir.CreateOr(result, sign), like(value, c.ir.getInt16Ty()));
+}
+
+llvm::Value* f16_to_f32(const OpContext& c, llvm::Value* value) {
+  if (!c.has.f16c) return f16_to_f32_by_integers(c, value);
+  llvm::Value* half = c.ir.CreateBitCast(value, like(value, c.ir.getHalfTy()));
+  return c.ir.CreateFPExt(half, like(value, c.ir.getFloatTy()));
+}
+
+llvm::Value* f32_to_f16(const OpContext& c, llvm::Value* value) {
+  if (!c.has.f16c) return f32_to_f16_by_integers(c, value);
+  llvm::Value* half = c.ir.CreateFPTrunc(value, like(value, c.ir.getHalfTy()));
+  return c.ir.CreateBitCast(half, like(value, c.ir.getInt16Ty()));
+}
+
+// ---- Between floats --------------------------------------------------------------------------------------------
+
+llvm::Value* widen_to_f32(const OpContext& c, DType from, llvm::Value* value) {
+  if (from == DType::kBF16) return bf16_to_f32(c, value);
+  return from == DType::kF16 ? f16_to_f32(c, value) : value;
+}
+
+// f64 becomes f16 and bf16 by way of f32, as eager has it.
+llvm::Value* float_to_float(const OpContext& c, DType from, DType to, llvm::Value* value) {
+  value = from == DType::kF64 ? c.ir.CreateFPTrunc(value, like(value, c.ir.getFloatTy()))
+                              : widen_to_f32(c, from, value);
+  if (to == DType::kBF16) return f32_to_bf16(c, value);
+  if (to == DType::kF16) return f32_to_f16(c, value);
+  return to == DType::kF64 ? c.ir.CreateFPExt(value, like(value, c.ir.getDoubleTy())) : value;
+}
+
+// ---- Between integers and floats -------------------------------------------------------------------------------
+
+llvm::Value* integer_to_float(const OpContext& c, DType from, DType to, llvm::Value* value) {
+  llvm::Type* type = like(value, to == DType::kF64 ? c.ir.getDoubleTy() : c.ir.getFloatTy());
+  llvm::Value* converted =
+      is_signed_integer(from) ? c.ir.CreateSIToFP(value, type) : c.ir.CreateUIToFP(value, type);
+  return to == DType::kF64 ? converted : float_to_float(c, DType::kF32, to, converted);
+}
+
+// LLVM's conversion is poison out of range; frozen it is some value. Narrow integers are cut from an i32, which is what
+// C code does on this machine.
+llvm::Value* float_to_integer(const OpContext& c, DType from, DType to, llvm::Value* value) {
+  if (from != DType::kF64) value = widen_to_f32(c, from, value);
+  const bool is_wide = to == DType::kI64;
+  llvm::Type* type = like(value, is_wide ? c.ir.getInt64Ty() : c.ir.getInt32Ty());
+  llvm::Value* integer = c.ir.CreateFreeze(c.ir.CreateFPToSI(value, type));
+  return c.ir.CreateTrunc(integer, like(value, register_type(c.ir.getContext(), to)));
+}
+
+llvm::Value* to_bool(const OpContext& c, DType from, llvm::Value* value) {
+  llvm::Constant* zero = llvm::Constant::getNullValue(value->getType());
+  if (from == DType::kF32 || from == DType::kF64) return c.ir.CreateFCmpUNE(value, zero);
+  if (is_float(from)) value = c.ir.CreateAnd(value, ConstantInt::get(value->getType(), 0x7fff));
+  return c.ir.CreateICmpNE(value, zero);
+}
+
+}  // namespace
+
+llvm::Value* emit_cast(const OpContext& c, DType from, DType to, llvm::Value* value) {
+  if (from == to) return value;
+  if (to == DType::kBool) return to_bool(c, from, value);
+  if (is_float(from))
+    return is_float(to) ? float_to_float(c, from, to, value) : float_to_integer(c, from, to, value);
+  if (is_float(to)) return integer_to_float(c, from, to, value);
+  llvm::Type* type = like(value, register_type(c.ir.getContext(), to));
+  return c.ir.CreateIntCast(value, type, is_signed_integer(from));
+}
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,121 @@
+#include "codegen/cpu/client.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "codegen/cpu/api.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+// What a call through the table gave, by kind.
+struct Outputs {
+  std::map<int32_t, std::string> by_kind;
+
+  static void receive(void* user, int32_t kind, const char* bytes, uint64_t size) {
+    static_cast<Outputs*>(user)->by_kind[kind].assign(bytes, size);
+  }
+  std::string take(MlccOutputKind kind) { return std::move(by_kind[kind]); }
+  bool has(MlccOutputKind kind) const { return by_kind.contains(kind); }
+};
+
+Result<const MlccLlvmApi*> open_library(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* why = dlerror();
+    return unsupported("the cpu code generator cannot be opened: ", why ? why : path);
+  }
+  const auto function = reinterpret_cast<MlccLlvmApiFunction>(dlsym(library, "mlcc_llvm_api"));
+  if (!function) return unsupported(path, ": not a code generator of mlcc");
+  const MlccLlvmApi* api = function();
+  if (api->abi != kMlccLlvmAbi)
+    return unsupported(path, ": table version ", api->abi, ", expected ", uint32_t{kMlccLlvmAbi});
+  return api;
+}
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(const MlccLlvmApi* api, Target target) : api_(api), target_(std::move(target)) {}
+
+  const Target& target() const override { return target_; }
+
+  Result<ObjectCode> compile(const CompileRequest& request) const override {
+    const MlccCompileRequest call = {.text = request.text.data(),
+                                     .text_size = request.text.size(),
+                                     .cpu = target_.cpu.c_str(),
+                                     .features = target_.features.c_str(),
+                                     .vector_bits = target_.vector_bits,
+                                     .want_llvm_text = request.want_llvm_text,
+                                     .want_asm_text = request.want_asm_text};
+    Outputs outputs;
+    const int32_t failed = api_->compile(&call, Outputs::receive, &outputs);
+    if (outputs.has(kMlccUnsupported)) return Unsupported{outputs.take(kMlccUnsupported)};
+    if (failed) throw InternalError(detail::join(outputs.take(kMlccError), "\nwhile compiling\n", request.text));
+    return ObjectCode{.bytes = outputs.take(kMlccObject),
+                      .llvm_text = outputs.take(kMlccLlvmText),
+                      .asm_text = outputs.take(kMlccAsmText)};
+  }
+
+ private:
+  const MlccLlvmApi* api_;
+  const Target target_;
+};
+
+class LinkingLoader : public runtime::ObjectLoader {
+ public:
+  explicit LinkingLoader(const MlccLlvmApi* api) : api_(api) {}
+
+  runtime::KernelPtr load(std::string_view bytes, const std::string& name, int num_phases) const override {
+    const auto count = static_cast<size_t>(num_phases);
+    std::vector<std::string> symbols;
+    for (int i = 0; i < num_phases; ++i) symbols.push_back(runtime::phase_symbol(name, i));
+    std::vector<const char*> symbol_texts;
+    for (const std::string& symbol : symbols) symbol_texts.push_back(symbol.c_str());
+    std::vector<void*> addresses(count);
+    Outputs outputs;
+    void* handle = api_->load(bytes.data(), bytes.size(), symbol_texts.data(), count, addresses.data(),
+                              Outputs::receive, &outputs);
+    MLCC_USER_CHECK(handle, "kernel ", name, ": ", outputs.take(kMlccError));
+    auto kernel = std::make_shared<runtime::Kernel>();
+    kernel->name = name;
+    kernel->code = std::shared_ptr<void>(handle, api_->unload);
+    for (void* address : addresses) kernel->phases.push_back(reinterpret_cast<runtime::PhaseFunction>(address));
+    return kernel;
+  }
+
+ private:
+  const MlccLlvmApi* api_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Backend>> open_cpu_backend(const std::string& library_path, const std::string& cpu_override) {
+  const Result<const MlccLlvmApi*> api = open_library(library_path);
+  if (!api) return Unsupported{api.reason()};
+  Target target{.backend = "cpu",
+                .cpu = (*api)->host_cpu(),
+                .features = (*api)->host_features(),
+                .vector_bits = 0,
+                .emitter = (*api)->emitter_version()};
+  if (!cpu_override.empty()) {
+    Outputs outputs;
+    if ((*api)->features_of_cpu(cpu_override.c_str(), Outputs::receive, &outputs))
+      return Unsupported{outputs.take(kMlccError)};
+    target.cpu = cpu_override;
+    target.features = outputs.take(kMlccFeatures);
+  }
+  target.vector_bits = (*api)->vector_bits(target.features.c_str());
+  return std::shared_ptr<Backend>(std::make_shared<CpuBackend>(*api, std::move(target)));
+}
+
+Result<std::shared_ptr<runtime::ObjectLoader>> open_object_loader(const std::string& library_path) {
+  const Result<const MlccLlvmApi*> api = open_library(library_path);
+  if (!api) return Unsupported{api.reason()};
+  return std::shared_ptr<runtime::ObjectLoader>(std::make_shared<LinkingLoader>(*api));
+}
+
+}  // namespace mlcc::codegen::cpu

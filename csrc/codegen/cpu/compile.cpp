@@ -1,0 +1,85 @@
+#include "codegen/cpu/compile.h"
+
+#include <llvm/Support/ErrorHandling.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/Transforms/Utils/Cloning.h>
+
+#include <cstdio>
+#include <mutex>
+
+#include "codegen/cpu/emitter.h"
+#include "codegen/cpu/optimize.h"
+#include "codegen/cpu/supported.h"
+#include "codegen/cpu/target_machine.h"
+#include "loop/text.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+// The kernel that this thread compiles, for the fatal-error handler.
+thread_local const CompileInput* current_input = nullptr;
+
+class CurrentInput {
+ public:
+  explicit CurrentInput(const CompileInput& input) { current_input = &input; }
+  ~CurrentInput() { current_input = nullptr; }
+  CurrentInput(const CurrentInput&) = delete;
+  CurrentInput& operator=(const CurrentInput&) = delete;
+};
+
+// LLVM ends the process when this returns: name the kernel and print what reproduces it.
+void report_fatal(void*, const char* reason, bool) {
+  if (!current_input) {
+    std::fprintf(stderr, "mlcc: LLVM failed: %s\n", reason);
+    return;
+  }
+  const CompileInput& input = *current_input;
+  std::fprintf(stderr, "mlcc: LLVM failed on the kernel below, cpu %s, %d bit vectors: %s\n%.*s\n",
+               input.cpu.c_str(), static_cast<int>(input.vector_bits), reason,
+               static_cast<int>(input.text.size()), input.text.data());
+}
+
+void install_handler() {
+  static std::once_flag once;
+  std::call_once(once, [] { llvm::install_fatal_error_handler(report_fatal); });
+}
+
+std::string print_module(const llvm::Module& module) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  stream << module;
+  return text;
+}
+
+}  // namespace
+
+Result<CompileOutput> compile_kernel(const CompileInput& input) {
+  install_handler();
+  const CurrentInput current(input);
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, input.text);
+  loop::verify(kernel);
+
+  const auto machine = make_target_machine(input.cpu, input.features);
+  const EmitOptions options{.cpu = input.cpu,
+                            .features = input.features,
+                            .vector_bits = input.vector_bits,
+                            .instructions = instructions_of(*machine)};
+  if (auto reason = why_unsupported(kernel, options)) return unsupported(*reason);
+
+  llvm::LLVMContext context;
+  llvm::Module module(kernel.name, context);
+  module.setTargetTriple(machine->getTargetTriple().str());
+  module.setDataLayout(machine->createDataLayout());
+  emit_kernel(module, kernel, options);
+  optimize(module, *machine);
+  CompileOutput output;
+  if (input.want_llvm_text) output.llvm_text = print_module(module);
+  if (input.want_asm_text) output.asm_text = emit_assembly(*machine, *llvm::CloneModule(module));
+  output.object = emit_object(*machine, module);
+  return output;
+}
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,193 @@
+// Emits one phase of a kernel as one LLVM function. Internal to the emitter; see emitter.h for what comes out.
+//
+// Inside a vector loop all statements run for W*U iterations at once (value.h) under a mask of active lanes. Code is
+// placed so that it only runs while at least one lane is active: a uniform load then belongs to an iteration that
+// really runs, and needs no mask of its own. Lanes that are not active may compute anything, but write nothing, check
+// nothing, and never decide a branch.
+#pragma once
+
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "codegen/cpu/emitter.h"
+#include "codegen/cpu/value.h"
+#include "codegen/cpu/varying.h"
+
+namespace mlcc::codegen::cpu {
+
+class FunctionEmitter {
+ public:
+  FunctionEmitter(llvm::Module& module, const loop::Kernel& kernel, const EmitOptions& options);
+
+  void emit(const std::string& symbol, const loop::Block& phase);
+
+ private:
+  // Where a buffer lies.
+  struct Place {
+    llvm::Value* base = nullptr;
+    DType dtype = DType::kF32;
+    std::vector<Value> strides;        // uniform
+    // One copy per iteration of the vector loop: element e of iteration n is at e * copies + n. 0: shared by all.
+    unsigned copies = 0;
+    bool is_read_only = false;
+    llvm::MDNode* scope = nullptr;     // alias scope of this buffer, and those of all others; null for local buffers
+    llvm::MDNode* other_scopes = nullptr;
+  };
+  // The lanes of the current vector loop, which of them are active, and which variables differ between lanes.
+  struct VectorState {
+    Lanes lanes;
+    Parts active;                      // empty: all
+    bool is_divergent = false;         // `active` comes from more than the loop's tail
+    VariableSet varying;
+  };
+
+  // function_emitter.cpp: the frame
+  void begin_function(const std::string& symbol);
+  void load_arguments();
+  Place global_place(const loop::Buffer& buffer, llvm::Value* base);
+  void make_alias_scopes();
+  llvm::Value* stack_slot(llvm::Type* type, uint64_t count);
+  llvm::Value* read_slot();
+  llvm::Value* write_slot();
+  llvm::BasicBlock* new_block(const char* name);
+  llvm::Value* index_constant(int64_t value) { return ir_.getInt64(static_cast<uint64_t>(value)); }
+
+  // statements.cpp
+  void emit_block(const loop::Block& block);
+  void emit_stmt(loop::Stmt stmt);
+  void emit_phase_body(const loop::Block& phase);
+  void emit_let(const loop::Let& let);
+  void emit_if(const loop::If& branch);
+  void emit_guarded(llvm::Value* condition, llvm::function_ref<void()> body);
+  void emit_under_mask(const Parts& mask, llvm::function_ref<void()> body);
+  void emit_check(const loop::Check& check);
+  void emit_alloc(const loop::Alloc& alloc);
+
+  // loops.cpp
+  using LoopBody = llvm::function_ref<Parts(llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried)>;
+  using DivergentBody = llvm::function_ref<Parts(const Value& index, llvm::ArrayRef<llvm::Value*> carried)>;
+  // Iterations of a vector loop that run in one form.
+  struct VectorRange {
+    Lanes lanes;
+    llvm::Value* begin;
+    llvm::Value* end;
+    bool is_masked;
+  };
+  // Of a loop whose bounds differ between lanes.
+  struct Trips {
+    Parts counts;                      // per lane; 0 where inactive
+    llvm::Value* most;                 // over all lanes
+  };
+  Parts emit_counted(llvm::Value* begin, llvm::Value* end, int64_t step, llvm::ArrayRef<llvm::Value*> inits,
+                     LoopBody body);
+  llvm::Value* end_of_whole_steps(llvm::Value* begin, llvm::Value* end, int64_t step);
+  Parts emit_copies(llvm::Value* begin, llvm::Value* end, int64_t copies, llvm::ArrayRef<llvm::Value*> inits,
+                    LoopBody body);
+  Parts emit_ordered(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end,
+                     llvm::ArrayRef<llvm::Value*> inits, LoopBody body);
+  void emit_for(const loop::For& loop);
+  void emit_for_range(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
+  void emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
+  void emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end);
+  Lanes lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const;
+  std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin, llvm::Value* end);
+  Parts tail_mask(unsigned width, llvm::Value* remaining);
+  void enter_vector_loop(const VectorRange& range, llvm::Value* index, const VariableSet& varying);
+  Trips count_trips(const Value& begin, const Value& end);
+  Value shifted(const Value& begin, llvm::Value* offset);
+  Parts lanes_with_trip(const Trips& trips, llvm::Value* trip);
+  Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
+                       DivergentBody body);
+
+  // reduce.cpp
+  void emit_reduce(const loop::Reduce& reduce);
+  Parts flatten(const loop::Carried& carried, const Value& value);
+  std::vector<Value> unflatten(const loop::Reduce& reduce, llvm::ArrayRef<llvm::Value*> values);
+  Parts emit_reduce_step(const loop::Reduce& reduce, const Value& index, llvm::ArrayRef<llvm::Value*> carried,
+                         const Parts& mask);
+  void emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin, llvm::Value* end);
+  void emit_partials(const loop::Reduce& reduce, const VectorRange& range, const VariableSet& varying,
+                     std::vector<Parts>& partials);
+  Parts emit_combine(const loop::Reduce& reduce, unsigned width, const Parts& left, const Parts& right);
+  Parts combine_lanes(const loop::Reduce& reduce, unsigned width, Parts values);
+  llvm::Value* lane_range(llvm::Value* vector, unsigned first, unsigned count);
+
+  // expressions.cpp
+  Value emit_expr(loop::Expr e);
+  Value emit_uncached(loop::Expr e);
+  Value emit_constant(const loop::Constant& constant);
+  Value emit_apply(const loop::Apply& apply);
+  Value emit_cast_expr(const loop::Cast& cast);
+  Value emit_load_expr(const loop::Load& load);
+  llvm::Value* emit_scalar(loop::Expr e);   // of an expression that is uniform
+
+  // memory.cpp
+  Value element_offset(const Place& place, llvm::ArrayRef<loop::Expr> indices);
+  llvm::Value* element_pointer(const Place& place, llvm::Value* offset);
+  llvm::Align element_alignment(const Place& place) const;
+  void annotate(llvm::Instruction* access, const Place& place);
+  llvm::Value* to_register(const Place& place, llvm::Value* value);
+  llvm::Value* to_memory(const Place& place, llvm::Value* value);
+  bool has_masked_access(const Place& place) const;
+  bool has_gather(const Place& place) const;
+  Value load(const Place& place, const Value& offset, const Value* mask, const Value& otherwise);
+  Value load_uniform(const Place& place, llvm::Value* offset, const Value* mask, const Value& otherwise);
+  Value load_contiguous(const Place& place, llvm::Value* offset, const Parts& mask, const Value& otherwise);
+  Value gather(const Place& place, const Value& offset, const Parts& mask, const Value& otherwise);
+  llvm::Value* load_scalar(const Place& place, llvm::Value* pointer);
+  Parts pass_through_of(const Place& place, const Value& otherwise);
+  llvm::Value* lane_offset(const Value& offset, unsigned part, unsigned lane);
+  llvm::Value* extract_lane(llvm::Value* vector, unsigned lane);
+  void emit_store(const loop::Store& stmt);
+  void store(const Place& place, const Value& offset, const Value& value, const Value* mask);
+  void store_scalar(const Place& place, llvm::Value* pointer, llvm::Value* value);
+  void store_copies(const Place& place, llvm::Value* offset, const Parts& values);
+  void store_contiguous(const Place& place, llvm::Value* offset, const Parts& values, const Parts& mask);
+  void scatter(const Place& place, const Value& offset, const Parts& values, const Parts& mask);
+
+  // atomics.cpp
+  void emit_atomic(const loop::Atomic& atomic);
+  void emit_atomic_lanes(const Place& place, loop::ScalarOp op, llvm::Value* offsets, llvm::Value* values,
+                         llvm::Value* mask);
+  void emit_one_atomic(const Place& place, loop::ScalarOp op, llvm::Value* pointer, llvm::Value* value);
+  void emit_compare_exchange(const Place& place, loop::ScalarOp op, llvm::Value* pointer, llvm::Value* value);
+
+  // contract.cpp
+  struct Tile {
+    const Place* place;
+    llvm::Value* origin;
+    llvm::Value* row_stride;
+    llvm::Value* column_stride;
+  };
+  Tile tile_of(const loop::TileRef& ref);
+  llvm::Value* tile_pointer(const Tile& tile, llvm::Value* row, llvm::Value* column);
+  llvm::Value* load_tile(const Tile& tile, llvm::Value* row, llvm::Value* column, unsigned width,
+                         DType accumulator);
+  llvm::Value* multiply_add(DType dtype, llvm::Value* a, llvm::Value* b, llvm::Value* sum);
+  void emit_contract(const loop::Contract& contract);
+  void emit_contract_loops(const loop::Contract& contract, const Tile& a, const Tile& b, const Tile& c,
+                           llvm::Value* depth);
+
+  // masks
+  Parts masked_by(const Value* mask);      // active and `mask`; empty: all lanes
+  llvm::Value* any_lane(const Parts& mask);
+
+  llvm::Module& module_;
+  const loop::Kernel& kernel_;
+  const EmitOptions& options_;
+  llvm::IRBuilder<> ir_;
+  OpContext ops_;
+  llvm::Function* function_ = nullptr;
+  llvm::BasicBlock* entry_ = nullptr;
+  llvm::Value* read_slot_ = nullptr;
+  llvm::Value* write_slot_ = nullptr;
+  std::map<std::pair<const loop::Buffer*, unsigned>, llvm::Value*> stack_buffers_;
+  std::unordered_map<const loop::Buffer*, Place> places_;
+  std::unordered_map<const loop::Variable*, Value> variables_;
+  // Values of expressions within one statement: its loads all see the same memory.
+  std::unordered_map<loop::Expr, Value> cache_;
+  VectorState vector_;
+};
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,75 @@
+#include "codegen/cpu/host.h"
+
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/ADT/StringMap.h>
+#include <llvm/Config/llvm-config.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/TargetParser/X86TargetParser.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+// Goes up with every change of the emitter that changes code for an unchanged loop IR.
+constexpr const char* kEmitterVersion = "1";
+
+std::string join_sorted(std::vector<std::string> features) {
+  std::sort(features.begin(), features.end());
+  std::string text;
+  for (const std::string& feature : features) {
+    if (!text.empty()) text += ',';
+    text += '+';
+    text += feature;
+  }
+  return text;
+}
+
+bool has(const std::string& features, std::string_view name) {
+  const std::string padded = "," + features + ",";
+  return padded.find(",+" + std::string(name) + ",") != std::string::npos;
+}
+
+}  // namespace
+
+const std::string& host_cpu() {
+  static const std::string cpu = llvm::sys::getHostCPUName().str();
+  return cpu;
+}
+
+const std::string& host_features() {
+  static const std::string features = [] {
+    std::vector<std::string> names;
+    for (const auto& entry : llvm::sys::getHostCPUFeatures())
+      if (entry.second) names.push_back(entry.first().str());
+    return join_sorted(std::move(names));
+  }();
+  return features;
+}
+
+const std::string& emitter_version() {
+  static const std::string version =
+      std::string("emitter ") + kEmitterVersion + ", LLVM " + LLVM_VERSION_STRING;
+  return version;
+}
+
+std::optional<std::string> features_of_cpu(const std::string& cpu) {
+  if (llvm::X86::parseArchX86(cpu, /*Only64Bit=*/true) == llvm::X86::CK_None) return std::nullopt;
+  llvm::SmallVector<llvm::StringRef, 64> known;
+  llvm::X86::getFeaturesForCPU(cpu, known);
+  std::vector<std::string> names;
+  for (llvm::StringRef name : known) names.push_back(name.str());
+  return join_sorted(std::move(names));
+}
+
+int64_t vector_bits_of(const std::string& features) {
+  for (std::string_view name : {"avx2", "fma", "f16c"})
+    if (!has(features, name)) return 0;
+  for (std::string_view name : {"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    if (!has(features, name)) return 256;
+  return 512;
+}
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,24 @@
+// What the machine's CPU, or a CPU given by name, can execute.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace mlcc::codegen::cpu {
+
+// LLVM's name and sorted feature list ("+avx2,+fma,...") of the CPU that this process runs on.
+const std::string& host_cpu();
+const std::string& host_features();
+
+// The emitter's version and LLVM's: part of every kernel's key.
+const std::string& emitter_version();
+
+// The features that LLVM knows for a CPU name, sorted; nothing for an unknown name.
+std::optional<std::string> features_of_cpu(const std::string& cpu);
+
+// The vector registers that code for these features uses: 512, 256, or 0 (scalar code only) without
+// AVX2, FMA and F16C.
+int64_t vector_bits_of(const std::string& features);
+
+}  // namespace mlcc::codegen::cpu

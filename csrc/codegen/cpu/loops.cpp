@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <utility>
+
+#include "codegen/cpu/function_emitter.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+// `unrolled` loops longer than this stay loops: their code would be slow to compile and to fetch.
+constexpr int64_t kLongestUnrolledLoop = 256;
+
+std::optional<int64_t> as_constant(const llvm::Value* value) {
+  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
+  return constant ? std::optional(constant->getSExtValue()) : std::nullopt;
+}
+
+}  // namespace
+
+// ---- Scalar loops ----------------------------------------------------------------------------------------------
+
+// for (i = begin; i < end; i += step) carried = body(i, carried); returns the carried values. The test stands at the end,
+// behind a guard, which is the form that hoisting wants.
+Parts FunctionEmitter::emit_counted(llvm::Value* begin, llvm::Value* end, int64_t step,
+                                    llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {
+  const auto first = as_constant(begin), last = as_constant(end);
+  const bool is_known = first && last;
+  if (is_known && *first >= *last) return Parts(inits);
+  if (is_known && *last - *first <= step) return body(begin, inits);
+  llvm::BasicBlock* before = ir_.GetInsertBlock();
+  llvm::BasicBlock* loop = new_block("loop");
+  llvm::BasicBlock* after = new_block("after");
+  llvm::Value* is_entered = is_known ? ir_.getTrue() : ir_.CreateICmpSLT(begin, end);
+  ir_.CreateCondBr(is_entered, loop, after);
+  ir_.SetInsertPoint(loop);
+  llvm::PHINode* index = ir_.CreatePHI(ir_.getInt64Ty(), 2);
+  index->addIncoming(begin, before);
+  llvm::SmallVector<llvm::PHINode*, 4> phis;
+  Parts carried;
+  for (llvm::Value* init : inits) {
+    phis.push_back(ir_.CreatePHI(init->getType(), 2));
+    phis.back()->addIncoming(init, before);
+    carried.push_back(phis.back());
+  }
+  const Parts next = body(index, carried);
+  llvm::BasicBlock* latch = ir_.GetInsertBlock();
+  llvm::Value* next_index = ir_.CreateNSWAdd(index, ir_.getInt64(static_cast<uint64_t>(step)));
+  index->addIncoming(next_index, latch);
+  ir_.CreateCondBr(ir_.CreateICmpSLT(next_index, end), loop, after);
+  ir_.SetInsertPoint(after);
+  Parts results;
+  for (size_t i = 0; i < phis.size(); ++i) {
+    phis[i]->addIncoming(next[i], latch);
+    llvm::PHINode* result = ir_.CreatePHI(inits[i]->getType(), 2);
+    result->addIncoming(inits[i], before);
+    result->addIncoming(next[i], latch);
+    results.push_back(result);
+  }
+  return results;
+}
+
+// begin + the largest multiple of `step` that is not beyond the length of [begin, end).
+llvm::Value* FunctionEmitter::end_of_whole_steps(llvm::Value* begin, llvm::Value* end, int64_t step) {
+  llvm::Value* length = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, ir_.CreateSub(end, begin), ir_.getInt64(0));
+  llvm::Value* rest = ir_.CreateURem(length, ir_.getInt64(static_cast<uint64_t>(step)));
+  return ir_.CreateAdd(begin, ir_.CreateSub(length, rest));
+}
+
+// A loop with `copies` iterations in its body, and one for what is left.
+Parts FunctionEmitter::emit_copies(llvm::Value* begin, llvm::Value* end, int64_t copies,
+                                   llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {
+  if (copies == 1) return emit_counted(begin, end, 1, inits, body);
+  llvm::Value* middle = end_of_whole_steps(begin, end, copies);
+  auto repeat = [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried) {
+    Parts values(carried);
+    for (int64_t i = 0; i < copies; ++i)
+      values = body(ir_.CreateNSWAdd(index, ir_.getInt64(static_cast<uint64_t>(i))), values);
+    return values;
+  };
+  const Parts values = emit_counted(begin, middle, copies, inits, repeat);
+  return emit_counted(middle, end, 1, values, body);
+}
+
+// A loop whose iterations run one after the other, in the form that its mode asks for.
+Parts FunctionEmitter::emit_ordered(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end,
+                                    llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {
+  const auto first = as_constant(begin), last = as_constant(end);
+  const bool is_unrolled = mode.kind == loop::LoopKind::kUnrolled && first && last &&
+                           *last - *first <= kLongestUnrolledLoop;
+  if (!is_unrolled) return emit_copies(begin, end, mode.unroll, inits, body);
+  Parts values(inits);
+  for (int64_t i = *first; i < *last; ++i) values = body(ir_.getInt64(static_cast<uint64_t>(i)), values);
+  return values;
+}
+
+// ---- For -------------------------------------------------------------------------------------------------------
+
+void FunctionEmitter::emit_for(const loop::For& loop) {
+  const Value begin = emit_expr(loop.begin);
+  const Value end = emit_expr(loop.end);
+  if (!begin.is_uniform() || !end.is_uniform()) return emit_divergent_for(loop, begin, end);
+  if (loop.mode.kind == loop::LoopKind::kVector) return emit_vector_for(loop, begin.scalar, end.scalar);
+  emit_for_range(loop, begin.scalar, end.scalar);
+}
+
+void FunctionEmitter::emit_for_range(const loop::For& loop, llvm::Value* begin, llvm::Value* end) {
+  emit_ordered(loop.mode, begin, end, {}, [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*>) {
+    variables_[loop.variable] = uniform_value(index);
+    emit_block(loop.body);
+    return Parts{};
+  });
+}
+
+void FunctionEmitter::emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end) {
+  const VariableSet varying = varying_variables(loop.body, {loop.variable});
+  const Lanes lanes = lanes_of_mode(loop.mode, begin, end);
+  for (const VectorRange& range : split_vector_range(lanes, begin, end)) {
+    emit_counted(range.begin, range.end, range.lanes.count(), {},
+                 [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*>) {
+                   enter_vector_loop(range, index, varying);
+                   variables_[loop.variable] = linear_value(index, ir_.getInt64(1));
+                   emit_block(loop.body);
+                   vector_ = VectorState();
+                   return Parts{};
+                 });
+  }
+}
+
+// ---- Vector loops ----------------------------------------------------------------------------------------------
+
+// W and U on this target: never more vectors than a loop of known length fills.
+Lanes FunctionEmitter::lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const {
+  Lanes lanes;
+  lanes.is_vector = true;
+  const int64_t natural = std::max<int64_t>(options_.vector_bits / 32, 1);
+  const bool has_vectors = options_.vector_bits != 0;
+  lanes.width = static_cast<unsigned>(has_vectors && mode.width != 0 ? mode.width : natural);
+  lanes.parts = static_cast<unsigned>(mode.unroll);
+  if (const auto first = as_constant(begin), last = as_constant(end); first && last) {
+    const int64_t vectors = std::max<int64_t>((*last - *first) / lanes.width, 1);
+    lanes.parts = static_cast<unsigned>(std::min<int64_t>(lanes.parts, vectors));
+  }
+  return lanes;
+}
+
+// W*U iterations at a time; what is left, W at a time: unmasked as far as vectors are known to be full, then masked.
+std::vector<FunctionEmitter::VectorRange> FunctionEmitter::split_vector_range(const Lanes& lanes,
+                                                                              llvm::Value* begin,
+                                                                              llvm::Value* end) {
+  std::vector<VectorRange> ranges;
+  Lanes single = lanes;
+  single.parts = 1;
+  llvm::Value* middle = end_of_whole_steps(begin, end, lanes.count());
+  ranges.push_back({lanes, begin, middle, false});
+  const auto first = as_constant(middle), last = as_constant(end);
+  if (first && last) {
+    llvm::Value* full = end_of_whole_steps(middle, end, lanes.width);
+    ranges.push_back({single, middle, full, false});
+    middle = full;
+  }
+  if (lanes.count() > 1) ranges.push_back({single, middle, end, lanes.width > 1});
+  return ranges;
+}
+
+// The first `remaining` lanes of a vector.
+Parts FunctionEmitter::tail_mask(unsigned width, llvm::Value* remaining) {
+  llvm::Value* width_value = ir_.getInt64(width);
+  llvm::Value* count = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, remaining, width_value);
+  llvm::Value* narrow = ir_.CreateVectorSplat(width, ir_.CreateTrunc(count, ir_.getInt32Ty()));
+  return {ir_.CreateICmpULT(lane_numbers(ir_.getInt32Ty(), width), narrow)};
+}
+
+void FunctionEmitter::enter_vector_loop(const VectorRange& range, llvm::Value* index,
+                                        const VariableSet& varying) {
+  vector_.lanes = range.lanes;
+  vector_.active = {};
+  if (range.is_masked) vector_.active = tail_mask(range.lanes.width, ir_.CreateSub(range.end, index));
+  vector_.is_divergent = false;
+  vector_.varying = varying;
+}
+
+// ---- Loops whose bounds differ between lanes -------------------------------------------------------------------
+
+FunctionEmitter::Trips FunctionEmitter::count_trips(const Value& begin, const Value& end) {
+  Trips trips;
+  const Parts first = to_parts(ops_, vector_.lanes, begin);
+  const Parts last = to_parts(ops_, vector_.lanes, end);
+  for (size_t p = 0; p < first.size(); ++p) {
+    llvm::Value* count = ir_.CreateSub(last[p], first[p]);
+    llvm::Value* zero = llvm::Constant::getNullValue(count->getType());
+    if (!vector_.active.empty()) count = ir_.CreateSelect(vector_.active[p], count, zero);
+    trips.counts.push_back(count);
+    llvm::Value* most = vector_.lanes.width == 1 ? count : ir_.CreateIntMaxReduce(count, /*IsSigned=*/true);
+    trips.most = p == 0 ? most : ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, trips.most, most);
+  }
+  return trips;
+}
+
+Value FunctionEmitter::shifted(const Value& begin, llvm::Value* offset) {
+  const Value args[] = {begin, uniform_value(offset)};
+  if (auto linear = linear_op(ops_, loop::ScalarOp::kAdd, args)) return *linear;
+  return map_parts(ops_, vector_.lanes, args,
+                   [&](llvm::ArrayRef<llvm::Value*> v) { return ir_.CreateAdd(v[0], v[1]); });
+}
+
+// The lanes that run the trip with this number.
+Parts FunctionEmitter::lanes_with_trip(const Trips& trips, llvm::Value* trip) {
+  Parts mask;
+  for (llvm::Value* count : trips.counts) {
+    llvm::Value* number = lanes_of(count) == 1 ? trip : ir_.CreateVectorSplat(lanes_of(count), trip);
+    mask.push_back(ir_.CreateICmpSLT(number, count));
+  }
+  return mask;
+}
+
+// Runs `body` as long as some lane has trips left, each time for those lanes.
+Parts FunctionEmitter::emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
+                                      DivergentBody body) {
+  const Trips trips = count_trips(begin, end);
+  const Parts outer = vector_.active;
+  const bool was_divergent = vector_.is_divergent;
+  const Parts results = emit_counted(
+      ir_.getInt64(0), trips.most, 1, inits, [&](llvm::Value* trip, llvm::ArrayRef<llvm::Value*> carried) {
+        vector_.active = lanes_with_trip(trips, trip);
+        vector_.is_divergent = true;
+        return body(shifted(begin, trip), carried);
+      });
+  vector_.active = outer;
+  vector_.is_divergent = was_divergent;
+  return results;
+}
+
+void FunctionEmitter::emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end) {
+  emit_divergent(begin, end, {}, [&](const Value& index, llvm::ArrayRef<llvm::Value*>) {
+    variables_[loop.variable] = index;
+    emit_block(loop.body);
+    return Parts{};
+  });
+}
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,44 @@
+// Scalar ops and casts of the loop IR as LLVM instructions, on scalars and on vectors alike.
+//
+// Values in registers: bool is i1, f16 and bf16 are their bits in i16 (storage formats: only selected and cast), the
+// other dtypes are LLVM's types of the same size. In memory bool is i8.
+// Nothing emitted here calls a library, traps (a divisor that would trap is replaced by 1) or is poison for any
+// input, so that lanes which are masked off may hold anything.
+#pragma once
+
+#include <llvm/IR/IRBuilder.h>
+
+#include "codegen/cpu/target_machine.h"
+#include "loop/ir.h"
+
+namespace mlcc::codegen::cpu {
+
+struct OpContext {
+  llvm::IRBuilder<>& ir;
+  const Instructions& has;
+};
+
+llvm::Type* register_type(llvm::LLVMContext& context, DType dtype);
+llvm::Type* memory_type(llvm::LLVMContext& context, DType dtype);
+// <lanes x scalar>, or the scalar itself where lanes is 1.
+llvm::Type* with_lanes(llvm::Type* scalar, unsigned lanes);
+// The type `scalar` with as many lanes as `value` has.
+llvm::Type* like(const llvm::Value* value, llvm::Type* scalar);
+unsigned lanes_of(const llvm::Value* value);
+
+// `dtype` is that of the operands (of the last one for select); all operands have the same lanes.
+llvm::Value* emit_op(const OpContext& c, loop::ScalarOp op, DType dtype,
+                     llvm::ArrayRef<llvm::Value*> args);
+llvm::Value* emit_cast(const OpContext& c, DType from, DType to, llvm::Value* value);
+
+// a*b + c rounded once; f64 needs the instruction.
+llvm::Value* emit_fma(const OpContext& c, llvm::Value* a, llvm::Value* b, llvm::Value* addend);
+// The C library's fmod, exact, in f32 or f64. Emits a loop.
+llvm::Value* emit_float_rem(const OpContext& c, llvm::Value* a, llvm::Value* b);
+// floor, ceil, trunc or round of f32 or f64.
+llvm::Value* emit_rounding(const OpContext& c, loop::ScalarOp op, llvm::Value* value);
+
+// True in some lane.
+llvm::Value* emit_any(const OpContext& c, llvm::Value* mask);
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,80 @@
+#include "codegen/cpu/target_machine.h"
+
+#include <llvm/ADT/SmallString.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/MC/MCSubtargetInfo.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include <mutex>
+
+#include "codegen/cpu/host.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
+
+const llvm::Target& native_target() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(kTriple, error);
+  MLCC_CHECK(target, "no LLVM target ", kTriple, ": ", error);
+  return *target;
+}
+
+std::string run_back_end(llvm::TargetMachine& machine, llvm::Module& module,
+                         llvm::CodeGenFileType type) {
+  llvm::SmallString<0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  const bool failed = machine.addPassesToEmitFile(passes, stream, nullptr, type);
+  MLCC_CHECK(!failed, "LLVM's back end cannot write this kind of file");
+  passes.run(module);
+  return std::string(bytes.str());
+}
+
+}  // namespace
+
+std::unique_ptr<llvm::TargetMachine> make_target_machine(const std::string& cpu,
+                                                         const std::string& features) {
+  const llvm::Target& target = native_target();
+  MLCC_USER_CHECK(features_of_cpu(cpu), "cpu ", cpu, ": not known to LLVM");
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  options.EnableFastISel = false;
+  std::unique_ptr<llvm::TargetMachine> machine(
+      target.createTargetMachine(kTriple, cpu, features, options, llvm::Reloc::PIC_,
+                                 llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default,
+                                 /*JIT=*/true));
+  MLCC_CHECK(machine, "LLVM made no target machine for ", cpu);
+  return machine;
+}
+
+Instructions instructions_of(const llvm::TargetMachine& machine) {
+  const llvm::MCSubtargetInfo& info = *machine.getMCSubtargetInfo();
+  return {.sse41 = info.checkFeatures("+sse4.1"),
+          .avx = info.checkFeatures("+avx"),
+          .fma = info.checkFeatures("+fma"),
+          .f16c = info.checkFeatures("+f16c"),
+          .avx512 = info.checkFeatures("+avx512f,+avx512vl,+avx512dq"),
+          .avx512bw = info.checkFeatures("+avx512f,+avx512vl,+avx512bw")};
+}
+
+std::string emit_object(llvm::TargetMachine& machine, llvm::Module& module) {
+  return run_back_end(machine, module, llvm::CodeGenFileType::ObjectFile);
+}
+
+std::string emit_assembly(llvm::TargetMachine& machine, llvm::Module& module) {
+  return run_back_end(machine, module, llvm::CodeGenFileType::AssemblyFile);
+}
+
+}  // namespace mlcc::codegen::cpu

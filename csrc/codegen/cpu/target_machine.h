@@ -1,0 +1,34 @@
+// LLVM's description of the CPU that code is made for, and its back end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace llvm {
+class Module;
+class TargetMachine;
+}  // namespace llvm
+
+namespace mlcc::codegen::cpu {
+
+// The instructions whose presence changes what the emitter writes.
+struct Instructions {
+  bool sse41 = false;     // rounding
+  bool avx = false;       // masked loads and stores of 32 and 64 bit elements
+  bool fma = false;
+  bool f16c = false;      // conversions of f16
+  bool avx512 = false;    // F, VL and DQ: masks, gathers, scatters
+  bool avx512bw = false;  // masked loads and stores of 8 and 16 bit elements
+};
+
+// Throws Error for a CPU that LLVM does not know.
+std::unique_ptr<llvm::TargetMachine> make_target_machine(const std::string& cpu,
+                                                         const std::string& features);
+Instructions instructions_of(const llvm::TargetMachine& machine);
+
+// Both run the back end, which changes the module.
+std::string emit_object(llvm::TargetMachine& machine, llvm::Module& module);
+std::string emit_assembly(llvm::TargetMachine& machine, llvm::Module& module);
+
+}  // namespace mlcc::codegen::cpu

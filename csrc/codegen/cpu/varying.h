@@ -1,0 +1,16 @@
+// Which variables differ between the iterations that a vector loop runs at once.
+#pragma once
+
+#include <unordered_set>
+
+#include "loop/ir.h"
+
+namespace mlcc::codegen::cpu {
+
+using VariableSet = std::unordered_set<const loop::Variable*>;
+
+// `seeds`: the loop's variable and, of a reduce, its carried variables. Returns all variables bound in `body` that may
+// differ between iterations, and the seeds. Local buffers of the body are per iteration, hence loads from them differ.
+VariableSet varying_variables(const loop::Block& body, VariableSet seeds);
+
+}  // namespace mlcc::codegen::cpu
