@@ -349,11 +349,22 @@ bool is_same_type(const TensorType& a, const TensorType& b) {
   return a.dtype == b.dtype && a.shape == b.shape;
 }
 
+std::vector<SymExpr> dense_strides(const std::vector<SymExpr>& shape) {
+  std::vector<SymExpr> strides(shape.size());
+  SymExpr stride = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride = stride * shape[d];
+  }
+  return strides;
+}
+
 TensorType normalize(TensorType type) {
   if (type.strides.empty()) return type;
   MLCC_USER_CHECK(type.strides.size() == type.shape.size(), "tensor type: found ",
                   type.strides.size(), " strides for ", type.shape.size(), " dimensions");
-  if (type.strides == contiguous_strides(type.shape)) type.strides.clear();
+  if (type.strides == dense_strides(type.shape) || type.strides == contiguous_strides(type.shape))
+    type.strides.clear();
   return type;
 }
 

@@ -29,6 +29,10 @@ TensorType infer(const NodeDraft& draft);
 // strides apart.
 bool is_same_type(const TensorType& a, const TensorType& b);
 
+// Row-major strides as plain products of sizes: those of contiguous_strides, which counts a size of
+// 0 as 1, wherever there is an element.
+std::vector<SymExpr> dense_strides(const std::vector<SymExpr>& shape);
+
 // Makes strides that say "row-major dense" empty, so that equal layouts are equal values; checks
 // their number.
 TensorType normalize(TensorType type);

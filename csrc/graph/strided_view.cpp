@@ -1,6 +1,6 @@
 #include "graph/strided_view.h"
 
-#include "support/error.h"
+#include "graph/inference.h"
 
 namespace mlcc::graph {
 namespace {
@@ -8,7 +8,8 @@ namespace {
 using Sizes = std::vector<SymExpr>;
 
 StridedView own_base(Value* value) {
-  return {value, value->type().shape, value->type().dense_or_strides(), 0};
+  const TensorType& type = value->type();
+  return {value, type.shape, type.strides.empty() ? dense_strides(type.shape) : type.strides, 0};
 }
 
 bool is_empty(const Sizes& shape) {

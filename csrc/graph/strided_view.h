@@ -20,7 +20,7 @@ struct StridedView {
 // Follows permute, expand, slice and reshape (where strides can express it) down to a value that
 // must be materialized, and gives the window into it, computed from the base's own strides. flip,
 // cat and impossible reshapes stop the walk: there the value is its own base. Nothing only for a
-// size.
+// size. Strides are plain products of sizes: where a size is 0 there is no element to address.
 std::optional<StridedView> strided_view(Value* value);
 
 }  // namespace mlcc::graph

@@ -295,6 +295,14 @@ Stmt Contract::make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows,
       Contract{{kKind}, std::move(c), std::move(a), std::move(b), rows, columns, depth});
 }
 
+const For* parallel_loop(const Block& phase) {
+  const auto* range = phase.empty() ? nullptr : as<For>(phase.back());
+  if (range == nullptr || range->mode.kind != LoopKind::kParallel) return nullptr;
+  for (size_t i = 0; i + 1 < phase.size(); ++i)
+    if (phase[i]->kind != StmtKind::kLet) return nullptr;
+  return range;
+}
+
 // ---- Shorthands ------------------------------------------------------------------------------------------
 
 namespace {

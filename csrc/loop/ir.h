@@ -1,24 +1,30 @@
 // The loop IR: loop nests over buffers with scalar expressions. Immutable.
 //
 // SEMANTICS
-// Kernel      A list of phases with a barrier between them. A phase whose body is one `parallel` loop is a range that
-//             the runtime splits over threads in any way and order; any other phase runs once, on one thread.
+// Kernel      A list of phases with a barrier between them. A phase that is one `parallel` loop, after nothing but lets, is
+//             a range that the runtime splits over threads in any way and order (every part runs the lets); its bounds
+//             follow from the sizes. Any other phase runs once, on one thread.
 // Sizes       i64 symbols, arguments of the kernel. Sizes and index arithmetic never overflow (the caller's duty).
 // Buffers     Two parameters never overlap in memory, except `in` with `in`. A multi-index addresses element
 //             sum(index[d] * stride[d]); without strides a buffer is row-major dense. An access outside the shape is an
 //             error (the interpreter reports it; compiled code does not check): mask or check what may lie outside.
 // Evaluation  Expressions have no effects; a load reads the memory as it is when its statement begins. Statements of a
 //             block run in order. `select` evaluates both sides; a masked load or store touches nothing where its mask
-//             is false, a masked-off load gives its `otherwise` value (0 where none is given).
+//             is false, a masked-off load gives its `otherwise` value (0 where none is given). Masks guard memory alone:
+//             an integer division beside one is evaluated for all iterations.
 // Loops       serial, unrolled: in order. vector: iterations are independent of each other, or meet only in the carried
-//             values of a `reduce`; any order, any grouping. parallel (only outermost in a phase): iterations are
-//             independent. block, thread: as parallel, for GPUs.
+//             values of a `reduce`; any order, any grouping; none inside another. parallel (only as above): iterations
+//             are independent. block, thread: as parallel, for GPUs. A loop's bounds are evaluated once, before it.
+// Locals      An `alloc` makes a new uninitialized buffer each time it is executed, also in each iteration of a vector loop.
 // Reduce      A loop with carried values: init, a step (`yield` gives the next values), and for vector/parallel loops a
 //             `combine` of two partial tuples. With a combine the loop may be split into any number of partial
 //             reductions, each starting at init (the identity), combined in any order. Without one it runs in order.
 // Floats      IEEE, round to nearest even, NaN and denormals kept; nothing is reassociated or contracted except by
-//             a combine. min and max propagate NaN. Casts: float to narrower float rounds to nearest even;
-//             float to integer truncates, out of range is unspecified but harmless; integer to integer wraps; to bool is != 0.
+//             a combine. min and max propagate NaN and give either one of two zeros. The sign and payload of a NaN that
+//             arithmetic makes are unspecified; a NaN literal has none. f16 and bf16 are storage: loads, stores, select and
+//             casts take them, arithmetic does not. Casts round to nearest even; to f16 and bf16 from f64 and from integers
+//             they go through f32, as eager's do. Float to integer truncates, out of range is unspecified but harmless;
+//             integer to integer wraps; to bool is != 0.
 // Integers    wrap in two's complement. bool holds 0 or 1.
 // Check       if the condition is false for any executed iteration the kernel stops and returns the code; memory written so far
 //             is unspecified.
@@ -280,6 +286,9 @@ struct ErrorText {
   std::string exception;             // "IndexError", "RuntimeError", ...
   std::string text;
 };
+
+// The loop whose iterations the runtime splits, if the phase is a range: lets, then one parallel loop. Else null.
+const For* parallel_loop(const Block& phase);
 
 struct Kernel {
   std::string name;                  // an identifier

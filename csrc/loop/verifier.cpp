@@ -128,15 +128,6 @@ class Verifier {
     close_scope(scope);
   }
 
-  // Of a phase that is a range: lets, then one parallel loop.
-  static const For* parallel_loop(const Block& phase) {
-    const auto* range = phase.empty() ? nullptr : as<For>(phase.back());
-    if (range == nullptr || range->mode.kind != LoopKind::kParallel) return nullptr;
-    const bool has_lets_only = std::all_of(phase.begin(), phase.end() - 1,
-                                           [](Stmt stmt) { return stmt->kind == StmtKind::kLet; });
-    return has_lets_only ? range : nullptr;
-  }
-
   // Whether whoever launches the phase can evaluate `e`: it holds sizes and lets of the phase that do, and reads no memory.
   bool follows_from_sizes(Expr e, const Block& phase) {
     bool follows = true;

@@ -247,6 +247,11 @@ int64_t ExternCall::ExpectedNumber::evaluate(const Evaluate& evaluate) const {
   return kind == Kind::kConstant ? value : evaluate(*expression);
 }
 
+bool ExternCall::ExpectedTensor::is_empty() const {
+  return shape.size() == 1 && shape[0].kind == ExpectedNumber::Kind::kConstant &&
+         shape[0].value == 0;
+}
+
 ExternCall::ExternCall(const runtime::ExternStep& step, const std::set<std::string>& bound)
     : step_(step), op_(find_operator(step.op)) {
   bind_arguments();
@@ -362,8 +367,15 @@ void ExternCall::put_result(size_t index, c10::IValue value, Slots& slots,
     slots[slot] = std::move(value);
     return;
   }
-  MLCC_USER_CHECK(value.isTensor() && value.toTensor().defined(), "extern op ", step_.op,
-                  ": result ", index, " is no tensor, expected one");
+  if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) {
+    // The graph has an empty tensor where a result is left out.
+    MLCC_USER_CHECK(expected_[index]->is_empty(), "extern op ", step_.op, ": result ", index,
+                    " is no tensor, expected one");
+    slots[slot] = c10::IValue();
+    return;
+  }
+  MLCC_USER_CHECK(value.isTensor(), "extern op ", step_.op, ": result ", index, " is a ",
+                  value.tagKind(), ", expected a tensor");
   slots[slot] = checked(index, std::move(value).toTensor(), evaluate);
 }
 

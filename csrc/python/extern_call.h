@@ -50,6 +50,7 @@ class ExternCall {
     c10::ScalarType dtype;
     std::vector<ExpectedNumber> shape;
     std::vector<ExpectedNumber> strides;
+    bool is_empty() const;  // one dimension of constant size 0
   };
   struct DynamicArgument {
     size_t position;

@@ -164,7 +164,8 @@ py::list extern_call(const GraphBuilder& builder, const std::string& name, const
     }
     const auto type = py::cast<py::tuple>(result);
     types.push_back(
-        to_type(py::cast<std::string>(type[0]), type[1], type.size() > 2 ? type[2] : py::none()));
+        to_type(py::cast<std::string>(type[0]), type[1],
+                            type.size() > 2 ? py::object(type[2]) : py::object(py::none())));
   }
   const std::vector<Value*> values = builder.graph().extern_call(
       std::move(prepared.call), std::move(prepared.operands), std::move(types));

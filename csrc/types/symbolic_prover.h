@@ -77,6 +77,7 @@ class SymbolicProver {
 
   const Assumptions& assumptions_;
   std::map<std::string, SymRange> symbol_ranges_;
+  std::map<SymExpr, SymRange> known_bounds_;  // else the work would double with every level of nesting
   std::map<std::string, int64_t> implied_low_;
   std::set<std::string> learned_;
   int budget_ = 0;  // steps left for the question at hand

@@ -7,49 +7,31 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlcc import _torch_compat, decompositions, fx_import
+from mlcc import decompositions, fx_import
 from mlcc._fx_sizes import SizePrinter
-from mlcc._op_table import OpTable
 from tests.python.accuracy import check_all, check_form, to_double
-from tests.python.torch_builder import TorchBuilder, read_pointwise_rows
-
-ROWS = read_pointwise_rows()
-TABLE = OpTable((op, arity, rule, domain, aten) for op, arity, rule, domain, _, aten in ROWS)
-GENERATED = frozenset(TABLE.overloads())
-
-
-class Imported:
-    """A traced function in a TorchBuilder."""
-
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
-        self.builder = TorchBuilder()
-        self.graph = fx_import.import_graph(gm, self.builder, TABLE)
-
-    def __call__(self, *inputs: Any) -> list[Any]:
-        values = self.builder.run([*inputs, *self.graph.constants])
-        return [values[o.index] if o.kind == "value" else o.constant for o in self.graph.outputs]
-
-    @property
-    def externs(self) -> set[str]:
-        return {name for name, _ in self.builder.externs}
-
-
-def trace(function: Any, *args: Any, dynamic: bool = False) -> Imported:
-    """`function` as an ATen graph with our decompositions, imported. Tensors are its only inputs."""
-
-    def flat(*inputs: Any) -> Any:
-        result = function(*inputs)
-        return list(result) if isinstance(result, list | tuple) else [result]
-
-    mode = "symbolic" if dynamic else "fake"
-    table = decompositions.table(GENERATED)
-    gm = make_fx(flat, decomposition_table=table, tracing_mode=mode, _allow_non_fake_inputs=True)(
-        *args
-    )
-    gm.graph.eliminate_dead_code()
-    return Imported(gm)
+from tests.python.functions import (
+    BACKWARD,
+    CREATIONS,
+    GATHERS,
+    MOVEMENTS,
+    REDUCTIONS,
+    THROUGH_AOT,
+    A,
+)
+from tests.python.tracing import (
+    DTYPES,
+    FORMS,
+    GENERATED,
+    TABLE,
+    Imported,
+    call_of,
+    is_in_table,
+    run_through_aot,
+    through_aot,
+    trace,
+)
 
 
 def check_function(
@@ -79,128 +61,15 @@ def _size_inputs(imported: Imported, args: Any) -> list[int]:
     return []
 
 
-def through_aot(function: Any, graphs: list[Imported]) -> Any:
-    """`function` compiled by a backend that imports each graph, appends it to `graphs`, and runs what was imported."""
-
-    def compiler(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
-        imported = Imported(gm)
-        graphs.append(imported)
-
-        def run(inputs: list[Any]) -> Any:
-            taken = list(inputs)
-            inputs.clear()
-            return imported(*taken)
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
-    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
-        return _torch_compat.compile_with_aot(
-            gm,
-            example_inputs,
-            forward=compiler,
-            backward=compiler,
-            inference=compiler,
-            decompositions=decompositions.table(GENERATED),
-            cache_key=None,
-        )
-
-    torch._dynamo.reset()
-    return torch.compile(function, backend=backend)
-
-
-def run_through_aot(function: Any, *args: Any) -> tuple[list[Imported], Any]:
-    """The imported graphs and the result of one call."""
-    graphs: list[Imported] = []
-    result = through_aot(function, graphs)(*args)
-    return graphs, result
-
-
 # -- the op table
 
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-]
-FORMS = sorted({(form, op) for op, _, _, _, _, aten in ROWS for form in aten.split()})
-# Ops that scale by a number take one that fits integers too.
-SPECIAL_NUMBERS = {"aten.threshold.default": [0.1, 0.0]}
 
-
-def _overload(form: str) -> Any:
-    packet, overload = form.split("[")[0].removeprefix("aten.").rsplit(".", 1)
-    return getattr(getattr(torch.ops.aten, packet), overload)
-
-
-def _random(dtype: torch.dtype, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if dtype.is_floating_point:
-        x = torch.randn(3, 41, generator=generator, dtype=torch.float64) * 2
-        return x.to(dtype)
-    if dtype == torch.bool:
-        return torch.randint(0, 2, (3, 41), generator=generator, dtype=torch.bool)
-    low = 1 if seed else (0 if dtype == torch.uint8 else -9)
-    return torch.randint(low, 9, (3, 41), generator=generator).to(dtype)
-
-
-def _arguments(form: str, dtype: torch.dtype) -> tuple[list[torch.Tensor], Any]:
-    """(tensor inputs, function of them) that calls the form's overload."""
-    op = _overload(form)
-    choice = form.split("[")[1].rstrip("]") if "[" in form else ""
-    tensors: list[torch.Tensor] = []
-    plan: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for argument in op._schema.arguments:
-        kind = str(argument.type)
-        name = argument.name
-        if kind == "Tensor" or (kind == "Optional[Tensor]" and choice in ("", name)):
-            is_condition = form == "aten.where.self" and not tensors
-            tensors.append(_random(torch.bool if is_condition else dtype, len(tensors)))
-            plan.append(("tensor", len(tensors) - 1))
-        elif kind == "Optional[Tensor]":
-            plan.append(None)
-        elif name == "alpha" and "elu" not in form:
-            kwargs["alpha"] = (
-                (3 if not dtype.is_floating_point else 0.3) if choice == "alpha" else 1
-            )
-        elif name in ("approximate", "rounding_mode"):
-            kwargs[name] = choice or argument.default_value
-        elif kind == "Optional[number]":
-            number = {"min": -0.7, "max": 0.9}.get(name, 0.6)
-            plan.append(number if choice in ("", name) else None)
-        elif kind in ("number", "float") and argument.kwarg_only:
-            kwargs[name] = _number(form, dtype, len(plan))
-        elif kind in ("number", "float"):
-            plan.append(_number(form, dtype, len(plan)))
-        elif kind == "bool":
-            plan.append(False)
-    return tensors, lambda *t: op(*(t[p[1]] if isinstance(p, tuple) else p for p in plan), **kwargs)
-
-
-def _number(form: str, dtype: torch.dtype, place: int) -> Any:
-    if "hardtanh" in form:
-        return (
-            [None, -1.0, 1.0, 1.0][place]
-            if "backward" not in form
-            else [None, None, -0.5, 0.5][place]
-        )
-    if dtype.is_floating_point:
-        return 0.7
-    return True if dtype == torch.bool else 3
-
-
-@pytest.mark.parametrize("form", sorted({form for form, _ in FORMS}))
+@pytest.mark.parametrize("form", FORMS)
 def test_overload_of_the_table(form: str) -> None:
     """In each dtype that eager takes, no form of the table is an ATen call, and results are as good as eager's."""
     supported = 0
     for dtype in DTYPES:
-        tensors, function = _arguments(form, dtype)
+        tensors, function = call_of(form, dtype)
         try:
             function(*tensors)
         except (RuntimeError, NotImplementedError, TypeError):
@@ -213,19 +82,11 @@ def test_overload_of_the_table(form: str) -> None:
             continue
         name = form.split("[")[0]
         imported = trace(function, *tensors)
-        if imported.externs == {name} and not TABLE_HAS_DTYPE(form, dtype):
+        if imported.externs == {name} and not is_in_table(form, dtype):
             continue
         check_function(function, *tensors)
         supported += 1
     assert supported > 0
-
-
-def TABLE_HAS_DTYPE(form: str, dtype: torch.dtype) -> bool:
-    """Whether some row of the form is computed in the dtype or in the one it is promoted to."""
-    overload, _, choice = form.partition("[")
-    name = fx_import.DTYPES[dtype]
-    computed = {"bf16": "f32", "f16": "f32"}.get(name, name)
-    return any(computed in row.domain for row in TABLE.rows(overload, choice.rstrip("]")))
 
 
 def test_table_is_not_decomposed() -> None:
@@ -364,112 +225,10 @@ def test_other_powers_are_aten_calls() -> None:
 
 # -- structured ops
 
-A = torch.randn(4, 5, 6)
-I64 = torch.tensor([[0, 2], [3, 1]])
-
-MOVEMENTS = {
-    "view": lambda x: x.view(20, 6),
-    "reshape of transposed": lambda x: x.transpose(0, 1).reshape(5, 24),
-    "permute": lambda x: x.permute(2, 0, 1) + 1,
-    "t": lambda x: x[0].t() * 2,
-    "expand": lambda x: x[:, :1].expand(4, 7, 6) + 0,
-    "squeeze": lambda x: x[:, :1].squeeze(1) + 0,
-    "squeeze all": lambda x: x[:1, :1].squeeze() + 0,
-    "unsqueeze": lambda x: x.unsqueeze(-1) + 0,
-    "slice": lambda x: x[1:3] + 0,
-    "slice with step": lambda x: x[:, ::2] + 0,
-    "slice from the end": lambda x: x[:, -2:] + 0,
-    "slice too long": lambda x: x[2:100] + 0,
-    "empty slice": lambda x: x[10:] + 0,
-    "select": lambda x: x[:, -1] + 0,
-    "split": lambda x: [p * 2 for p in x.split(2, dim=1)],
-    "split sizes": lambda x: [p * 2 for p in x.split([1, 4], dim=1)],
-    "chunk": lambda x: [p * 2 for p in x.chunk(4, dim=-1)],
-    "unbind": lambda x: [p + 1 for p in x.unbind(1)],
-    "narrow": lambda x: x.narrow(2, 1, 3) + 0,
-    "cat": lambda x: torch.cat([x, x * 2, x[:, :1]], dim=1),
-    "cat promotes": lambda x: torch.cat([x, torch.ones(4, 1, 6, dtype=torch.int64)], dim=1),
-    "cat with an empty one": lambda x: torch.cat([torch.zeros(0), x], dim=-1),
-    "cat of one": lambda x: torch.cat([x]),
-    "stack": lambda x: torch.stack([x, x + 1], dim=2),
-    "flip": lambda x: x.flip(0, -1),
-    "roll": lambda x: x.roll(2, 1),
-    "repeat": lambda x: x.repeat(2, 1, 3, 2),
-    "tile": lambda x: x.tile(2),
-    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5),
-    "negative pad": lambda x: F.pad(x, (-1, 2, 1, -2)),
-    "tril": lambda x: x.tril(1),
-    "triu": lambda x: x.triu(-1),
-    "slice scatter": lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, 1, 3),
-    "slice scatter at the end": lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, -2),
-    "select scatter": lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, 3),
-    "movedim": lambda x: x.movedim(0, 2) * 1,
-    "flatten": lambda x: x.flatten(1) * 1,
-    "unflatten": lambda x: x.unflatten(2, (2, 3)) * 1,
-    "pixel shuffle": lambda x: F.pixel_shuffle(x.reshape(1, 4, 5, 6), 2),
-    "rot90": lambda x: x.rot90(),
-    "meshgrid": lambda x: list(torch.meshgrid(x[0, 0], x[0, :, 0], indexing="ij")),
-    "clone": lambda x: x.clone(),
-    "clone of transposed": lambda x: x.transpose(0, 2).clone(),
-    "contiguous": lambda x: x.transpose(0, 2).contiguous(),
-    "to other": lambda x: x.to(torch.bfloat16),
-    "copy": lambda x: torch.ops.aten.copy(x.bfloat16(), x[:1]),
-}
-
 
 @pytest.mark.parametrize("name", MOVEMENTS)
 def test_movement(name: str) -> None:
     check_function(MOVEMENTS[name], A)
-
-
-REDUCTIONS = {
-    "sum": lambda x: x.sum(),
-    "sum of a dim": lambda x: x.sum(1),
-    "sum of dims": lambda x: x.sum((0, -1), keepdim=True),
-    "sum of a dtype": lambda x: x.sum(1, dtype=torch.float64),
-    "mean": lambda x: x.mean((1, 2)),
-    "mean of all": lambda x: x.mean(),
-    "prod": lambda x: x.prod(1),
-    "prod of all": lambda x: x.prod(),
-    "amax": lambda x: x.amax((0, 1)),
-    "amin": lambda x: x.amin(-1, keepdim=True),
-    "max": lambda x: x.max(),
-    "max with index": lambda x: list(x.max(1)),
-    "min with index": lambda x: list(x.min(2, keepdim=True)),
-    "max of bools": lambda x: list((x > 0).max(1)),
-    "argmax": lambda x: x.argmax(1),
-    "argmin of all": lambda x: x.argmin(),
-    "argmax kept": lambda x: x.argmax(keepdim=True),
-    "any": lambda x: (x > 2).any(1),
-    "any of all": lambda x: (x > 9).any(),
-    "all": lambda x: (x > -9).all(0, keepdim=True),
-    "any of u8": lambda x: (x > 0).to(torch.uint8).any(1),
-    "all of dims": lambda x: torch.all(x > -2, (0, 1)),
-    "var": lambda x: x.var(1),
-    "var of all": lambda x: x.var(),
-    "biased var": lambda x: x.var((0, 2), unbiased=False, keepdim=True),
-    "var with correction": lambda x: torch.var(x, 1, correction=3),
-    "std": lambda x: x.std(2),
-    "var and mean": lambda x: list(torch.var_mean(x, (1, 2), correction=0)),
-    "std and mean": lambda x: list(torch.std_mean(x, 1, keepdim=True)),
-    "norm": lambda x: x.norm(dim=1),
-    "vector norm": lambda x: torch.linalg.vector_norm(x, float("inf"), dim=2),
-    "logsumexp": lambda x: x.logsumexp(1),
-    "count nonzero": lambda x: torch.count_nonzero(x > 0, dim=1),
-    "nansum": lambda x: x.nansum(1),
-    "aminmax": lambda x: list(torch.aminmax(x, dim=1)),
-    "softmax": lambda x: x.softmax(-1),
-    "log softmax": lambda x: x.log_softmax(1),
-    "layer norm": lambda x: F.layer_norm(x, (5, 6)),
-    "layer norm with weights": lambda x: F.layer_norm(x, (6,), x[0, 0] + 2, x[0, 1]),
-    "group norm": lambda x: F.group_norm(x.reshape(2, 10, 6), 5),
-    "batch norm": lambda x: F.batch_norm(x, x[0, :, 0], x[1, :, 0] ** 2, training=False),
-    "batch norm in training": lambda x: F.batch_norm(x, None, None, training=True),
-    "mse": lambda x: F.mse_loss(x, x.flip(0)),
-    "smooth l1": lambda x: F.smooth_l1_loss(x, x.flip(0), beta=0.5),
-    "huber": lambda x: F.huber_loss(x, x.flip(0)),
-    "kl": lambda x: F.kl_div(x.log_softmax(1), x.softmax(1)),
-}
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -483,16 +242,6 @@ def test_reductions_of_small_shapes(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     check_function(lambda x: [x.sum(), x.mean(), x.prod(), x.sum(-1)], x)
     check_function(lambda x: [x.softmax(-1), x * 2, x.any(), x.var(dim=-1, correction=0)], x)
-
-
-TARGET = torch.tensor([1, 4, -100, 2])
-THROUGH_AOT = {
-    "rms norm": lambda x: F.rms_norm(x, (5,), x[0]),
-    "cross entropy": lambda x: F.cross_entropy(x, TARGET),
-    "weighted cross entropy": lambda x: F.cross_entropy(x, TARGET, x[0].abs(), reduction="sum"),
-    "smoothed cross entropy": lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
-    "nll loss of images": lambda x: F.nll_loss(x.reshape(2, 5, 1, 2), TARGET.reshape(2, 1, 2) % 5),
-}
 
 
 @pytest.mark.parametrize("name", THROUGH_AOT)
@@ -525,16 +274,6 @@ def test_nll_loss_backward(reduction: str, weighted: bool, shape: tuple[int, ...
     check_function(gradient, x)
 
 
-GATHERS = {
-    "embedding": lambda x: F.embedding(I64, x[:, 0]),
-    "index select": lambda x: x.index_select(1, torch.tensor([4, 0, 0])),
-    "index": lambda x: x[:, torch.tensor([-1, 2])],
-    "index of two dims": lambda x: x[I64],
-    "gather": lambda x: x[:2, :2, 0].gather(1, I64 % 2),
-    "take along dim": lambda x: torch.take_along_dim(x[0, :2, :2], I64 % 2, 1),
-}
-
-
 @pytest.mark.parametrize("name", GATHERS)
 def test_gather(name: str) -> None:
     check_function(GATHERS[name], A)
@@ -545,57 +284,10 @@ def test_two_indices_are_an_aten_call() -> None:
     check_function(lambda x: x[index, index], A, externs={"aten.index.Tensor"})
 
 
-CREATIONS = {
-    "full": lambda x: x + torch.full((6,), 2.5),
-    "full of ints": lambda x: torch.full((3,), 7) + 1,
-    "full of bool": lambda x: torch.full((3,), True) & True,
-    "zeros like": lambda x: torch.zeros_like(x) + x,
-    "new ones": lambda x: x.new_ones(6) * x,
-    "full like": lambda x: torch.full_like(x, 3) * x,
-    "scalar tensor": lambda x: torch.scalar_tensor(2.0) * x,
-    "arange": lambda x: torch.arange(6) * x,
-    "arange with step": lambda x: torch.arange(12, 0, -2) * x,
-    "float arange": lambda x: torch.arange(0.1, 3.1, 0.5) * x,
-    "float arange of ints": lambda x: torch.arange(6, dtype=torch.float32) * x,
-    "eye": lambda x: torch.eye(5, 6) * x,
-    "linspace": lambda x: torch.linspace(0, 1, 6) * x,
-}
-
-
 @pytest.mark.parametrize("name", CREATIONS)
 def test_creation(name: str) -> None:
     externs = {"aten.linspace.default"} if name == "linspace" else None
     check_function(CREATIONS[name], A, externs=externs)
-
-
-BACKWARD = {
-    "gelu": F.gelu,
-    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "relu": F.relu,
-    "leaky relu": F.leaky_relu,
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "hardtanh": F.hardtanh,
-    "softplus": F.softplus,
-    "mish": F.mish,
-    "elu": F.elu,
-    "softmax": lambda x: x.softmax(-1),
-    "log softmax": lambda x: x.log_softmax(-1),
-    "layer norm": lambda x: F.layer_norm(x, (6,)),
-    "rms norm": lambda x: F.rms_norm(x, (6,)),
-    "group norm": lambda x: F.group_norm(x, 5),
-    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "var": lambda x: x.var(1),
-    "norm": lambda x: x.norm(dim=1),
-    "amax": lambda x: x.amax(1),
-    "select": lambda x: x[:, 1] * 2,
-    "slice": lambda x: x[:, 1:3] * 2,
-    "cat": lambda x: torch.cat([x, x * 2], 1),
-    "pad": lambda x: F.pad(x, (1, 1)),
-}
 
 
 @pytest.mark.parametrize("name", BACKWARD)

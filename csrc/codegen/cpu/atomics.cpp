@@ -27,26 +27,26 @@ std::optional<Rmw::BinOp> instruction_of(ScalarOp op, DType dtype) {
 }  // namespace
 
 void FunctionEmitter::emit_atomic(const loop::Atomic& atomic) {
-  const Place& place = places_.at(atomic.buffer);
   const Value value = emit_expr(atomic.value);
-  const Value offset = element_offset(place, atomic.indices);
+  const Address address = address_of(places_.at(atomic.buffer), atomic.indices);
   std::optional<Value> mask;
   if (atomic.mask) mask = emit_expr(atomic.mask);
   if (!vector_.lanes.is_vector) {
     auto update = [&] {
-      emit_one_atomic(place, atomic.op, element_pointer(place, offset.scalar), value.scalar);
+      llvm::Value* pointer = pointer_to(*address.place, address.base, address.offset.scalar);
+      emit_one_atomic(*address.place, atomic.op, pointer, value.scalar);
     };
     return mask ? emit_guarded(mask->scalar, update) : update();
   }
   const Parts lanes_mask = masked_by(mask ? &*mask : nullptr);
-  const Parts offsets = to_parts(ops_, vector_.lanes, offset);
+  const Parts offsets = to_parts(ops_, vector_.lanes, address.offset);
   const Parts values = to_parts(ops_, vector_.lanes, value);
   for (unsigned p = 0; p < vector_.lanes.parts; ++p)
-    emit_atomic_lanes(place, atomic.op, offsets[p], values[p], lanes_mask.empty() ? nullptr : lanes_mask[p]);
+    emit_atomic_lanes(address, atomic.op, offsets[p], values[p], lanes_mask.empty() ? nullptr : lanes_mask[p]);
 }
 
 // One lane after the other: there is no vector instruction, and lanes may meet in one element.
-void FunctionEmitter::emit_atomic_lanes(const Place& place, ScalarOp op, llvm::Value* offsets,
+void FunctionEmitter::emit_atomic_lanes(const Address& address, ScalarOp op, llvm::Value* offsets,
                                         llvm::Value* values, llvm::Value* mask) {
   const unsigned width = vector_.lanes.width;
   auto lane_of = [&](llvm::Value* vector, llvm::Value* lane) {
@@ -54,7 +54,8 @@ void FunctionEmitter::emit_atomic_lanes(const Place& place, ScalarOp op, llvm::V
   };
   emit_counted(ir_.getInt64(0), ir_.getInt64(width), 1, {}, [&](llvm::Value* lane, llvm::ArrayRef<llvm::Value*>) {
     auto update = [&] {
-      emit_one_atomic(place, op, element_pointer(place, lane_of(offsets, lane)), lane_of(values, lane));
+      llvm::Value* pointer = pointer_to(*address.place, address.base, lane_of(offsets, lane));
+      emit_one_atomic(*address.place, op, pointer, lane_of(values, lane));
     };
     mask ? emit_guarded(lane_of(mask, lane), update) : update();
     return Parts{};

@@ -19,28 +19,23 @@ std::vector<ColumnGroup> group_columns(unsigned columns, unsigned width) {
   return groups;
 }
 
-bool is_one(const Value& value) {
-  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value.scalar);
-  return constant && constant->isOne();
-}
-
 // Tiles with more accumulators than this are done by plain loops: their code would be slow to compile.
 constexpr size_t kMostAccumulators = 64;
 
 }  // namespace
 
-// Where element (row, column) of a tile lies.
 FunctionEmitter::Tile FunctionEmitter::tile_of(const loop::TileRef& ref) {
   const Place& place = places_.at(ref.buffer);
-  const Value origin = element_offset(place, ref.origin);
-  MLCC_CHECK(origin.is_uniform(), "%", ref.buffer->name, ": tile inside a vector loop");
-  return {&place, origin.scalar, place.strides[static_cast<size_t>(ref.row_dim)].scalar,
+  const Address origin = address_of(place, ref.origin);
+  MLCC_CHECK(origin.offset.is_uniform(), "%", ref.buffer->name, ": tile inside a vector loop");
+  return {&place, pointer_to(place, origin.base, origin.offset.scalar),
+          place.strides[static_cast<size_t>(ref.row_dim)].scalar,
           place.strides[static_cast<size_t>(ref.column_dim)].scalar};
 }
 
 llvm::Value* FunctionEmitter::tile_pointer(const Tile& tile, llvm::Value* row, llvm::Value* column) {
-  llvm::Value* offset = ir_.CreateAdd(ir_.CreateMul(row, tile.row_stride), ir_.CreateMul(column, tile.column_stride));
-  return element_pointer(*tile.place, ir_.CreateAdd(tile.origin, offset));
+  llvm::Value* in_row = pointer_to(*tile.place, tile.origin, ir_.CreateMul(row, tile.row_stride));
+  return pointer_to(*tile.place, in_row, ir_.CreateMul(column, tile.column_stride));
 }
 
 // `width` elements of a row, widened to the accumulator's dtype.
@@ -61,8 +56,8 @@ llvm::Value* FunctionEmitter::multiply_add(DType dtype, llvm::Value* a, llvm::Va
 void FunctionEmitter::emit_contract(const loop::Contract& contract) {
   const Tile a = tile_of(contract.a), b = tile_of(contract.b), c = tile_of(contract.c);
   llvm::Value* depth = emit_scalar(contract.depth);
-  const auto is_contiguous = [](const Tile& tile) { return is_one(uniform_value(tile.column_stride)); };
-  const bool has_vectors = options_.vector_bits != 0 && is_contiguous(b) && is_contiguous(c);
+  const bool has_vectors =
+      options_.vector_bits != 0 && is_constant(b.column_stride, 1) && is_constant(c.column_stride, 1);
   const int64_t width = has_vectors ? options_.vector_bits / (8 * dtype_size(c.place->dtype)) : 1;
   const auto columns = group_columns(static_cast<unsigned>(contract.columns), static_cast<unsigned>(width));
   if (columns.size() * static_cast<size_t>(contract.rows) > kMostAccumulators)

@@ -60,12 +60,12 @@ Value FunctionEmitter::emit_cast_expr(const loop::Cast& cast) {
 
 Value FunctionEmitter::emit_load_expr(const loop::Load& load_expr) {
   const Place& place = places_.at(load_expr.buffer);
-  const Value offset = element_offset(place, load_expr.indices);
-  if (!load_expr.mask) return load(place, offset, nullptr, {});
+  const Address address = address_of(place, load_expr.indices);
+  if (!load_expr.mask) return load(address, nullptr, {});
   const Value mask = emit_expr(load_expr.mask);
-  if (load_expr.otherwise) return load(place, offset, &mask, emit_expr(load_expr.otherwise));
+  if (load_expr.otherwise) return load(address, &mask, emit_expr(load_expr.otherwise));
   llvm::Type* type = register_type(ir_.getContext(), place.dtype);
-  return load(place, offset, &mask, uniform_value(llvm::Constant::getNullValue(type)));
+  return load(address, &mask, uniform_value(llvm::Constant::getNullValue(type)));
 }
 
 llvm::Value* FunctionEmitter::emit_scalar(loop::Expr e) {

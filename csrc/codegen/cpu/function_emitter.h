@@ -34,6 +34,13 @@ class FunctionEmitter {
     llvm::MDNode* scope = nullptr;     // alias scope of this buffer, and those of all others; null for local buffers
     llvm::MDNode* other_scopes = nullptr;
   };
+  // An element per lane: `offset` elements behind `base`.
+  struct Address {
+    const Place* place;
+    llvm::Value* base;
+    Value offset;
+    bool is_contiguous() const { return offset.is_linear() && is_constant(offset.step, 1); }
+  };
   // The lanes of the current vector loop, which of them are active, and which variables differ between lanes.
   struct VectorState {
     Lanes lanes;
@@ -95,7 +102,6 @@ class FunctionEmitter {
   Parts tail_mask(unsigned width, llvm::Value* remaining);
   void enter_vector_loop(const VectorRange& range, llvm::Value* index, const VariableSet& varying);
   Trips count_trips(const Value& begin, const Value& end);
-  Value shifted(const Value& begin, llvm::Value* offset);
   Parts lanes_with_trip(const Trips& trips, llvm::Value* trip);
   Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
                        DivergentBody body);
@@ -123,32 +129,34 @@ class FunctionEmitter {
   llvm::Value* emit_scalar(loop::Expr e);   // of an expression that is uniform
 
   // memory.cpp
-  Value element_offset(const Place& place, llvm::ArrayRef<loop::Expr> indices);
-  llvm::Value* element_pointer(const Place& place, llvm::Value* offset);
+  Address address_of(const Place& place, llvm::ArrayRef<loop::Expr> indices);
+  Value index_op(loop::ScalarOp op, const Value& a, const Value& b);
+  llvm::Value* pointer_to(const Place& place, llvm::Value* base, llvm::Value* offset);
+  llvm::Value* part_pointer(const Address& address, unsigned part);
+  llvm::Value* lane_pointer(const Address& address, unsigned part, unsigned lane);
   llvm::Align element_alignment(const Place& place) const;
   void annotate(llvm::Instruction* access, const Place& place);
   llvm::Value* to_register(const Place& place, llvm::Value* value);
   llvm::Value* to_memory(const Place& place, llvm::Value* value);
   bool has_masked_access(const Place& place) const;
   bool has_gather(const Place& place) const;
-  Value load(const Place& place, const Value& offset, const Value* mask, const Value& otherwise);
-  Value load_uniform(const Place& place, llvm::Value* offset, const Value* mask, const Value& otherwise);
-  Value load_contiguous(const Place& place, llvm::Value* offset, const Parts& mask, const Value& otherwise);
-  Value gather(const Place& place, const Value& offset, const Parts& mask, const Value& otherwise);
+  Value load(const Address& address, const Value* mask, const Value& otherwise);
+  Value load_uniform(const Address& address, const Value* mask, const Value& otherwise);
+  Value load_contiguous(const Address& address, const Parts& mask, const Value& otherwise);
+  Value gather(const Address& address, const Parts& mask, const Value& otherwise);
   llvm::Value* load_scalar(const Place& place, llvm::Value* pointer);
   Parts pass_through_of(const Place& place, const Value& otherwise);
-  llvm::Value* lane_offset(const Value& offset, unsigned part, unsigned lane);
   llvm::Value* extract_lane(llvm::Value* vector, unsigned lane);
   void emit_store(const loop::Store& stmt);
-  void store(const Place& place, const Value& offset, const Value& value, const Value* mask);
+  void store(const Address& address, const Value& value, const Value* mask);
   void store_scalar(const Place& place, llvm::Value* pointer, llvm::Value* value);
-  void store_copies(const Place& place, llvm::Value* offset, const Parts& values);
-  void store_contiguous(const Place& place, llvm::Value* offset, const Parts& values, const Parts& mask);
-  void scatter(const Place& place, const Value& offset, const Parts& values, const Parts& mask);
+  void store_copies(const Address& address, const Parts& values);
+  void store_contiguous(const Address& address, const Parts& values, const Parts& mask);
+  void scatter(const Address& address, const Parts& values, const Parts& mask);
 
   // atomics.cpp
   void emit_atomic(const loop::Atomic& atomic);
-  void emit_atomic_lanes(const Place& place, loop::ScalarOp op, llvm::Value* offsets, llvm::Value* values,
+  void emit_atomic_lanes(const Address& address, loop::ScalarOp op, llvm::Value* offsets, llvm::Value* values,
                          llvm::Value* mask);
   void emit_one_atomic(const Place& place, loop::ScalarOp op, llvm::Value* pointer, llvm::Value* value);
   void emit_compare_exchange(const Place& place, loop::ScalarOp op, llvm::Value* pointer, llvm::Value* value);
@@ -156,7 +164,7 @@ class FunctionEmitter {
   // contract.cpp
   struct Tile {
     const Place* place;
-    llvm::Value* origin;
+    llvm::Value* origin;               // pointer
     llvm::Value* row_stride;
     llvm::Value* column_stride;
   };

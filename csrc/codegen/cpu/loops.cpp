@@ -196,13 +196,6 @@ FunctionEmitter::Trips FunctionEmitter::count_trips(const Value& begin, const Va
   return trips;
 }
 
-Value FunctionEmitter::shifted(const Value& begin, llvm::Value* offset) {
-  const Value args[] = {begin, uniform_value(offset)};
-  if (auto linear = linear_op(ops_, loop::ScalarOp::kAdd, args)) return *linear;
-  return map_parts(ops_, vector_.lanes, args,
-                   [&](llvm::ArrayRef<llvm::Value*> v) { return ir_.CreateAdd(v[0], v[1]); });
-}
-
 // The lanes that run the trip with this number.
 Parts FunctionEmitter::lanes_with_trip(const Trips& trips, llvm::Value* trip) {
   Parts mask;
@@ -223,7 +216,7 @@ Parts FunctionEmitter::emit_divergent(const Value& begin, const Value& end, llvm
       ir_.getInt64(0), trips.most, 1, inits, [&](llvm::Value* trip, llvm::ArrayRef<llvm::Value*> carried) {
         vector_.active = lanes_with_trip(trips, trip);
         vector_.is_divergent = true;
-        return body(shifted(begin, trip), carried);
+        return body(index_op(loop::ScalarOp::kAdd, begin, uniform_value(trip)), carried);
       });
   vector_.active = outer;
   vector_.is_divergent = was_divergent;

@@ -3,39 +3,59 @@
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
-namespace {
-
-bool is_one(const llvm::Value* value) {
-  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
-  return constant && constant->isOne();
-}
-
-}  // namespace
-
 // ---- Addresses -------------------------------------------------------------------------------------------------
 
-// In elements, from the place's base.
-Value FunctionEmitter::element_offset(const Place& place, llvm::ArrayRef<loop::Expr> indices) {
-  auto arithmetic = [&](loop::ScalarOp op, const Value& a, const Value& b) {
-    const Value args[] = {a, b};
-    if (auto linear = linear_op(ops_, op, args)) return *linear;
-    return map_parts(ops_, vector_.lanes, args, [&](llvm::ArrayRef<llvm::Value*> v) {
-      return emit_op(ops_, op, DType::kI64, v);
-    });
-  };
-  Value offset = uniform_value(ir_.getInt64(0));
+// What is the same in all lanes goes into the base dimension by dimension, so that a loop's invariant part is an
+// instruction of its own, which is hoisted; the rest is the offset in elements.
+FunctionEmitter::Address FunctionEmitter::address_of(const Place& place, llvm::ArrayRef<loop::Expr> indices) {
+  Address address{&place, place.base, uniform_value(ir_.getInt64(0))};
+  const Value copies = uniform_value(ir_.getInt64(std::max(place.copies, 1U)));
   for (size_t d = 0; d < indices.size(); ++d) {
-    const Value scaled = arithmetic(loop::ScalarOp::kMul, emit_expr(indices[d]), place.strides[d]);
-    offset = arithmetic(loop::ScalarOp::kAdd, offset, scaled);
+    Value scaled = index_op(loop::ScalarOp::kMul, emit_expr(indices[d]), place.strides[d]);
+    if (place.copies != 0) scaled = index_op(loop::ScalarOp::kMul, scaled, copies);
+    if (scaled.is_uniform())
+      address.base = pointer_to(place, address.base, scaled.scalar);
+    else if (address.offset.is_uniform())
+      address.offset = scaled;
+    else
+      address.offset = index_op(loop::ScalarOp::kAdd, address.offset, scaled);
   }
-  if (place.copies == 0) return offset;
-  offset = arithmetic(loop::ScalarOp::kMul, offset, uniform_value(ir_.getInt64(place.copies)));
-  return arithmetic(loop::ScalarOp::kAdd, offset, linear_value(ir_.getInt64(0), ir_.getInt64(1)));
+  if (place.copies == 0) return address;
+  const Value iteration = linear_value(ir_.getInt64(0), ir_.getInt64(1));
+  address.offset = index_op(loop::ScalarOp::kAdd, address.offset, iteration);
+  return address;
 }
 
-// Of one element, or of a vector of them. Not inbounds: a lane that is masked off may be anywhere.
-llvm::Value* FunctionEmitter::element_pointer(const Place& place, llvm::Value* offset) {
-  return ir_.CreateGEP(memory_type(ir_.getContext(), place.dtype), place.base, offset);
+// i64 arithmetic on an index.
+Value FunctionEmitter::index_op(loop::ScalarOp op, const Value& a, const Value& b) {
+  const Value args[] = {a, b};
+  if (auto linear = linear_op(ops_, op, args)) return *linear;
+  return map_parts(ops_, vector_.lanes, args,
+                   [&](llvm::ArrayRef<llvm::Value*> v) { return emit_op(ops_, op, DType::kI64, v); });
+}
+
+// `offset` elements behind `base`: one pointer, or a vector of them. Not inbounds: a lane that is masked off may be anywhere.
+llvm::Value* FunctionEmitter::pointer_to(const Place& place, llvm::Value* base, llvm::Value* offset) {
+  if (is_constant(offset, 0)) return base;
+  return ir_.CreateGEP(memory_type(ir_.getContext(), place.dtype), base, offset);
+}
+
+// The first element of part `part` of contiguous lanes.
+llvm::Value* FunctionEmitter::part_pointer(const Address& address, unsigned part) {
+  const Place& place = *address.place;
+  llvm::Value* first = pointer_to(place, address.base, address.offset.scalar);
+  return pointer_to(place, first, ir_.getInt64(uint64_t{part} * vector_.lanes.width));
+}
+
+llvm::Value* FunctionEmitter::lane_pointer(const Address& address, unsigned part, unsigned lane) {
+  const Place& place = *address.place;
+  const Value& offset = address.offset;
+  if (!offset.is_linear())
+    return pointer_to(place, address.base,
+                      offset.is_uniform() ? offset.scalar : extract_lane(offset.parts[part], lane));
+  llvm::Value* first = pointer_to(place, address.base, offset.scalar);
+  const uint64_t iteration = uint64_t{part} * vector_.lanes.width + lane;
+  return pointer_to(place, first, ir_.CreateMul(offset.step, ir_.getInt64(iteration)));
 }
 
 llvm::Align FunctionEmitter::element_alignment(const Place& place) const {
@@ -73,16 +93,16 @@ bool FunctionEmitter::has_gather(const Place& place) const {
 
 // ---- Loads -----------------------------------------------------------------------------------------------------
 
-Value FunctionEmitter::load(const Place& place, const Value& offset, const Value* mask,
-                            const Value& otherwise) {
-  if (offset.is_uniform()) return load_uniform(place, offset.scalar, mask, otherwise);
-  const bool is_contiguous = offset.is_linear() && is_one(offset.step);
+Value FunctionEmitter::load(const Address& address, const Value* mask, const Value& otherwise) {
+  const Place& place = *address.place;
+  if (address.offset.is_uniform()) return load_uniform(address, mask, otherwise);
+  const bool is_contiguous = address.is_contiguous();
   // Copies of lanes that are not active may be read at their own place; an index that differs may be wild there.
   const bool is_unmasked = !mask && place.copies != 0 && is_contiguous;
   const Parts lanes_mask = is_unmasked ? Parts{} : masked_by(mask);
   if (is_contiguous && (lanes_mask.empty() || has_masked_access(place)))
-    return load_contiguous(place, offset.scalar, lanes_mask, otherwise);
-  return gather(place, offset, lanes_mask, otherwise);
+    return load_contiguous(address, lanes_mask, otherwise);
+  return gather(address, lanes_mask, otherwise);
 }
 
 llvm::Value* FunctionEmitter::load_scalar(const Place& place, llvm::Value* pointer) {
@@ -93,28 +113,26 @@ llvm::Value* FunctionEmitter::load_scalar(const Place& place, llvm::Value* point
 }
 
 // One element for all lanes. At least one lane is active, so that without a mask of its own the element is there.
-Value FunctionEmitter::load_uniform(const Place& place, llvm::Value* offset, const Value* mask,
-                                    const Value& otherwise) {
-  llvm::Value* pointer = element_pointer(place, offset);
-  if (!mask) return uniform_value(load_scalar(place, pointer));
+Value FunctionEmitter::load_uniform(const Address& address, const Value* mask, const Value& otherwise) {
+  llvm::Value* pointer = pointer_to(*address.place, address.base, address.offset.scalar);
+  if (!mask) return uniform_value(load_scalar(*address.place, pointer));
   llvm::Value* wanted = mask->is_uniform() ? mask->scalar : any_lane(masked_by(mask));
-  llvm::Value* loaded = load_scalar(place, ir_.CreateSelect(wanted, pointer, read_slot()));
+  llvm::Value* loaded = load_scalar(*address.place, ir_.CreateSelect(wanted, pointer, read_slot()));
   const Value args[] = {*mask, uniform_value(loaded), otherwise};
   return map_parts(ops_, vector_.lanes, args, [&](llvm::ArrayRef<llvm::Value*> v) {
     return ir_.CreateSelect(v[0], v[1], v[2]);
   });
 }
 
-Value FunctionEmitter::load_contiguous(const Place& place, llvm::Value* offset, const Parts& mask,
-                                       const Value& otherwise) {
+Value FunctionEmitter::load_contiguous(const Address& address, const Parts& mask, const Value& otherwise) {
+  const Place& place = *address.place;
   const Lanes& lanes = vector_.lanes;
   llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), lanes.width);
   Parts pass_through;
   if (!mask.empty()) pass_through = pass_through_of(place, otherwise);
   Parts results;
   for (unsigned p = 0; p < lanes.parts; ++p) {
-    llvm::Value* first = ir_.CreateAdd(offset, ir_.getInt64(uint64_t{p} * lanes.width));
-    llvm::Value* pointer = element_pointer(place, first);
+    llvm::Value* pointer = part_pointer(address, p);
     llvm::Instruction* load = nullptr;
     if (mask.empty())
       load = ir_.CreateAlignedLoad(type, pointer, element_alignment(place));
@@ -137,32 +155,22 @@ Parts FunctionEmitter::pass_through_of(const Place& place, const Value& otherwis
   return parts;
 }
 
-// The element offset of one lane of one part.
-llvm::Value* FunctionEmitter::lane_offset(const Value& offset, unsigned part, unsigned lane) {
-  if (offset.is_uniform()) return offset.scalar;
-  if (offset.is_linear()) {
-    const uint64_t iteration = uint64_t{part} * vector_.lanes.width + lane;
-    return ir_.CreateAdd(offset.scalar, ir_.CreateMul(offset.step, ir_.getInt64(iteration)));
-  }
-  return extract_lane(offset.parts[part], lane);
-}
-
 llvm::Value* FunctionEmitter::extract_lane(llvm::Value* vector, unsigned lane) {
   return vector_.lanes.width == 1 ? vector : ir_.CreateExtractElement(vector, lane);
 }
 
-Value FunctionEmitter::gather(const Place& place, const Value& offset, const Parts& mask,
-                              const Value& otherwise) {
+Value FunctionEmitter::gather(const Address& address, const Parts& mask, const Value& otherwise) {
+  const Place& place = *address.place;
   const Lanes& lanes = vector_.lanes;
   llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), lanes.width);
   const Parts pass_through = pass_through_of(place, mask.empty() ? Value{} : otherwise);
   Parts results;
   if (has_gather(place)) {
-    const Parts offsets = to_parts(ops_, lanes, offset);
+    const Parts offsets = to_parts(ops_, lanes, address.offset);
     for (unsigned p = 0; p < lanes.parts; ++p) {
-      llvm::Instruction* load =
-          ir_.CreateMaskedGather(type, element_pointer(place, offsets[p]), element_alignment(place),
-                                 mask.empty() ? nullptr : mask[p], pass_through[p]);
+      llvm::Value* pointers = pointer_to(place, address.base, offsets[p]);
+      llvm::Instruction* load = ir_.CreateMaskedGather(type, pointers, element_alignment(place),
+                                                       mask.empty() ? nullptr : mask[p], pass_through[p]);
       annotate(load, place);
       results.push_back(to_register(place, load));
     }
@@ -171,7 +179,7 @@ Value FunctionEmitter::gather(const Place& place, const Value& offset, const Par
   for (unsigned p = 0; p < lanes.parts; ++p) {
     llvm::Value* result = llvm::PoisonValue::get(type);
     for (unsigned lane = 0; lane < lanes.width; ++lane) {
-      llvm::Value* pointer = element_pointer(place, lane_offset(offset, p, lane));
+      llvm::Value* pointer = lane_pointer(address, p, lane);
       if (!mask.empty()) pointer = ir_.CreateSelect(extract_lane(mask[p], lane), pointer, read_slot());
       llvm::LoadInst* element =
           ir_.CreateAlignedLoad(type->getScalarType(), pointer, element_alignment(place));
@@ -187,52 +195,46 @@ Value FunctionEmitter::gather(const Place& place, const Value& offset, const Par
 // ---- Stores ----------------------------------------------------------------------------------------------------
 
 void FunctionEmitter::emit_store(const loop::Store& stmt) {
-  const Place& place = places_.at(stmt.buffer);
   const Value value = emit_expr(stmt.value);
-  const Value offset = element_offset(place, stmt.indices);
-  if (!stmt.mask) return store(place, offset, value, nullptr);
+  const Address address = address_of(places_.at(stmt.buffer), stmt.indices);
+  if (!stmt.mask) return store(address, value, nullptr);
   const Value mask = emit_expr(stmt.mask);
-  store(place, offset, value, &mask);
+  store(address, value, &mask);
 }
 
-void FunctionEmitter::store(const Place& place, const Value& offset, const Value& value,
-                            const Value* mask) {
-  if (!vector_.lanes.is_vector) {
-    auto write = [&] { store_scalar(place, element_pointer(place, offset.scalar), value.scalar); };
-    return mask ? emit_guarded(mask->scalar, write) : write();
-  }
+void FunctionEmitter::store(const Address& address, const Value& value, const Value* mask) {
+  const Place& place = *address.place;
   if (mask && mask->is_uniform())
-    return emit_guarded(mask->scalar, [&] { store(place, offset, value, nullptr); });
+    return emit_guarded(mask->scalar, [&] { store(address, value, nullptr); });
+  if (!vector_.lanes.is_vector)
+    return store_scalar(place, pointer_to(place, address.base, address.offset.scalar), value.scalar);
   const Parts values = to_parts(ops_, vector_.lanes, value);
-  const bool is_contiguous = offset.is_linear() && is_one(offset.step);
-  if (is_contiguous && place.copies != 0 && !mask) return store_copies(place, offset.scalar, values);
+  if (address.is_contiguous() && place.copies != 0 && !mask) return store_copies(address, values);
   const Parts lanes_mask = masked_by(mask);
-  if (is_contiguous && (lanes_mask.empty() || has_masked_access(place)))
-    return store_contiguous(place, offset.scalar, values, lanes_mask);
-  scatter(place, offset, values, lanes_mask);
+  if (address.is_contiguous() && (lanes_mask.empty() || has_masked_access(place)))
+    return store_contiguous(address, values, lanes_mask);
+  scatter(address, values, lanes_mask);
 }
 
 // Every lane to its own copy. Copies of lanes beyond the loop's end may be overwritten; those of lanes that are off for a
 // while are kept by load and select, since LLVM makes no registers of a buffer with masked stores.
-void FunctionEmitter::store_copies(const Place& place, llvm::Value* offset, const Parts& values) {
-  if (!vector_.is_divergent) return store_contiguous(place, offset, values, {});
-  const Parts old = load_contiguous(place, offset, {}, {}).parts;
+void FunctionEmitter::store_copies(const Address& address, const Parts& values) {
+  if (!vector_.is_divergent) return store_contiguous(address, values, {});
+  const Parts old = to_parts(ops_, vector_.lanes, load_contiguous(address, {}, {}));
   Parts mixed;
   for (size_t p = 0; p < values.size(); ++p)
     mixed.push_back(ir_.CreateSelect(vector_.active[p], values[p], old[p]));
-  store_contiguous(place, offset, mixed, {});
+  store_contiguous(address, mixed, {});
 }
 
 void FunctionEmitter::store_scalar(const Place& place, llvm::Value* pointer, llvm::Value* value) {
   annotate(ir_.CreateAlignedStore(to_memory(place, value), pointer, element_alignment(place)), place);
 }
 
-void FunctionEmitter::store_contiguous(const Place& place, llvm::Value* offset, const Parts& values,
-                                       const Parts& mask) {
-  const Lanes& lanes = vector_.lanes;
-  for (unsigned p = 0; p < lanes.parts; ++p) {
-    llvm::Value* first = ir_.CreateAdd(offset, ir_.getInt64(uint64_t{p} * lanes.width));
-    llvm::Value* pointer = element_pointer(place, first);
+void FunctionEmitter::store_contiguous(const Address& address, const Parts& values, const Parts& mask) {
+  const Place& place = *address.place;
+  for (unsigned p = 0; p < vector_.lanes.parts; ++p) {
+    llvm::Value* pointer = part_pointer(address, p);
     llvm::Value* value = to_memory(place, values[p]);
     llvm::Instruction* store = nullptr;
     if (mask.empty())
@@ -243,13 +245,13 @@ void FunctionEmitter::store_contiguous(const Place& place, llvm::Value* offset, 
   }
 }
 
-void FunctionEmitter::scatter(const Place& place, const Value& offset, const Parts& values,
-                              const Parts& mask) {
+void FunctionEmitter::scatter(const Address& address, const Parts& values, const Parts& mask) {
+  const Place& place = *address.place;
   const Lanes& lanes = vector_.lanes;
   if (has_gather(place)) {
-    const Parts offsets = to_parts(ops_, lanes, offset);
+    const Parts offsets = to_parts(ops_, lanes, address.offset);
     for (unsigned p = 0; p < lanes.parts; ++p) {
-      llvm::Value* pointers = element_pointer(place, offsets[p]);
+      llvm::Value* pointers = pointer_to(place, address.base, offsets[p]);
       annotate(ir_.CreateMaskedScatter(to_memory(place, values[p]), pointers, element_alignment(place),
                                        mask.empty() ? nullptr : mask[p]),
                place);
@@ -258,7 +260,7 @@ void FunctionEmitter::scatter(const Place& place, const Value& offset, const Par
   }
   for (unsigned p = 0; p < lanes.parts; ++p) {
     for (unsigned lane = 0; lane < lanes.width; ++lane) {
-      llvm::Value* pointer = element_pointer(place, lane_offset(offset, p, lane));
+      llvm::Value* pointer = lane_pointer(address, p, lane);
       if (!mask.empty()) pointer = ir_.CreateSelect(extract_lane(mask[p], lane), pointer, write_slot());
       store_scalar(place, pointer, extract_lane(values[p], lane));
     }

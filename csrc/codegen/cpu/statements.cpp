@@ -5,23 +5,10 @@
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
-namespace {
-
 using loop::StmtKind;
 
-// The parallel loop of a phase that is a range: only lets stand before it and nothing after.
-const loop::For* parallel_loop(const loop::Block& phase) {
-  if (phase.empty() || phase.back()->kind != StmtKind::kFor) return nullptr;
-  for (size_t i = 0; i + 1 < phase.size(); ++i)
-    if (phase[i]->kind != StmtKind::kLet) return nullptr;
-  const auto* loop = loop::as<loop::For>(phase.back());
-  return loop->mode.kind == loop::LoopKind::kParallel ? loop : nullptr;
-}
-
-}  // namespace
-
 void FunctionEmitter::emit_phase_body(const loop::Block& phase) {
-  const loop::For* loop = parallel_loop(phase);
+  const loop::For* loop = loop::parallel_loop(phase);
   if (!loop) return emit_block(phase);
   emit_block({phase.begin(), phase.end() - 1});
   cache_.clear();

@@ -7,11 +7,6 @@ namespace {
 
 using loop::ScalarOp;
 
-bool is_zero(const llvm::Value* value) {
-  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
-  return constant && constant->isZero();
-}
-
 // base + iteration * step, in the integer type of both.
 Parts linear_parts(const OpContext& c, const Lanes& lanes, llvm::Value* base, llvm::Value* step) {
   llvm::Type* type = base->getType();
@@ -31,12 +26,17 @@ llvm::Value* splat(const OpContext& c, unsigned width, llvm::Value* scalar) {
   return width == 1 ? scalar : c.ir.CreateVectorSplat(width, scalar);
 }
 
+bool is_constant(const llvm::Value* value, int64_t expected) {
+  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
+  return constant && constant->getSExtValue() == expected;
+}
+
 Value uniform_value(llvm::Value* scalar) {
   return {.form = Value::Form::kUniform, .scalar = scalar, .step = nullptr, .parts = {}};
 }
 
 Value linear_value(llvm::Value* scalar, llvm::Value* step) {
-  if (is_zero(step)) return uniform_value(scalar);
+  if (is_constant(step, 0)) return uniform_value(scalar);
   return {.form = Value::Form::kLinear, .scalar = scalar, .step = step, .parts = {}};
 }
 

@@ -36,6 +36,7 @@ struct Value {
 };
 
 Value uniform_value(llvm::Value* scalar);
+bool is_constant(const llvm::Value* value, int64_t expected);   // an integer constant
 // Uniform where the step is the constant 0.
 Value linear_value(llvm::Value* scalar, llvm::Value* step);
 Value lanes_value(Parts parts);

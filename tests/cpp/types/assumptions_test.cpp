@@ -124,6 +124,10 @@ TEST_F(AssumptionsTest, simplifies_symbolic_divisors) {
   EXPECT_EQ(simplify("floordiv(i*s1*512 + k*512 + j, s1*512)"), "i");
   EXPECT_EQ(simplify("mod(floordiv(i*s1*512 + k*512 + j, 512), s1)"), "k");
   EXPECT_EQ(simplify("floordiv(k, s0)"), "floordiv(k, s0)");
+  EXPECT_EQ(simplify("floordiv(j*m, m*u)"), "floordiv(j, u)");
+  // u and v may both be negative.
+  EXPECT_EQ(simplify("floordiv(j*u, u*v)"), "floordiv(j*u, u*v)");
+  EXPECT_EQ(simplify("mod(j*u, u*v)"), "mod(j*u, u*v)");
 }
 
 TEST_F(AssumptionsTest, simplifies_by_divisors) {
@@ -177,6 +181,9 @@ TEST_F(AssumptionsTest, proves_triangular_loops) {
   EXPECT_TRUE(facts_.is_nonnegative(parse("i - c")));
   EXPECT_FALSE(facts_.is_positive(parse("i - c")));
   EXPECT_TRUE(is_less("c*s1 + k", "s0*s1"));
+  // i must not be replaced by 0 while c <= i is needed: false for i = c = 7.
+  EXPECT_FALSE(facts_.is_nonnegative(
+      parse("max(i - c, -5)*max(i - c, -7) - max(-c, -5)*max(-c, -7)")));
 }
 
 TEST_F(AssumptionsTest, proves_signs) {
@@ -222,6 +229,17 @@ TEST_F(AssumptionsTest, proves_equality) {
   EXPECT_TRUE(is_equal("floordiv(i*512 + j, 512)*512 + j", "i*512 + j"));
   EXPECT_TRUE(is_equal("max(n, 1)*s0", "s0*n"));
   EXPECT_FALSE(is_equal("max(s0, 1)", "s0"));
+}
+
+TEST_F(AssumptionsTest, deep_expressions_are_given_up_in_time) {
+  SymExpr e = SymExpr::symbol("s0");
+  for (int n = 0; n < 8; ++n) {
+    const std::string name = std::to_string(n);
+    const SymExpr right = SymExpr::max(SymExpr::symbol("b" + name), SymExpr::floordiv(e, 3));
+    e = SymExpr::min(e + SymExpr::symbol("a" + name), right);
+  }
+  EXPECT_FALSE(facts_.is_nonnegative(e));
+  EXPECT_EQ(facts_.simplify(e), e);
 }
 
 TEST(ContiguousStrides, are_row_major_and_count_empty_sizes_as_one) {

@@ -1,0 +1,236 @@
+#include "harness.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "codegen/cpu/client.h"
+#include "loop/interpreter.h"
+#include "loop/scalar_value.h"
+#include "loop/text.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cpu::testing {
+namespace {
+
+bool host_runs(const Target& target, const Target& host) {
+  // Vector extensions are what differs between the CPUs tested here.
+  for (const char* feature : {"+avx2", "+fma", "+f16c", "+avx512f", "+bmi2", "+movbe", "+lzcnt"})
+    if (target.features.find(feature) != std::string::npos && host.features.find(feature) == std::string::npos)
+      return false;
+  return true;
+}
+
+int64_t value_of(loop::Expr e, const loop::Kernel& kernel, const std::vector<int64_t>& sizes) {
+  const auto symbolic = loop::to_symbolic(e);
+  MLCC_CHECK(symbolic, "extent is not symbolic");
+  return symbolic->evaluate([&](std::string_view name) {
+    for (size_t i = 0; i < kernel.sizes.size(); ++i)
+      if (kernel.sizes[i]->name == name) return sizes[i];
+    MLCC_UNREACHABLE("unknown size ", name);
+  });
+}
+
+// Elements from the first to the last that the shape reaches.
+int64_t element_span(const loop::Buffer& buffer, const loop::Kernel& kernel, const std::vector<int64_t>& sizes) {
+  int64_t dense = 1;
+  int64_t last = 0;
+  for (size_t d = buffer.shape.size(); d-- > 0;) {
+    const int64_t extent = value_of(buffer.shape[d], kernel, sizes);
+    if (extent == 0) return 0;
+    const int64_t stride = buffer.strides.empty() ? dense : value_of(buffer.strides[d], kernel, sizes);
+    last += (extent - 1) * stride;
+    dense *= extent;
+  }
+  return last + 1;
+}
+
+void write_element(std::span<uint8_t> bytes, DType dtype, size_t i, uint64_t bits) {
+  const auto size = static_cast<size_t>(dtype_size(dtype));
+  std::memcpy(bytes.data() + i * size, &bits, size);
+}
+
+uint64_t read_element(std::span<const uint8_t> bytes, DType dtype, size_t i) {
+  const auto size = static_cast<size_t>(dtype_size(dtype));
+  uint64_t bits = 0;
+  std::memcpy(&bits, bytes.data() + i * size, size);
+  return bits;
+}
+
+uint64_t random_element(DType dtype, const Comparison& how, const IntRange* range, std::mt19937_64& random) {
+  const uint64_t dice = random() % 16;
+  if (range) {
+    const int64_t value = range->low + static_cast<int64_t>(random() % static_cast<uint64_t>(range->high - range->low + 1));
+    return is_float(dtype) ? loop::encode_float(dtype, static_cast<double>(value)) : loop::encode_int(dtype, value);
+  }
+  if (dtype == DType::kBool) return random() & 1;
+  const uint64_t mask = ~uint64_t{0} >> (64 - 8 * dtype_size(dtype));
+  if (!is_float(dtype)) return dice < 4 ? random() & mask : loop::encode_int(dtype, static_cast<int64_t>(random() % 41) - 20);
+  if (how.specials && dice == 0) return random() & mask;
+  if (how.specials && dice == 1) {
+    const double values[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, -3e-42, 3e38, 1e-310, -1e300};
+    return loop::encode_float(dtype, values[random() % 10]);
+  }
+  if (dice < 6) return loop::encode_float(dtype, static_cast<double>(static_cast<int64_t>(random() % 17) - 8));
+  return loop::encode_float(dtype, std::normal_distribution<double>(0, 3)(random));
+}
+
+bool is_close(DType dtype, uint64_t expected_bits, uint64_t found_bits, const Comparison& how) {
+  if (expected_bits == found_bits) return true;
+  if (!is_float(dtype)) return false;
+  const double expected = loop::decode_float(dtype, expected_bits);
+  const double found = loop::decode_float(dtype, found_bits);
+  if (std::isnan(expected) || std::isnan(found)) return std::isnan(expected) && std::isnan(found);
+  if (expected == found) return expected != 0 || !how.zero_sign;
+  if (std::isinf(expected) || std::isinf(found)) return false;
+  const double error = std::abs(expected - found);
+  if (error <= how.relative * std::max(1.0, std::abs(expected))) return true;
+  const uint64_t magnitude = loop::encode_float(dtype, std::abs(expected));
+  const double unit = loop::decode_float(dtype, magnitude + 1) - std::abs(expected);
+  return error <= how.ulps * unit;
+}
+
+std::vector<GuardedBuffer> make_buffers(const loop::Kernel& kernel, const std::vector<int64_t>& sizes,
+                                        const Comparison& how) {
+  std::mt19937_64 random(how.seed);
+  std::vector<GuardedBuffer> buffers;
+  for (const loop::Buffer* buffer : kernel.buffers) {
+    const int64_t elements = element_span(*buffer, kernel, sizes);
+    buffers.emplace_back(static_cast<size_t>(elements * dtype_size(buffer->dtype)));
+    const auto range = how.ranges.find(buffer->name);
+    for (size_t i = 0; i < static_cast<size_t>(elements); ++i)
+      write_element(buffers.back().bytes(), buffer->dtype, i,
+                    random_element(buffer->dtype, how, range == how.ranges.end() ? nullptr : &range->second, random));
+  }
+  return buffers;
+}
+
+std::vector<void*> pointers_of(const std::vector<GuardedBuffer>& buffers) {
+  std::vector<void*> pointers;
+  for (const GuardedBuffer& buffer : buffers) pointers.push_back(buffer.data());
+  return pointers;
+}
+
+void compare_buffers(const loop::Kernel& kernel, const std::vector<GuardedBuffer>& expected,
+                     const std::vector<GuardedBuffer>& found, const Comparison& how) {
+  for (size_t b = 0; b < expected.size(); ++b) {
+    const loop::Buffer& buffer = *kernel.buffers[b];
+    if (buffer.access == loop::Access::kScratch) continue;
+    const size_t count = expected[b].bytes().size() / static_cast<size_t>(dtype_size(buffer.dtype));
+    int reported = 0;
+    for (size_t i = 0; i < count && reported < 4; ++i) {
+      const uint64_t want = read_element(expected[b].bytes(), buffer.dtype, i);
+      const uint64_t have = read_element(found[b].bytes(), buffer.dtype, i);
+      if (is_close(buffer.dtype, want, have, how)) continue;
+      ++reported;
+      ADD_FAILURE() << "%" << buffer.name << " element " << i << " of " << count << ": found 0x" << std::hex << have
+                    << ", expected 0x" << want
+                    << (is_float(buffer.dtype)
+                            ? detail::join(" (", loop::decode_float(buffer.dtype, have), ", ",
+                                           loop::decode_float(buffer.dtype, want), ")")
+                            : std::string());
+    }
+  }
+}
+
+std::string describe(const std::vector<int64_t>& sizes) {
+  std::string text;
+  for (int64_t size : sizes) text += " " + std::to_string(size);
+  return text;
+}
+
+}  // namespace
+
+GuardedBuffer::GuardedBuffer(size_t bytes) : bytes_(bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  mapped_ = (bytes + page - 1) / page * page + page;
+  mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  MLCC_CHECK(mapping_ != MAP_FAILED, "mmap of ", mapped_, " bytes");
+  auto* end = static_cast<uint8_t*>(mapping_) + mapped_ - page;
+  MLCC_CHECK(mprotect(end, page, PROT_NONE) == 0, "mprotect");
+  data_ = end - bytes;
+}
+
+GuardedBuffer::GuardedBuffer(GuardedBuffer&& other) noexcept
+    : mapping_(other.mapping_), mapped_(other.mapped_), data_(other.data_), bytes_(other.bytes_) {
+  other.mapping_ = nullptr;
+}
+
+GuardedBuffer::~GuardedBuffer() {
+  if (mapping_) munmap(mapping_, mapped_);
+}
+
+const std::vector<std::shared_ptr<Backend>>& backends() {
+  static const auto all = [] {
+    std::vector<std::shared_ptr<Backend>> list;
+    for (const char* cpu : {"", "haswell", "x86-64"}) {
+      const auto backend = open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
+      MLCC_CHECK(backend, backend.reason());
+      if (list.empty() || host_runs((*backend)->target(), list[0]->target())) list.push_back(*backend);
+    }
+    return list;
+  }();
+  return all;
+}
+
+const Backend& host_backend() { return *backends()[0]; }
+
+runtime::KernelPtr load(const std::string& object, const loop::Kernel& kernel) {
+  static const auto loader = *open_object_loader(MLCC_LLVM_LIBRARY);
+  return loader->load(object, kernel.name, static_cast<int>(kernel.phases.size()));
+}
+
+int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code, const std::vector<int64_t>& sizes,
+                   const std::vector<void*>& buffers, std::mt19937_64& random) {
+  const runtime::KernelArgs args{buffers.data(), sizes.data()};
+  const runtime::ParallelFor split = [&](int64_t n, int64_t, const std::function<void(int64_t, int64_t)>& body) {
+    for (int64_t begin = 0; begin < n;) {
+      const int64_t end = std::min<int64_t>(n, begin + 1 + static_cast<int64_t>(random() % 5));
+      body(begin, end);
+      begin = end;
+    }
+  };
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    int64_t extent = 1;
+    if (const loop::For* loop = loop::parallel_loop(kernel.phases[p]))
+      extent = value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes);
+    if (const int64_t code_found = runtime::run_phase(code.phases[p], args, extent, 1, split)) return code_found;
+  }
+  return 0;
+}
+
+void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& sizes, const Comparison& how) {
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, text);
+  const auto expected = make_buffers(kernel, sizes, how);
+  const int64_t expected_code = loop::interpret(kernel, sizes, pointers_of(expected));
+  for (const auto& backend : backends()) {
+    SCOPED_TRACE(detail::join("cpu ", backend->target().cpu, ", sizes", describe(sizes), "\n", text));
+    const auto code = backend->compile({.text = text});
+    if (!code) {
+      ADD_FAILURE() << code.reason();
+      continue;
+    }
+    const auto loaded = load(code->bytes, kernel);
+    const auto found = make_buffers(kernel, sizes, how);
+    std::mt19937_64 random(how.seed);
+    const int64_t found_code = run_kernel(kernel, *loaded, sizes, pointers_of(found), random);
+    EXPECT_EQ(found_code, expected_code);
+    if (expected_code == 0) compare_buffers(kernel, expected, found, how);
+  }
+}
+
+std::string substitute(std::string text, const std::map<std::string, std::string>& values) {
+  for (const auto& [name, value] : values) {
+    const std::string key = "$" + name;
+    for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + value.size()))
+      text.replace(at, key.size(), value);
+  }
+  return text;
+}
+
+}  // namespace mlcc::codegen::cpu::testing
