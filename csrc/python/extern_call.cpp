@@ -122,8 +122,14 @@ class Converter {
 
  private:
   c10::IValue convert_scalar(const Argument& argument, const c10::Type& type) const {
-    const c10::IValue value = plain_value(argument);
-    const TypeKind kind = type.kind();
+    c10::IValue value = adapted(plain_value(argument), type.kind());
+    MLCC_USER_CHECK(fits(value, type.kind()), "found a ", value.tagKind(), " where the schema has ",
+                    type.str());
+    return value;
+  }
+
+  // What Python's callers may write instead of the type itself.
+  static c10::IValue adapted(c10::IValue value, TypeKind kind) {
     if (kind == TypeKind::TensorType && value.isNone()) return at::Tensor();
     if (kind == TypeKind::TensorType && is_number(value)) return wrapped_number(value);
     if (is_one_of(kind, TypeKind::FloatType, TypeKind::SymFloatType) && value.isInt())
@@ -135,6 +141,19 @@ class Converter {
     if (kind == TypeKind::DeviceObjType && value.isString())
       return c10::Device(value.toStringRef());
     return value;
+  }
+
+  static bool fits(const c10::IValue& value, TypeKind kind) {
+    if (kind == TypeKind::TensorType) return value.isTensor();
+    if (kind == TypeKind::NumberType) return is_number(value);
+    if (kind == TypeKind::StringType) return value.isString();
+    if (kind == TypeKind::DeviceObjType) return value.isDevice();
+    if (is_one_of(kind, TypeKind::FloatType, TypeKind::SymFloatType)) return value.isDouble();
+    if (is_one_of(kind, TypeKind::BoolType, TypeKind::SymBoolType)) return value.isBool();
+    const bool is_integer = is_one_of(kind, TypeKind::IntType, TypeKind::SymIntType) ||
+                            is_one_of(kind, TypeKind::LayoutType, TypeKind::MemoryFormatType) ||
+                            kind == TypeKind::ScalarTypeType;
+    return !is_integer || value.isInt();
   }
 
   // As the argument is, whatever the schema wants.

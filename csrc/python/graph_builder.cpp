@@ -163,8 +163,7 @@ py::list extern_call(const GraphBuilder& builder, const std::string& name, const
       continue;
     }
     const auto type = py::cast<py::tuple>(result);
-    types.push_back(
-        to_type(py::cast<std::string>(type[0]), type[1],
+    types.push_back(to_type(py::cast<std::string>(type[0]), type[1],
                             type.size() > 2 ? py::object(type[2]) : py::object(py::none())));
   }
   const std::vector<Value*> values = builder.graph().extern_call(

@@ -20,8 +20,8 @@ int hex_digit(char c) {
   return -1;
 }
 
-constexpr std::array<std::string_view, 8> kLongPunctuation = {"->", "..", "<=", ">=",
-                                                              "==", "!=", "+=", "::"};
+constexpr std::array<std::string_view, 8> kLongPunctuation = {
+    "->", "..", "<=", ">=", "==", "!=", "+=", "::"};
 
 class Scanner {
  public:
@@ -123,8 +123,7 @@ class Scanner {
     const bool is_whole_word = !is_word(at());
     if (!is_whole_word) skip_while(is_word);
     token.text = std::string(source_.substr(begin, offset_ - begin));
-    if (digits == 0 || !is_whole_word)
-      Lexer::fail_at(token, "malformed number '", token.text, "'");
+    if (digits == 0 || !is_whole_word) Lexer::fail_at(token, "malformed number '", token.text, "'");
     convert_number(token, is_hex, is_float);
   }
 
@@ -194,14 +193,14 @@ class Scanner {
 
 std::string_view kind_name(TokenKind kind) {
   switch (kind) {
-    case TokenKind::kEnd: return "end of text";
-    case TokenKind::kIdentifier: return "an identifier";
-    case TokenKind::kValue: return "a value (%name)";
-    case TokenKind::kGlobal: return "a name (@name)";
-    case TokenKind::kInteger: return "an integer";
-    case TokenKind::kFloat: return "a number";
-    case TokenKind::kString: return "a string";
-    case TokenKind::kPunctuation: return "punctuation";
+  case TokenKind::kEnd: return "end of text";
+  case TokenKind::kIdentifier: return "an identifier";
+  case TokenKind::kValue: return "a value (%name)";
+  case TokenKind::kGlobal: return "a name (@name)";
+  case TokenKind::kInteger: return "an integer";
+  case TokenKind::kFloat: return "a number";
+  case TokenKind::kString: return "a string";
+  case TokenKind::kPunctuation: return "punctuation";
   }
   MLCC_UNREACHABLE("token kind ", static_cast<int>(kind));
 }
@@ -281,14 +280,14 @@ double Lexer::expect_float(std::string_view what) {
 
 std::string Lexer::describe(const Token& token) {
   switch (token.kind) {
-    case TokenKind::kEnd: return "end of text";
-    case TokenKind::kValue: return "'%" + token.text + "'";
-    case TokenKind::kGlobal: return "'@" + token.text + "'";
-    case TokenKind::kString: return quote(token.text);
-    case TokenKind::kIdentifier:
-    case TokenKind::kInteger:
-    case TokenKind::kFloat:
-    case TokenKind::kPunctuation: return "'" + token.text + "'";
+  case TokenKind::kEnd: return "end of text";
+  case TokenKind::kValue: return "'%" + token.text + "'";
+  case TokenKind::kGlobal: return "'@" + token.text + "'";
+  case TokenKind::kString: return quote(token.text);
+  case TokenKind::kIdentifier:
+  case TokenKind::kInteger:
+  case TokenKind::kFloat:
+  case TokenKind::kPunctuation: return "'" + token.text + "'";
   }
   MLCC_UNREACHABLE("token kind ", static_cast<int>(token.kind));
 }

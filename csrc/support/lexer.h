@@ -1,12 +1,12 @@
 // Tokens for the parsers of both IRs.
 //
-//   identifier   f32  relu  aten.add.Tensor     letters, digits, '_'; dots only between two of these
-//   value        %x  %0  %acc.1                 text is the name without '%'
-//   global       @bias_relu                     text is the name without '@'
-//   integer      512  0x7fc0                    never signed: '-' is punctuation, see expect_integer
-//   float        1.5  2e-3  0x1.8p+3  inf  nan  never signed; text is kept, to be rounded to f32 once
-//   string       "a\n\"b\"\x01"                 escapes \n \t \r \\ \" \xHH; text is what it stands for
-//   punctuation  -> .. <= >= == != += ::        and every other printable character by itself
+//   identifier   f32  relu  aten.add.Tensor   letters, digits, '_'; dots between two of these
+//   value        %x  %0  %acc.1               text is the name without '%'
+//   global       @bias_relu                   text is the name without '@'
+//   integer      512  0x7fc0                  never signed: '-' is punctuation (expect_integer)
+//   float        1.5  2e-3  0x1.8p+3  inf nan never signed; text is kept, to be rounded to f32 once
+//   string       "a\n\"b\"\x01"              escapes \n \t \r \\ \" \xHH; text is the content
+//   punctuation  -> .. <= >= == != += ::      and every other printable character by itself
 //
 // `0..512` is 0, .., 512 and `%n..%m` is %n, .., %m. Comments run from // to the end of the line.
 // All errors are mlcc::Error with "line:col: message"; lines and columns (bytes) begin at 1.
@@ -52,19 +52,22 @@ class Lexer {
   const Token& next();
   bool at_end() const { return peek().kind == TokenKind::kEnd; }
 
-  // `text` names an identifier or a punctuation: is("for"), accept("->"). Strings, values and the like never match.
+  // `text` names an identifier or a punctuation: is("for"), accept("->"). Strings, values and the
+  // like never match.
   bool is(std::string_view text, size_t n = 0) const;
   bool is(TokenKind kind, size_t n = 0) const { return peek(n).kind == kind; }
-  bool accept(std::string_view text);         // consumes the token if it is `text`
+  bool accept(std::string_view text);          // consumes the token if it is `text`
   const Token& expect(std::string_view text);  // Error "expected 'text', found ..."
 
-  // Consume a token of this kind or throw; `what` replaces the kind's name in the message ("a dtype").
+  // Consume a token of this kind or throw; `what` replaces the kind's name in the message ("a
+  // dtype").
   std::string expect_identifier(std::string_view what = {});
   std::string expect_value(std::string_view what = {});
   std::string expect_global(std::string_view what = {});
   std::string expect_string(std::string_view what = {});
   int64_t expect_integer(std::string_view what = {});  // with an optional '-'; Error outside int64
-  double expect_float(std::string_view what = {});     // with an optional '-'; integers are accepted too
+  double
+  expect_float(std::string_view what = {});  // with an optional '-'; integers are accepted too
 
   // Backtracking: rewind(position()) is cheap.
   size_t position() const { return position_; }

@@ -3,8 +3,8 @@
 //   if (enabled(LogChannel::kFusion)) explain_at_length();
 //   log(LogChannel::kFusion, "group ", id, " split: ", reason);
 //
-// All channels are off until someone switches them on (driver or Python, from MLCC_LOGS). Messages go to one
-// process-wide sink, by default stderr. Everything here may be called from any thread.
+// All channels are off until someone switches them on (driver or Python, from MLCC_LOGS). Messages
+// go to one process-wide sink, by default stderr. Everything here may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +35,16 @@ std::optional<LogChannel> parse_log_channel(std::string_view name);
 
 LogLevel log_level(LogChannel channel);
 void set_log_level(LogChannel channel, LogLevel level);
-// Sets all channels from a list: "fusion,+cache" is fusion at kInfo, cache at kDebug and the rest off; "all" names every
-// channel. Error on an unknown name, and nothing is changed then.
+// Sets all channels from a list: "fusion,+cache" is fusion at kInfo, cache at kDebug and the rest
+// off; "all" names every channel. Error on an unknown name, and nothing is changed then.
 void set_log_levels(std::string_view list);
 
 // Costs one relaxed load.
 bool enabled(LogChannel channel, LogLevel level = LogLevel::kInfo);
 
-// Receives whole messages without a final newline, possibly from several threads at once. No lock is held during the
-// call, so a sink may take the GIL or log itself; a call that has begun may outlast set_log_sink.
+// Receives whole messages without a final newline, possibly from several threads at once. No lock
+// is held during the call, so a sink may take the GIL or log itself; a call that has begun may
+// outlast set_log_sink.
 using LogSink = std::function<void(LogChannel, LogLevel, std::string_view)>;
 void set_log_sink(LogSink sink);  // an empty function brings back stderr
 

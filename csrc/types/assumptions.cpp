@@ -11,7 +11,8 @@
 namespace mlcc {
 namespace {
 
-// Rounds of simplification. Each but the last makes the expression simpler; symbolic_random_test.cpp needs at most 3.
+// Rounds of simplification. Each but the last makes the expression simpler;
+// symbolic_random_test.cpp needs at most 3.
 constexpr int kMaxRounds = 64;
 
 // Number of terms and atoms, nested ones included: what simplification makes smaller.
@@ -63,7 +64,8 @@ class Simplifier {
     return kind == AtomKind::kMod ? reduced + rest : reduced;
   }
 
-  // floordiv(a, b) or mod(a, b), with the positive factor g cancelled if it divides both as polynomials.
+  // floordiv(a, b) or mod(a, b), with the positive factor g cancelled if it divides both as
+  // polynomials.
   static SymExpr cancel(AtomKind kind, const SymExpr& a, const SymExpr& b, const SymExpr& g) {
     const auto numerator = a.divide_exactly(g);
     const auto divisor = b.divide_exactly(g);
@@ -99,7 +101,8 @@ class Simplifier {
     return std::nullopt;
   }
 
-  // floordiv(i*512 + j, 1024) with 0 <= j < 512: here g = 512 divides the divisor and a part of the numerator.
+  // floordiv(i*512 + j, 1024) with 0 <= j < 512: here g = 512 divides the divisor and a part of the
+  // numerator.
   std::optional<SymExpr> split_by_common_factor(const Atom& atom, const Term& content) {
     const std::vector<Term> terms = SymbolicAccess::terms(atom.a);
     std::set<SymExpr> tried;
@@ -115,8 +118,8 @@ class Simplifier {
       const auto remainder =
           remainder_below(SymbolicAccess::from_terms(std::move(rest)), term_expr(factor));
       if (!remainder || remainder->equals_constant(0)) continue;
-      // The factor exceeds a remainder >= 0: it is positive and may be cancelled. In the next round, without the
-      // remainder, that might not be known any more.
+      // The factor exceeds a remainder >= 0: it is positive and may be cancelled. In the next
+      // round, without the remainder, that might not be known any more.
       return drop_rest(atom.kind, atom.a, *remainder, atom.b, term_expr(factor));
     }
     return std::nullopt;
@@ -142,7 +145,8 @@ class Simplifier {
       }
     }
     if (rest.size() == SymbolicAccess::count_terms(atom.a)) return std::nullopt;
-    const SymExpr left = make_function(atom.kind, SymbolicAccess::from_terms(std::move(rest)), atom.b);
+    const SymExpr left =
+        make_function(atom.kind, SymbolicAccess::from_terms(std::move(rest)), atom.b);
     if (atom.kind == AtomKind::kMod) return left;
     const SymExpr result = quotient + left;
     // floordiv(s0, 8) is its own exact quotient.
@@ -199,7 +203,8 @@ class Simplifier {
 
   // ---- sums ----
 
-  // b*floordiv(a, b) + mod(a, b) = a, and whatever else gets lighter by b*floordiv(a, b) = a - mod(a, b).
+  // b*floordiv(a, b) + mod(a, b) = a, and whatever else gets lighter by b*floordiv(a, b) = a -
+  // mod(a, b).
   SymExpr recompose(SymExpr e) {
     for (bool changed = true; changed;) {
       changed = false;
@@ -245,7 +250,7 @@ class Simplifier {
 
 }  // namespace
 
-// ---- Assumptions ---------------------------------------------------------------------------------
+// ---- Assumptions ----
 
 void Assumptions::set_range(std::string_view symbol, SymRange range) {
   MLCC_CHECK(range.low <= range.high, "range of ", symbol, " is empty: ", range.low, " to ",

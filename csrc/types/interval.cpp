@@ -27,7 +27,8 @@ int64_t saturated_multiply(int64_t a, int64_t b) {
 }  // namespace
 
 SymRange operator+(SymRange a, SymRange b) {
-  return {saturated_add(a.low, b.low, kUnboundedLow), saturated_add(a.high, b.high, kUnboundedHigh)};
+  return {saturated_add(a.low, b.low, kUnboundedLow),
+          saturated_add(a.high, b.high, kUnboundedHigh)};
 }
 
 SymRange operator*(SymRange a, SymRange b) {

@@ -1,7 +1,8 @@
 // Interval arithmetic on SymRange that never overflows.
 //
-// A low end of INT64_MIN and a high end of INT64_MAX mean unbounded. A result beyond int64 is replaced by the weakest
-// true statement: its low end by at most INT64_MAX, its high end by at least INT64_MIN.
+// A low end of INT64_MIN and a high end of INT64_MAX mean unbounded. A result beyond int64 is
+// replaced by the weakest true statement: its low end by at most INT64_MAX, its high end by at
+// least INT64_MIN.
 #pragma once
 
 #include <algorithm>

@@ -70,7 +70,7 @@ SymExpr make_atom(AtomKind kind, const SymExpr& a, const SymExpr& b) {
   return SymbolicAccess::from_atom(std::make_shared<const Atom>(Atom{kind, {}, a, b}));
 }
 
-// ---- Division ------------------------------------------------------------------------------------
+// ---- Division ----
 
 // a = quotient * b + remainder.
 struct Division {
@@ -182,8 +182,8 @@ bool cancel_content(Reduced& r) {
   for (Term& term : divisor) term.coefficient /= g;
   for (Term& term : remainder) {
     if (term.atoms.empty())
-      r.offset = checked_add(r.offset,
-                             checked_multiply(r.scale, floor_modulo(term.coefficient, g)));
+      r.offset =
+          checked_add(r.offset, checked_multiply(r.scale, floor_modulo(term.coefficient, g)));
     term.coefficient = floor_divide(term.coefficient, g);
   }
   r.divisor = SymbolicAccess::from_terms(std::move(divisor));
@@ -240,7 +240,7 @@ std::optional<SymExpr> unnest_floordiv(const SymExpr& a, const SymExpr& b) {
   return attempt([&] { return SymExpr::floordiv(inner.a + inner.b * k, inner.b * b); });
 }
 
-// ---- min and max ---------------------------------------------------------------------------------
+// ---- min and max ----
 
 // Whether y is superfluous beside x: the two differ by a constant, on the right side.
 bool is_dominated(AtomKind kind, const SymExpr& x, const SymExpr& y) {
@@ -268,18 +268,18 @@ SymExpr make_extremum(AtomKind kind, const SymExpr& a, const SymExpr& b) {
   return result;
 }
 
-// ---- Text ----------------------------------------------------------------------------------------
+// ---- Text ----
 
 std::string atom_text(const Atom& atom) {
   const auto call = [&](const char* name) {
     return name + ("(" + atom.a.str()) + ", " + atom.b.str() + ")";
   };
   switch (atom.kind) {
-    case AtomKind::kSymbol: return is_identifier(atom.name) ? atom.name : "%" + atom.name;
-    case AtomKind::kFloorDiv: return call("floordiv");
-    case AtomKind::kMod: return call("mod");
-    case AtomKind::kMin: return call("min");
-    case AtomKind::kMax: return call("max");
+  case AtomKind::kSymbol: return is_identifier(atom.name) ? atom.name : "%" + atom.name;
+  case AtomKind::kFloorDiv: return call("floordiv");
+  case AtomKind::kMod: return call("mod");
+  case AtomKind::kMin: return call("min");
+  case AtomKind::kMax: return call("max");
   }
   MLCC_UNREACHABLE("atom kind ", static_cast<int>(atom.kind));
 }
@@ -345,7 +345,8 @@ class Parser {
     if (name.text == "min") kind = AtomKind::kMin;
     if (name.text == "max") kind = AtomKind::kMax;
     if (!kind)
-      Lexer::fail_at(name, "unknown function '", name.text, "', expected floordiv, mod, min or max");
+      Lexer::fail_at(name, "unknown function '", name.text,
+                     "', expected floordiv, mod, min or max");
     lexer_.expect("(");
     const SymExpr a = parse_sum();
     lexer_.expect(",");
@@ -371,7 +372,7 @@ class Parser {
   int depth_ = 0;
 };
 
-// ---- Walking -------------------------------------------------------------------------------------
+// ---- Walking ----
 
 void collect_symbols(const SymExpr& e, std::set<std::string>& names) {
   for (const Term& term : SymbolicAccess::terms(e)) {
@@ -400,21 +401,21 @@ void collect_functions(const SymExpr& e, std::vector<SymExpr::Function>& found) 
 
 int64_t evaluate_function(AtomKind kind, int64_t a, int64_t b) {
   switch (kind) {
-    case AtomKind::kFloorDiv:
-    case AtomKind::kMod:
-      MLCC_USER_CHECK(b > 0, kind == AtomKind::kMod ? "mod" : "floordiv", ": divisor is ", b,
-                      ", expected a positive one");
-      return kind == AtomKind::kMod ? floor_modulo(a, b) : floor_divide(a, b);
-    case AtomKind::kMin: return std::min(a, b);
-    case AtomKind::kMax: return std::max(a, b);
-    case AtomKind::kSymbol: break;
+  case AtomKind::kFloorDiv:
+  case AtomKind::kMod:
+    MLCC_USER_CHECK(b > 0, kind == AtomKind::kMod ? "mod" : "floordiv", ": divisor is ", b,
+                    ", expected a positive one");
+    return kind == AtomKind::kMod ? floor_modulo(a, b) : floor_divide(a, b);
+  case AtomKind::kMin: return std::min(a, b);
+  case AtomKind::kMax: return std::max(a, b);
+  case AtomKind::kSymbol: break;
   }
   MLCC_UNREACHABLE("atom kind ", static_cast<int>(kind), " is no function");
 }
 
 }  // namespace
 
-// ---- SymExpr -------------------------------------------------------------------------------------
+// ---- SymExpr ----
 
 SymExpr::SymExpr(std::shared_ptr<const Terms> terms) : terms_(std::move(terms)) {}
 
@@ -597,8 +598,8 @@ SymExpr operator*(const SymExpr& a, const SymExpr& b) {
   std::vector<Term> products;
   for (const Term& x : SymbolicAccess::terms(a))
     for (const Term& y : SymbolicAccess::terms(b))
-      products.push_back({checked_multiply(x.coefficient, y.coefficient),
-                          multiply_monomials(x.atoms, y.atoms)});
+      products.push_back(
+          {checked_multiply(x.coefficient, y.coefficient), multiply_monomials(x.atoms, y.atoms)});
   return SymbolicAccess::from_terms(std::move(products));
 }
 

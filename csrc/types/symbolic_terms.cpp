@@ -100,11 +100,11 @@ SymExpr term_expr(const Term& term) { return SymbolicAccess::from_terms({term});
 
 SymExpr make_function(AtomKind kind, const SymExpr& a, const SymExpr& b) {
   switch (kind) {
-    case AtomKind::kFloorDiv: return SymExpr::floordiv(a, b);
-    case AtomKind::kMod: return SymExpr::mod(a, b);
-    case AtomKind::kMin: return SymExpr::min(a, b);
-    case AtomKind::kMax: return SymExpr::max(a, b);
-    case AtomKind::kSymbol: break;
+  case AtomKind::kFloorDiv: return SymExpr::floordiv(a, b);
+  case AtomKind::kMod: return SymExpr::mod(a, b);
+  case AtomKind::kMin: return SymExpr::min(a, b);
+  case AtomKind::kMax: return SymExpr::max(a, b);
+  case AtomKind::kSymbol: break;
   }
   MLCC_UNREACHABLE("atom kind ", static_cast<int>(kind), " is no function");
 }

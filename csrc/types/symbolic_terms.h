@@ -29,8 +29,8 @@ struct SymbolicAccess {
 
 SymExpr term_expr(const Term& term);
 std::strong_ordering compare_atoms(const AtomPtr& x, const AtomPtr& y);
-// The canonical order of terms: descending degree, then lexicographic. It is compatible with multiplication, so that
-// the first term leads in polynomial division.
+// The canonical order of terms: descending degree, then lexicographic. It is compatible with
+// multiplication, so that the first term leads in polynomial division.
 std::strong_ordering compare_monomials(const Monomial& x, const Monomial& y);
 // `part` removed from `whole`; nothing if it is not a factor.
 std::optional<Monomial> divide_monomials(const Monomial& whole, const Monomial& part);
@@ -42,7 +42,8 @@ inline bool is_division(AtomKind kind) {
   return kind == AtomKind::kFloorDiv || kind == AtomKind::kMod;
 }
 
-// e = coefficient * atom + rest; nothing if the atom stands in a higher power. Other atoms may contain it.
+// e = coefficient * atom + rest; nothing if the atom stands in a higher power. Other atoms may
+// contain it.
 struct LinearInAtom {
   SymExpr coefficient;
   SymExpr rest;
@@ -64,8 +65,8 @@ int64_t checked_add(int64_t a, int64_t b);
 int64_t checked_subtract(int64_t a, int64_t b);
 int64_t checked_multiply(int64_t a, int64_t b);
 int64_t checked_divide(int64_t a, int64_t b);  // towards zero
-int64_t floor_divide(int64_t a, int64_t b);  // b > 0
-int64_t floor_modulo(int64_t a, int64_t b);  // b > 0
+int64_t floor_divide(int64_t a, int64_t b);    // b > 0
+int64_t floor_modulo(int64_t a, int64_t b);    // b > 0
 // Greatest common divisor of the absolute values; 0 is neutral. Unsigned, for |INT64_MIN|.
 uint64_t gcd_of(int64_t a, int64_t b);
 uint64_t gcd_of(uint64_t a, int64_t b);

@@ -354,7 +354,10 @@ def test_ops_of_python_libraries_run():
         ("aten", lambda x: [x], "expected a name like"),
         ("aten.sin.default", lambda x: [x, x], "found 2 arguments, expected at most 1"),
         ("aten.mm.default", lambda x: [x], "argument mat2 is missing"),
-        ("aten.sum.dim_IntList", lambda x: [x, "a"], "argument dim"),
+        ("aten.sum.dim_IntList", lambda x: [x, ["a"]], "argument dim: found a String where the schema has int"),
+        ("aten.sum.dim_IntList", lambda x: [x, [0], "a"], "argument keepdim: found a String"),
+        ("aten.select_copy.int", lambda x: [x, 0, [1]], "argument index: a list where the schema has none"),
+        ("aten.sin.default", lambda x: [[x]], "argument self: a list"),
         ("aten.zeros_like.default", lambda x: [x, ("dtype", "float31")], "dtype float31: unknown"),
     ],
 )
@@ -668,18 +671,19 @@ def run_python(code, **env):
     )
 
 
+# Tensors small enough for eager to work on them with one thread: on more it would wait for ever in the child.
 FORK = """
 import os, sys, torch
 from mlcc._load import load_core
 core = load_core()
 torch.set_num_threads(2)
 text = '''{kernel}'''
-x, y = torch.rand(100000), torch.zeros(100000)
-core.run_loop_kernel(text, [100000], [x, y])   # starts worker threads, which a fork does not copy
+x, y = torch.rand(20000), torch.zeros(20000)
+core.run_loop_kernel(text, [20000], [x, y])   # starts worker threads, which a fork does not copy
 child = os.fork()
 if child == 0:
     y.zero_()
-    core.run_loop_kernel(text, [100000], [x, y])
+    core.run_loop_kernel(text, [20000], [x, y])
     os._exit(0 if torch.equal(y, x + 1) else 3)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

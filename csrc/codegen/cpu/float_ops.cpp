@@ -81,15 +81,24 @@ llvm::Value* next_below(const OpContext& c, llvm::Value* value) {
   return c.ir.CreateBitCast(less, value->getType());
 }
 
+// b, or where a/b overflows a multiple of b by a power of two for which it does not: such a b is below 1.
+llvm::Value* rem_divisor(const OpContext& c, llvm::Value* a, llvm::Value* b) {
+  const bool is_double = a->getType()->getScalarType()->isDoubleTy();
+  auto number = [&](double for_f32, double for_f64) {
+    return ConstantFP::get(a->getType(), is_double ? for_f64 : for_f32);
+  };
+  llvm::Value* is_huge = c.ir.CreateFCmpOEQ(c.ir.CreateFDiv(a, b), ConstantFP::getInfinity(a->getType()));
+  llvm::Value* is_tiny = c.ir.CreateFCmpOLT(b, number(0x1p-62, 0x1p-500));
+  llvm::Value* factor = c.ir.CreateSelect(is_tiny, number(0x1p75, 0x1p540), number(0x1p60, 0x1p500));
+  llvm::Value* multiple = c.ir.CreateFMul(c.ir.CreateFMul(b, factor), factor);
+  return c.ir.CreateSelect(is_huge, multiple, b);
+}
+
 // One step of a mod b, 0 < b <= a: a - q*b with an integer q near a/b, so that 0 <= result, and < b once a/b is below 2^24
 // (2^53). With q next to a/b the difference is a float, so that fma computes it exactly.
 llvm::Value* rem_step(const OpContext& c, llvm::Value* a, llvm::Value* b) {
-  const bool is_double = a->getType()->getScalarType()->isDoubleTy();
   llvm::Value* one = ConstantFP::get(a->getType(), 1.0);
-  // Where a/b overflows, first reduce by a multiple of b. Such a b is below 2^0 (2^0), the multiple is exact.
-  llvm::Value* is_huge = c.ir.CreateFCmpOEQ(c.ir.CreateFDiv(a, b), ConstantFP::getInfinity(a->getType()));
-  llvm::Value* factor = ConstantFP::get(a->getType(), is_double ? 0x1p1000 : 0x1p120);
-  llvm::Value* divisor = c.ir.CreateFMul(b, c.ir.CreateSelect(is_huge, factor, one));
+  llvm::Value* divisor = rem_divisor(c, a, b);
   llvm::Value* q = emit_rounding(c, ScalarOp::kTrunc, c.ir.CreateFDiv(a, divisor));
   llvm::Value* rest = emit_fma(c, c.ir.CreateFNeg(q), divisor, a);
   // The quotient may have been rounded up: take the integer below, which beyond 2^24 is the next float.

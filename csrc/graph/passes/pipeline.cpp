@@ -69,18 +69,19 @@ bool PassRunner::run(Pass pass) {
 
 void run_pipeline(Graph& graph, const PipelineOptions& options) {
   PassRunner runner(graph, options);
-  // What the importer leaves behind in numbers (half of an AOTAutograd graph) would only be matched
-  // in vain below.
+  // What the importer leaves behind (half of an AOTAutograd graph) would only be matched in vain.
   runner.run(Pass::kDce);
-  // Before canonicalize: a rule like x * 1 sees a constant only once its casts and expands are
-  // folded.
-  runner.run(Pass::kFoldConstants);
-  runner.run(Pass::kCanonicalize);
-  // After canonicalize: equal computations are written the same way now, so that their text is
-  // equal.
-  runner.run(Pass::kCse);
-  // Merged nodes bring new pairs together: two permutes of one value that were two values before.
-  runner.run(Pass::kCanonicalize);
+  // Each of the three makes work for the others, so they take turns until none has any: every
+  // rewrite leaves fewer nodes that are no constants.
+  for (bool has_changed = true; has_changed;) {
+    // Before canonicalize: a rule like x * 1 sees a constant only once its casts and expands are
+    // folded.
+    has_changed = runner.run(Pass::kFoldConstants);
+    has_changed |= runner.run(Pass::kCanonicalize);
+    // After canonicalize: equal computations are written the same way now, so that their text is
+    // equal. What it merges brings new pairs together for the next turn.
+    has_changed |= runner.run(Pass::kCse);
+  }
   // Last: the passes above leave the operands of what they replaced.
   runner.run(Pass::kDce);
 }

@@ -17,7 +17,8 @@ TEST(Hash128, hex_prints_the_high_half_first) {
 }
 
 TEST(Hash128, is_the_same_in_every_process) {
-  // Published test value of XXH3-128 for the empty input: a cache file written elsewhere must be found.
+  // Published test value of XXH3-128 for the empty input: a cache file written elsewhere must be
+  // found.
   EXPECT_EQ(hash_bytes("").hex(), "99aa06d3014798d86001c324468d497f");
 }
 

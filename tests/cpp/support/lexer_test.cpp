@@ -62,8 +62,8 @@ TEST(Lexer, ranges_are_no_floats) {
 }
 
 TEST(Lexer, punctuation_takes_the_longest_match) {
-  EXPECT_THAT(texts("->-<=<>==!=+=+::a:{}"),
-              ElementsAre("->", "-", "<=", "<", ">=", "=", "!=", "+=", "+", "::", "a", ":", "{", "}"));
+  EXPECT_THAT(texts("->-<=<>==!=+=+::a:{}"), ElementsAre("->", "-", "<=", "<", ">=", "=", "!=",
+                                                         "+=", "+", "::", "a", ":", "{", "}"));
 }
 
 TEST(Lexer, comments_and_blanks_are_skipped) {
@@ -204,8 +204,10 @@ TEST(Lexer, malformed_tokens_are_errors) {
   EXPECT_EQ(lexing_error("99999999999999999999"),
             "1:1: number '99999999999999999999' is out of range");
   EXPECT_EQ(lexing_error("\n \"abc\n\""), "2:2: string is not closed");
-  EXPECT_EQ(lexing_error("\"abc\\"), "1:5: unknown escape in a string; known are \\n \\t \\r \\\\ \\\" \\xHH");
-  EXPECT_EQ(lexing_error("\"\\q\""), "1:2: unknown escape in a string; known are \\n \\t \\r \\\\ \\\" \\xHH");
+  EXPECT_EQ(lexing_error("\"abc\\"),
+            "1:5: unknown escape in a string; known are \\n \\t \\r \\\\ \\\" \\xHH");
+  EXPECT_EQ(lexing_error("\"\\q\""),
+            "1:2: unknown escape in a string; known are \\n \\t \\r \\\\ \\\" \\xHH");
   EXPECT_EQ(lexing_error("a \x01"), "1:3: unexpected byte 1");
   EXPECT_EQ(lexing_error("\xc3\xa4"), "1:1: unexpected byte 195");
 }

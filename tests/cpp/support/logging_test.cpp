@@ -22,8 +22,8 @@ class LoggingTest : public ::testing::Test {
     set_log_levels("");
     set_log_sink([this](LogChannel channel, LogLevel level, std::string_view message) {
       const std::lock_guard lock(mutex_);
-      lines_.push_back(detail::join(log_channel_name(channel),
-                                    level == LogLevel::kDebug ? "+ " : " ", message));
+      lines_.push_back(
+          detail::join(log_channel_name(channel), level == LogLevel::kDebug ? "+ " : " ", message));
     });
   }
   void TearDown() override {

@@ -182,8 +182,8 @@ TEST_F(AssumptionsTest, proves_triangular_loops) {
   EXPECT_FALSE(facts_.is_positive(parse("i - c")));
   EXPECT_TRUE(is_less("c*s1 + k", "s0*s1"));
   // i must not be replaced by 0 while c <= i is needed: false for i = c = 7.
-  EXPECT_FALSE(facts_.is_nonnegative(
-      parse("max(i - c, -5)*max(i - c, -7) - max(-c, -5)*max(-c, -7)")));
+  EXPECT_FALSE(
+      facts_.is_nonnegative(parse("max(i - c, -5)*max(i - c, -7) - max(-c, -5)*max(-c, -7)")));
 }
 
 TEST_F(AssumptionsTest, proves_signs) {

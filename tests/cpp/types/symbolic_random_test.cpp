@@ -1,5 +1,5 @@
-// Random expressions under random facts: what was simplified or proved must hold at every point where the facts hold.
-// The reference is a plain tree that is evaluated as it was drawn.
+// Random expressions under random facts: what was simplified or proved must hold at every point
+// where the facts hold. The reference is a plain tree that is evaluated as it was drawn.
 
 #include <gtest/gtest.h>
 
@@ -51,15 +51,15 @@ struct Tree {
 
   SymExpr build() const {
     switch (kind) {
-      case Kind::kConstant: return value;
-      case Kind::kSymbol: return SymExpr::symbol(name);
-      case Kind::kAdd: return a->build() + b->build();
-      case Kind::kSubtract: return a->build() - b->build();
-      case Kind::kMultiply: return a->build() * b->build();
-      case Kind::kFloorDiv: return SymExpr::floordiv(a->build(), b->build());
-      case Kind::kMod: return SymExpr::mod(a->build(), b->build());
-      case Kind::kMin: return SymExpr::min(a->build(), b->build());
-      case Kind::kMax: return SymExpr::max(a->build(), b->build());
+    case Kind::kConstant: return value;
+    case Kind::kSymbol: return SymExpr::symbol(name);
+    case Kind::kAdd: return a->build() + b->build();
+    case Kind::kSubtract: return a->build() - b->build();
+    case Kind::kMultiply: return a->build() * b->build();
+    case Kind::kFloorDiv: return SymExpr::floordiv(a->build(), b->build());
+    case Kind::kMod: return SymExpr::mod(a->build(), b->build());
+    case Kind::kMin: return SymExpr::min(a->build(), b->build());
+    case Kind::kMax: return SymExpr::max(a->build(), b->build());
     }
     MLCC_UNREACHABLE("tree kind");
   }
@@ -72,19 +72,19 @@ struct Tree {
     const auto y = b->evaluate(point);
     if (!x || !y) return std::nullopt;
     switch (kind) {
-      case Kind::kConstant:
-      case Kind::kSymbol: break;
-      case Kind::kAdd: return *x + *y;
-      case Kind::kSubtract: return *x - *y;
-      case Kind::kMultiply: return *x * *y;
-      case Kind::kFloorDiv:
-      case Kind::kMod: {
-        if (*y <= 0) return std::nullopt;
-        const int64_t remainder = ((*x % *y) + *y) % *y;
-        return kind == Kind::kMod ? remainder : (*x - remainder) / *y;
-      }
-      case Kind::kMin: return std::min(*x, *y);
-      case Kind::kMax: return std::max(*x, *y);
+    case Kind::kConstant:
+    case Kind::kSymbol: break;
+    case Kind::kAdd: return *x + *y;
+    case Kind::kSubtract: return *x - *y;
+    case Kind::kMultiply: return *x * *y;
+    case Kind::kFloorDiv:
+    case Kind::kMod: {
+      if (*y <= 0) return std::nullopt;
+      const int64_t remainder = ((*x % *y) + *y) % *y;
+      return kind == Kind::kMod ? remainder : (*x - remainder) / *y;
+    }
+    case Kind::kMin: return std::min(*x, *y);
+    case Kind::kMax: return std::max(*x, *y);
     }
     MLCC_UNREACHABLE("tree kind");
   }
@@ -149,13 +149,13 @@ class World {
     TreePtr extent = constant(random_.between(1, 12));
     const TreePtr other = symbol(random_.pick(names_));
     switch (random_.between(0, 6)) {
-      case 0:
-      case 1: extent = symbol(random_.pick(sizes_)); break;
-      case 2: extent = apply(Tree::Kind::kMultiply, other, symbol(random_.pick(sizes_))); break;
-      case 3: extent = apply(Tree::Kind::kFloorDiv, other, constant(random_.between(2, 4))); break;
-      case 4: extent = apply(Tree::Kind::kAdd, other, extent); break;
-      case 5: extent = apply(Tree::Kind::kMin, other, extent); break;
-      default: break;
+    case 0:
+    case 1: extent = symbol(random_.pick(sizes_)); break;
+    case 2: extent = apply(Tree::Kind::kMultiply, other, symbol(random_.pick(sizes_))); break;
+    case 3: extent = apply(Tree::Kind::kFloorDiv, other, constant(random_.between(2, 4))); break;
+    case 4: extent = apply(Tree::Kind::kAdd, other, extent); break;
+    case 5: extent = apply(Tree::Kind::kMin, other, extent); break;
+    default: break;
     }
     assumptions_.set_index(name, extent->build());
     extents_.push_back(std::move(extent));
@@ -192,23 +192,23 @@ TreePtr draw_tree(Random& random, const World& world, int depth) {
     return inner();
   };
   switch (random.between(0, 10)) {
-    case 0:
-    case 1: return apply(Tree::Kind::kAdd, inner(), inner());
-    case 2: return apply(Tree::Kind::kSubtract, inner(), inner());
-    case 3: return apply(Tree::Kind::kMultiply, inner(), divisor());
-    case 4: return apply(Tree::Kind::kMin, inner(), inner());
-    case 5: return apply(Tree::Kind::kMax, inner(), inner());
-    case 6:
-    case 7: return apply(Tree::Kind::kFloorDiv, inner(), divisor());
-    case 8: return apply(Tree::Kind::kMod, inner(), divisor());
-    default: {
-      // What lowering makes: outer * extent + inner, taken apart again.
-      const TreePtr extent = divisor();
-      const TreePtr whole =
-          apply(Tree::Kind::kAdd, apply(Tree::Kind::kMultiply, inner(), extent), inner());
-      const auto kind = random.chance(50) ? Tree::Kind::kFloorDiv : Tree::Kind::kMod;
-      return random.chance(50) ? whole : apply(kind, whole, random.chance(70) ? extent : divisor());
-    }
+  case 0:
+  case 1: return apply(Tree::Kind::kAdd, inner(), inner());
+  case 2: return apply(Tree::Kind::kSubtract, inner(), inner());
+  case 3: return apply(Tree::Kind::kMultiply, inner(), divisor());
+  case 4: return apply(Tree::Kind::kMin, inner(), inner());
+  case 5: return apply(Tree::Kind::kMax, inner(), inner());
+  case 6:
+  case 7: return apply(Tree::Kind::kFloorDiv, inner(), divisor());
+  case 8: return apply(Tree::Kind::kMod, inner(), divisor());
+  default: {
+    // What lowering makes: outer * extent + inner, taken apart again.
+    const TreePtr extent = divisor();
+    const TreePtr whole =
+        apply(Tree::Kind::kAdd, apply(Tree::Kind::kMultiply, inner(), extent), inner());
+    const auto kind = random.chance(50) ? Tree::Kind::kFloorDiv : Tree::Kind::kMod;
+    return random.chance(50) ? whole : apply(kind, whole, random.chance(70) ? extent : divisor());
+  }
   }
 }
 
@@ -226,18 +226,17 @@ void check_text(const SymExpr& e) {
   const SymExpr again = SymExpr::parse(e.str());
   ASSERT_EQ(again, e);
   ASSERT_EQ(again.str(), e.str());
-  const SymExpr same =
-      e.substitute([](std::string_view name) { return SymExpr::symbol(name); });
+  const SymExpr same = e.substitute([](std::string_view name) { return SymExpr::symbol(name); });
   ASSERT_EQ(same, e);
 }
 
 // Everything that is said about two expressions, to be compared with their values.
 struct Claims {
   Claims(const SymExpr& x, const SymExpr& y, const Assumptions& facts)
-      : a(x), b(y), simple(facts.simplify(a)), range(facts.range(a)),
-        is_less(facts.is_less(a, b)), is_nonnegative(facts.is_nonnegative(a)),
-        is_positive(facts.is_positive(a)), is_equal(facts.is_equal(a, b)),
-        divides(facts.divides(b, a)), quotient(a.divide_exactly(b)) {}
+      : a(x), b(y), simple(facts.simplify(a)), range(facts.range(a)), is_less(facts.is_less(a, b)),
+        is_nonnegative(facts.is_nonnegative(a)), is_positive(facts.is_positive(a)),
+        is_equal(facts.is_equal(a, b)), divides(facts.divides(b, a)),
+        quotient(a.divide_exactly(b)) {}
 
   SymExpr a, b, simple;
   SymRange range;

@@ -33,7 +33,7 @@ int64_t evaluate(const SymExpr& e, const std::map<std::string, int64_t, std::les
   return e.evaluate([&](std::string_view name) { return values.find(name)->second; });
 }
 
-// ---- Polynomials -----------------------------------------------------------------------------
+// ---- Polynomials ----
 
 TEST(SymExpr, constants_fold) {
   EXPECT_TRUE(SymExpr().equals_constant(0));
@@ -93,8 +93,7 @@ TEST(SymExpr, the_extremes_print_and_parse) {
     EXPECT_EQ(parse(e.str()), e);
     EXPECT_EQ(parse(e.str()).str(), e.str());
   }
-  EXPECT_EQ((s * INT64_MIN + INT64_MIN).str(),
-            "s*-9223372036854775808 + -9223372036854775808");
+  EXPECT_EQ((s * INT64_MIN + INT64_MIN).str(), "s*-9223372036854775808 + -9223372036854775808");
 }
 
 TEST(SymExpr, names_that_are_no_identifiers_print_with_a_percent_sign) {
@@ -107,7 +106,7 @@ TEST(SymExpr, names_that_are_no_identifiers_print_with_a_percent_sign) {
     EXPECT_THROW(SymExpr::symbol(name), Error) << name;
 }
 
-// ---- floordiv, mod, min, max -------------------------------------------------------------------
+// ---- floordiv, mod, min, max ----
 
 struct Row {
   const char* input;
@@ -154,7 +153,8 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"max(a, max(3, a + 1))", "max(a + 1, 3)"},
         Row{"max(max(c, 2), max(5, a))", "max(a, max(c, 5))"},
         Row{"min(c, min(b, a))", "min(a, min(b, c))"},
-        Row{"min(min(a, b), c)", "min(a, min(b, c))"}, Row{"min(max(a, b), c)", "min(c, max(a, b))"}));
+        Row{"min(min(a, b), c)", "min(a, min(b, c))"},
+        Row{"min(max(a, b), c)", "min(c, max(a, b))"}));
 
 TEST(SymExpr, ceiling_divisions_are_recognized_as_equal) {
   EXPECT_EQ(parse("floordiv(s0 + 7, 8)"), parse("floordiv(s0 - 1, 8) + 1"));
@@ -172,7 +172,7 @@ TEST(SymExpr, divide_exactly) {
   EXPECT_EQ(parse("1").divide_exactly(parse("a")), std::nullopt);
 }
 
-// ---- Questions ---------------------------------------------------------------------------------
+// ---- Questions ----
 
 TEST(SymExpr, tells_what_it_is) {
   EXPECT_TRUE(parse("3").is_constant());
@@ -259,15 +259,15 @@ TEST(SymExpr, visits_bottom_up) {
 }
 
 TEST(SymExpr, order_is_total) {
-  std::vector<SymExpr> all = {parse("3"),      parse("-1"),   parse("a"),        parse("2*a"),
-                              parse("a + 1"),  parse("b"),    parse("a*b"),      parse("mod(a, 2)"),
+  std::vector<SymExpr> all = {parse("3"),        parse("-1"),  parse("a"),       parse("2*a"),
+                              parse("a + 1"),    parse("b"),   parse("a*b"),     parse("mod(a, 2)"),
                               parse("min(a,b)"), parse("a*a"), parse("a*a + a"), parse("0")};
   std::sort(all.begin(), all.end());
   for (size_t i = 0; i < all.size(); ++i)
     for (size_t j = 0; j < all.size(); ++j) EXPECT_EQ(all[i] <=> all[j], i <=> j) << i << " " << j;
 }
 
-// ---- Parsing -----------------------------------------------------------------------------------
+// ---- Parsing ----
 
 TEST(SymExprParse, follows_the_precedence) {
   EXPECT_EQ(parse("2 + 3*4 - -5").as_constant(), 19);

@@ -212,7 +212,8 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
     SCOPED_TRACE(detail::join("cpu ", backend->target().cpu, ", sizes", describe(sizes), "\n", text));
     const auto code = backend->compile({.text = text});
     if (!code) {
-      ADD_FAILURE() << code.reason();
+      const bool is_expected = how.needs_fma && backend->target().vector_bits == 0;
+      EXPECT_TRUE(is_expected) << code.reason();
       continue;
     }
     const auto loaded = load(code->bytes, kernel);

@@ -52,6 +52,7 @@ struct Comparison {
   double ulps = 0;                           // or in units in the last place of the buffer's dtype
   bool zero_sign = true;                     // whether -0.0 and 0.0 differ
   bool specials = true;                      // whether float inputs hold NaN, infinities, denormals, huge values
+  bool needs_fma = false;                    // a CPU without the instruction may say that it has no code
   uint64_t seed = 1;
   std::map<std::string, IntRange> ranges;    // values of integer (and float) buffers, by name
 };

@@ -1,0 +1,111 @@
+// Random graphs through printer, parser, verifier and passes: texts are read back to the same text,
+// every pass and every prefix of the rewrites leaves a right graph, and a second run of the
+// pipeline finds nothing to do.
+#include "random_graphs.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string_view>
+
+#include "graph/passes/pipeline.h"
+#include "graph/strided_view.h"
+#include "graph/text.h"
+#include "support/error.h"
+
+namespace mlcc::fuzz {
+namespace {
+
+void check_text(const graph::Graph& graph) {
+  graph::verify(graph);
+  const std::string text = graph::print(graph);
+  const auto again = graph::parse_graph(text);
+  graph::verify(*again);
+  MLCC_CHECK(graph::print(*again) == text, "the text is read back to another one");
+  MLCC_CHECK(graph::print(*graph.clone()) == text, "the clone differs");
+}
+
+std::vector<graph::TensorType> output_types(const graph::Graph& graph) {
+  std::vector<graph::TensorType> types;
+  for (const graph::Value* output : graph.outputs()) types.push_back(output->type());
+  return types;
+}
+
+// What callers see of the outputs: types, strides, and that they are different tensors.
+void check_outputs(const graph::Graph& graph, const std::vector<graph::TensorType>& expected) {
+  const auto found = output_types(graph);
+  MLCC_CHECK(found.size() == expected.size(), "outputs were lost");
+  for (size_t i = 0; i < found.size(); ++i)
+    MLCC_CHECK(found[i].dtype == expected[i].dtype && found[i].shape == expected[i].shape &&
+                   found[i].strides == expected[i].strides,
+               "output ", i, " was ", graph::print(expected[i]), ", is ", graph::print(found[i]));
+}
+
+void check_views(const graph::Graph& graph) {
+  for (const graph::Node* node : graph.nodes()) {
+    const auto view = graph::strided_view(node->result());
+    MLCC_CHECK(view && view->shape == node->result()->type().shape, "a view of another shape");
+    MLCC_CHECK(view->strides.size() == view->shape.size(), "a view without strides");
+  }
+}
+
+int64_t run_passes(graph::Graph& graph, int64_t bisect) {
+  int64_t rewrites = 0;
+  graph::PipelineOptions options;
+  options.verify = true;
+  options.bisect = bisect;
+  options.report = [&](const graph::PassReport& report) { rewrites += report.rewrites; };
+  graph::run_pipeline(graph, options);
+  return rewrites;
+}
+
+void check(uint64_t seed) {
+  RandomGraphOptions options;
+  options.nodes = 5 + static_cast<int>(seed % 20);
+  options.symbols = seed % 3 != 0;
+  const auto graph = random_graph(seed, options);
+  check_text(*graph);
+  check_views(*graph);
+  const auto types = output_types(*graph);
+
+  const auto whole = graph->clone();
+  const int64_t rewrites = run_passes(*whole, -1);
+  check_outputs(*whole, types);
+  check_text(*whole);
+  const std::string once = graph::print(*whole);
+  MLCC_CHECK(run_passes(*whole, -1) == 0, "the pipeline is not done after one run: ", once);
+
+  const auto part = graph->clone();
+  const int64_t limit = static_cast<int64_t>(seed) % (rewrites + 1);
+  MLCC_CHECK(run_passes(*part, limit) == limit, "the budget of rewrites was not kept");
+  check_outputs(*part, types);
+}
+
+int64_t option(std::string_view argument, std::string_view name, int64_t otherwise) {
+  return argument.starts_with(name) ? std::atoll(argument.data() + name.size()) : otherwise;
+}
+
+int run(int argc, char** argv) {
+  int64_t seed = 1;
+  int64_t runs = 1000;
+  for (int i = 1; i < argc; ++i) {
+    seed = option(argv[i], "--seed=", seed);
+    runs = option(argv[i], "--runs=", runs);
+  }
+  for (int64_t i = 0; i < runs; ++i) {
+    const auto current = static_cast<uint64_t>(seed + i);
+    try {
+      check(current);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(current),
+                   error.what());
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace mlcc::fuzz
+
+int main(int argc, char** argv) { return mlcc::fuzz::run(argc, argv); }
