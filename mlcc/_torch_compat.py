@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
-from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.aot_autograd import aot_function, aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 try:
@@ -90,6 +90,56 @@ def compile_with_aot(
         )
     counters["aot_autograd"]["ok"] += 1
     return without_dynamo(compiled, "do not trace compiled code")
+
+
+def trace_function(
+    function: Callable[..., Any],
+    forward: Compiler,
+    backward: Compiler,
+    inference: Compiler,
+    decompositions: dict[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """`function`, traced and compiled at its first call for exactly these arguments, whatever comes later."""
+    return aot_function(
+        function,
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions,
+        keep_inference_input_mutations=True,
+        dynamic=False,
+    )
+
+
+def global_state() -> tuple[Any, ...]:
+    """The modes of this thread that a trace depends on."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+    )
+
+
+def has_interposed_modes() -> bool:
+    """Whether something sees each op as it runs: a dispatch or function mode, functorch, a fake mode."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.compiler.is_compiling()
+    )
+
+
+def is_data_dependent(error: Exception) -> bool:
+    """Whether tracing failed because Python asked for the value of a tensor."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
 
 
 def _bundled_cache() -> contextlib.AbstractContextManager[Any]:

@@ -187,10 +187,10 @@ class _Session:
         return _torch_compat.compile_with_aot(
             gm,
             example_inputs,
-            forward=self._compiler("forward"),
-            backward=self._compiler("backward"),
-            inference=self._compiler("inference"),
-            decompositions=decompositions.table(frozenset(op_table().overloads())),
+            forward=self.compiler("forward"),
+            backward=self.compiler("backward"),
+            inference=self.compiler("inference"),
+            decompositions=decomposition_table(),
             cache_key=key,
         )
 
@@ -202,7 +202,9 @@ class _Session:
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
-    def _compiler(self, kind: str) -> _torch_compat.Compiler:
+    def compiler(self, kind: str) -> _torch_compat.Compiler:
+        """The compiler of graphs of this kind: forward, backward or inference."""
+
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
             del example_inputs  # the graph's metadata says it all
             start = time.perf_counter()
@@ -293,6 +295,30 @@ def compile(
         return gm
     _recompiles.log()
     return _Session(mode, resolved).compile(gm, example_inputs)
+
+
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """The decompositions that a trace for mlcc uses."""
+    return decompositions.table(frozenset(op_table().overloads()))
+
+
+def compilers(
+    mode: str | None, options: Mapping[str, Any], on_compiled: Callable[[], None]
+) -> tuple[_torch_compat.Compiler, _torch_compat.Compiler, _torch_compat.Compiler]:
+    """Compilers of forward, backward and inference graphs; `on_compiled` is called after the first and the last."""
+    session = _Session(mode, options)
+
+    def notifying(kind: str) -> _torch_compat.Compiler:
+        compiler = session.compiler(kind)
+
+        def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
+            code = compiler(gm, example_inputs)
+            on_compiled()
+            return code
+
+        return compile_graph
+
+    return notifying("forward"), session.compiler("backward"), notifying("inference")
 
 
 def reset() -> None:

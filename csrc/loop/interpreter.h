@@ -1,4 +1,5 @@
-// The reference interpreter: defines what a kernel computes. Slow, checked (bounds, uninitialized local reads, integer division).
+// The reference interpreter: defines what a kernel computes. Slow, checked (bounds, uninitialized
+// local reads, integer division).
 #pragma once
 
 #include <span>
@@ -8,14 +9,16 @@
 namespace mlcc::loop {
 
 struct InterpreterOptions {
-  // Lanes and partial accumulators that `reduce` loops with a combine are split into: 1 is the plain order. The seed permutes the
-  // order of parallel and vector iterations, so that a wrong independence claim shows.
+  // Lanes and partial accumulators that `reduce` loops with a combine are split into: 1 is the
+  // plain order. The seed permutes the order of parallel and vector iterations, so that a wrong
+  // independence claim shows.
   int64_t partials = 1;
   uint64_t seed = 0;
 };
 
 // buffers[i] points to the first element of kernel.buffers[i]; sizes in the kernel's order.
-// Returns 0, or the code of the check that failed. Throws Error on an access out of bounds or another broken rule.
+// Returns 0, or the code of the check that failed. Throws Error on an access out of bounds or
+// another broken rule.
 int64_t interpret(const Kernel& kernel, std::span<const int64_t> sizes, std::span<void* const> buffers,
                   const InterpreterOptions& options = {});
 

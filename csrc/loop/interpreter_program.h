@@ -1,5 +1,6 @@
-// A kernel prepared for the interpreter: every variable, constant and intermediate value has a slot in one flat frame,
-// and the expressions of a statement are a list of instructions in which shared parts stand once.
+// A kernel prepared for the interpreter: every variable, constant and intermediate value has a slot
+// in one flat frame, and the expressions of a statement are a list of instructions in which shared
+// parts stand once.
 #pragma once
 
 #include <array>
@@ -29,8 +30,9 @@ struct Code {
   std::vector<int> slots;
 };
 
-// A statement. `operands` holds: let: the value; store and atomic: indices, value, then perhaps the mask; for: begin,
-// end; reduce: begin, end, the inits; if and check: the condition; alloc: the shape; contract: the origins of c, a, b, depth.
+// A statement. `operands` holds: let: the value; store and atomic: indices, value, then perhaps the
+// mask; for: begin, end; reduce: begin, end, the inits; if and check: the condition; alloc: the
+// shape; contract: the origins of c, a, b, depth.
 struct Step {
   Stmt stmt;
   Code operands;

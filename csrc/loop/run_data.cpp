@@ -293,7 +293,8 @@ std::string describe(const BufferData& data, int64_t number, uint64_t found, uin
   const DType dtype = data.buffer->dtype;
   std::string text = detail::join("%", data.buffer->name, ": element ", number, " is ", print_literal(dtype, found),
                                   ", expected ", print_literal(dtype, expected));
-  if (is_float(dtype)) text += detail::join(" (", ulps_between(dtype, found, expected), " ulps)");
+  const double ulps = is_float(dtype) ? ulps_between(dtype, found, expected) : 0;
+  if (ulps > 0 && ulps < 0x1p53) text += detail::join(" (", static_cast<int64_t>(ulps), " ulps)");
   return text;
 }
 

@@ -111,6 +111,7 @@ TEST(Loops, checks) {
   const char* text = R"(
 kernel @k(%n: i64, %bad: i64; %x: in i64[%n], %y: inout i64[%n]) errors(3: IndexError "index out of range", 7: RuntimeError "bad") {
   check %bad != 5 else 7
+  barrier
   for %i in 0..%n parallel {
     for %j in 0..1 { check %x[%i] >= 0 else 7 }
   }
@@ -144,6 +145,7 @@ kernel @k(%n: i64; %at: in i64[%n], %x: in $T[%n], %m: in bool[%n], %y: inout $T
     atomic $OP %y[%at[%i]] = %x[%i] if %m[%i]
     atomic $OP %y[3] = %x[%i]
   }
+  barrier
   for %j in 0..%n parallel { atomic $OP %y[%at[%j]] = %x[%j] }
 })";
   for (const char* op : {"add", "min", "max", "and", "or", "xor"}) {

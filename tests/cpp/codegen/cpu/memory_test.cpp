@@ -62,13 +62,16 @@ kernel @k(%n: i64, %p: i64; %x: in $T[%n], %y: out $T[%n + 2 * %p], %z: out $T[%
   for %i in 0..%n + 2 * %p vector(8) unroll(2) {
     let %j: i64 = %i - %p
     let %inside: bool = (%j >= 0) & (%j < %n)
-    store %y[%i] = load(%x[%j], %inside, $T(1))
+    store %y[%i] = load(%x[%j], %inside, $ONE)
     store %z[%i] = load(%x[%j * 1000003], %inside & (%j == 0))
   }
 })";
   for (const char* dtype : kDTypes)
     for (int64_t n : {0, 1, 5, 40})
-      for (int64_t pad : {0, 1, 30}) expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, pad});
+      for (int64_t pad : {0, 1, 30}) {
+        const std::string one = dtype == std::string("bool") ? "true" : std::string(dtype) + "(1)";
+        expect_as_interpreted(substitute(text, {{"T", dtype}, {"ONE", one}}), {n, pad});
+      }
 }
 
 TEST(Memory, masked_stores) {

@@ -95,7 +95,7 @@ kernel @k(%m: i64, %n: i64; %x: in f32[%m, %n], %y: out f32[%m, %n]) {
 TEST(Reduce, any_and_all) {
   const char* text = R"(
 kernel @k(%n: i64; %x: in bool[%n], %y: out bool[2]) {
-  reduce %i in 0..%n vector(16) unroll(2) (%a: bool = bool(0), %b: bool = bool(1)) { yield %a | %x[%i], %b & %x[%i] }
+  reduce %i in 0..%n vector(16) unroll(2) (%a: bool = false, %b: bool = true) { yield %a | %x[%i], %b & %x[%i] }
     combine (%la, %lb, %ra, %rb) { yield %la | %ra, %lb & %rb } -> %any, %all
   store %y[0] = %any
   store %y[1] = %all

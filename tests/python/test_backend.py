@@ -1,0 +1,620 @@
+"""torch.compile(f, backend=mlcc.backend.compile): numbers, aliasing, recompiles, caches, fallbacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mlcc
+from mlcc import _recompiles, _torch_compat, backend, fx_import
+from tests.python.accuracy import check_all, check_ulp, to_double
+from tests.python.functions import (
+    BACKWARD,
+    CREATIONS,
+    GATHERS,
+    MOVEMENTS,
+    REDUCTIONS,
+    THROUGH_AOT,
+    A,
+)
+from tests.python.tracing import DTYPES, FORMS, Compiled, call_of, is_in_table, trace
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(function, backend=backend.compile, **options)
+
+
+# -- numbers
+
+
+def check_compiled(function: Any, *args: Any, externs: set[str] | None = None) -> None:
+    """What the core computes is as good as eager; `externs` are the ATen calls (default: none)."""
+    made = trace(function, *args, make=Compiled)
+    eager = function(*args)
+    eager = list(eager) if isinstance(eager, list | tuple) else [eager]
+    exact = function(*to_double(list(args)))
+    exact = list(exact) if isinstance(exact, list | tuple) else [exact]
+    reference = [
+        r if e.dtype.is_floating_point else None for r, e in zip(exact, eager, strict=True)
+    ]
+    check_all(made(*args), eager, reference)
+    assert made.externs == (externs or set())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_overload_of_the_table(form: str) -> None:
+    """In each dtype that eager and the table take."""
+    for dtype in DTYPES:
+        tensors, function = call_of(form, dtype)
+        try:
+            eager = function(*tensors)
+        except (RuntimeError, NotImplementedError, TypeError):
+            continue
+        if not is_in_table(form, dtype):
+            continue
+        if dtype == torch.float64:
+            result = trace(function, *tensors, make=Compiled)(*tensors)[0]
+            torch.testing.assert_close(result, eager, rtol=1e-12, atol=1e-12, equal_nan=True)
+            continue
+        check_compiled(function, *tensors)
+
+
+# ULP of the correctly rounded f32 result (csrc/codegen/cpu/math.h, rounded up; 1 for one rounding).
+ULP = {
+    "add": (torch.add, 1),
+    "mul": (torch.mul, 1),
+    "div": (torch.div, 1),
+    "sqrt": (torch.sqrt, 1),
+    "reciprocal": (torch.reciprocal, 1),
+    "rsqrt": (torch.rsqrt, 2),
+    "exp": (torch.exp, 2),
+    "log": (torch.log, 2),
+    "tanh": (torch.tanh, 3),
+    "erf": (torch.erf, 2),
+    "sigmoid": (torch.sigmoid, 3),
+    "neg": (torch.neg, 0),
+    "floor": (torch.floor, 0),
+    "relu": (torch.relu, 0),
+}
+SPECIAL = [
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1e-45,
+    -1e-40,
+    3e38,
+    -3e38,
+    1.0,
+    -1.0,
+]
+
+
+@pytest.mark.parametrize("name", ULP)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ulp_of_elementwise_ops(name: str, dtype: torch.dtype) -> None:
+    function, bound = ULP[name]
+    generator = torch.Generator().manual_seed(1)
+    magnitudes = 2.0 ** torch.randint(-30, 7, (4096,), generator=generator)
+    x = torch.cat([torch.randn(4096, generator=generator) * magnitudes, torch.tensor(SPECIAL)]).to(
+        dtype
+    )
+    arguments = [x, x.flip(0)] if name in ("add", "mul", "div") else [x]
+    (result,) = trace(function, *arguments, make=Compiled)(*arguments)
+    eager = function(*arguments)
+    assert torch.equal(result.isnan(), eager.isnan())
+    assert torch.equal(result.isinf(), eager.isinf())
+    exact = function(*(a.double() for a in arguments))
+    check_ulp(result, exact, bound if dtype == torch.float32 else 1, name)
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_movement(name: str) -> None:
+    check_compiled(MOVEMENTS[name], A)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reduction(name: str, dtype: torch.dtype) -> None:
+    check_compiled(REDUCTIONS[name], A.to(dtype))
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_gather(name: str) -> None:
+    check_compiled(GATHERS[name], A)
+
+
+@pytest.mark.parametrize("name", CREATIONS)
+def test_creation(name: str) -> None:
+    check_compiled(
+        CREATIONS[name], A, externs={"aten.linspace.default"} if name == "linspace" else None
+    )
+
+
+@pytest.mark.parametrize("name", THROUGH_AOT)
+def test_function_that_writes_in_place_inside(name: str) -> None:
+    function, x = THROUGH_AOT[name], torch.randn(4, 5)
+    check_all(compiled(function)(x), function(x), function(x.double()))
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward(name: str) -> None:
+    function = BACKWARD[name]
+
+    def gradient(run: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        x = x.detach().requires_grad_()
+        y = run(x)
+        weights = torch.arange(y.numel(), dtype=y.dtype).reshape(y.shape) / y.numel()
+        return [y.detach(), torch.autograd.grad(y, x, weights)[0]]
+
+    check_all(
+        gradient(compiled(function), A), gradient(function, A), gradient(function, A.double())
+    )
+
+
+def test_large_reductions() -> None:
+    """More than one vector, more than one thread, a length that no width divides."""
+    x = torch.randn(3, 100_003, generator=torch.Generator().manual_seed(0))
+    for function in (
+        lambda x: x.sum(1),
+        lambda x: x.softmax(1),
+        lambda x: x.var(1),
+        lambda x: x.sum(),
+    ):
+        check_compiled(function, x)
+
+
+def test_autocast() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.gelu(x @ w).softmax(-1)
+
+    x, w = torch.randn(8, 16), torch.randn(16, 12)
+    result, eager = compiled(function)(x, w), function(x, w)
+    check_all(result, eager, F.gelu(x.double() @ w.double()).softmax(-1))
+
+
+# -- shapes
+
+
+def test_dynamic_shapes_compile_once() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).softmax(-1) + x.shape[0]
+
+    run = compiled(function, dynamic=True)
+    before = backend.timings().graphs
+    for shape in [(5, 7), (9, 31), (64, 1000)]:
+        x = torch.randn(shape)
+        check_all(run(x), function(x), function(x.double()))
+    assert backend.timings().graphs == before + 1
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1), (1,), ()])
+def test_small_shapes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    run = compiled(lambda x: [torch.tanh(x) + 1, x.sum(), x.reshape(-1) * 2])
+    check_all(run(x), [torch.tanh(x) + 1, x.sum(), x.reshape(-1) * 2])
+
+
+def test_strides_of_inputs() -> None:
+    """Transposed, sliced and expanded inputs, and the strides of what comes out."""
+    x = torch.randn(8, 10)
+    for view in (x.t(), x[:, ::2], x[1:, 3:], x[:, :1].expand(8, 5), x.unsqueeze(1), x.flip(0)[2:]):
+        result = compiled(lambda v: [v + 1, v.sum(-1), v.t().contiguous() if v.dim() == 2 else v])(
+            view
+        )
+        check_all(
+            result, [view + 1, view.sum(-1), view.t().contiguous() if view.dim() == 2 else view]
+        )
+
+
+def test_channels_last() -> None:
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    w = torch.randn(4, 3, 3, 3)
+    run = compiled(lambda x, w: F.relu(F.conv2d(x, w)) + 1)
+    eager = F.relu(F.conv2d(x, w)) + 1
+    check_all(run(x, w), eager, F.relu(F.conv2d(x.double(), w.double())) + 1)
+
+
+def test_numbers_that_change() -> None:
+    """Ints and floats become inputs of the graph at the second value."""
+
+    def function(x: torch.Tensor, n: int, a: float) -> torch.Tensor:
+        return x * a + n
+
+    run = compiled(function)
+    x = torch.randn(6)
+    before = backend.timings().graphs
+    for n, a in [(2, 0.5), (3, 0.25), (4, 0.75), (5, 1.5)]:
+        check_all(run(x, n, a), function(x, n, a))
+    assert backend.timings().graphs <= before + 3
+
+
+# -- mutation and aliasing
+
+
+def test_input_is_written() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y)
+        x.mul_(2)
+        return x.sum()
+
+    x, y = torch.randn(5, 6), torch.randn(6)
+    a, b = x.clone(), x.clone()
+    check_all(compiled(function)(a, y), function(b, y))
+    assert torch.equal(a, b)
+
+
+def test_reads_before_a_write_see_the_old_values() -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        old = x + 1
+        kept = x.clone()
+        x.copy_(x.flip(0))
+        return [old, kept, x * 2]
+
+    x = torch.randn(7)
+    a, b = x.clone(), x.clone()
+    check_all(compiled(function)(a), function(b))
+    assert torch.equal(a, b)
+
+
+def test_a_view_is_written() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x[1:3].mul_(10)
+        x[:, 0] = 0
+        return x + 1
+
+    x = torch.randn(4, 5)
+    a, b = x.clone(), x.clone()
+    check_all(compiled(function)(a), function(b))
+    assert torch.equal(a, b)
+
+
+def test_arguments_that_overlap() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2
+
+    base, other = torch.zeros(8), torch.zeros(8)
+    result = compiled(function)(base[:6], base[2:])
+    check_all(result, function(other[:6], other[2:]))
+    assert torch.equal(base, other)
+
+
+def test_views_of_inputs_are_views() -> None:
+    run = compiled(lambda x: [x.t(), x[1], x.view(-1), x + 1])
+    x = torch.randn(3, 4)
+    transposed, row, flat, _ = run(x)
+    assert transposed.data_ptr() == x.data_ptr()
+    assert transposed.stride() == (1, 4)
+    x.zero_()
+    assert row.eq(0).all()
+    assert flat.eq(0).all()
+
+
+def test_equal_results_are_distinct_tensors() -> None:
+    run = compiled(lambda x: [x + 1, x + 1, (x + 1).clone(), x.clone()])
+    x = torch.randn(5)
+    results = run(x)
+    assert len({r.data_ptr() for r in results} | {x.data_ptr()}) == 5
+
+
+def test_results_share_memory_as_in_eager() -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x * 2
+        return [y, y.view(-1), y[0]]
+
+    y, flat, row = compiled(function)(torch.randn(3, 4))
+    assert flat.data_ptr() == y.data_ptr() == row.data_ptr()
+
+
+def test_batch_norm_updates_its_statistics() -> None:
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
+        )
+
+    ours, theirs = make(), make()
+    x = torch.randn(2, 3, 8, 8)
+    result, eager = compiled(ours)(x), theirs(x)
+    check_all(result.detach(), eager.detach(), make().double()(x.double()).detach())
+    torch.testing.assert_close(ours[1].running_mean, theirs[1].running_mean)
+    torch.testing.assert_close(ours[1].running_var, theirs[1].running_var)
+    assert ours[1].num_batches_tracked == 1
+
+
+def test_training_step() -> None:
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 5)
+        )
+
+    ours, theirs = make(), make()
+    x, target = torch.randn(12, 8), torch.randint(0, 5, (12,))
+    run = compiled(ours)
+    for _ in range(3):
+        for module, call in ((ours, run), (theirs, theirs)):
+            module.zero_grad()
+            F.cross_entropy(call(x), target).backward()
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter -= 0.1 * parameter.grad
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_double_call_keeps_results_apart() -> None:
+    run = compiled(lambda x: torch.exp(x) + 1)
+    a, b = torch.randn(100), torch.randn(100)
+    first = run(a)
+    kept = first.clone()
+    run(b)
+    assert torch.equal(first, kept)
+
+
+def test_random_numbers() -> None:
+    run = compiled(lambda x: F.dropout(x, 0.5) + torch.rand(4))
+    torch.manual_seed(3)
+    a = run(torch.ones(4))
+    torch.manual_seed(3)
+    b = run(torch.ones(4))
+    assert torch.equal(a, b)
+
+
+def test_index_out_of_range_raises_what_eager_raises() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return F.embedding(i, x) + 1
+
+    x, i = torch.randn(4, 3), torch.tensor([1, 4])
+    with pytest.raises(IndexError) as eager:
+        function(x, i)
+    with pytest.raises(IndexError) as ours:
+        compiled(function)(x, i)
+    assert str(ours.value) == str(eager.value)
+
+
+# -- options, modes, recompiles
+
+
+def test_found_by_name() -> None:
+    pytest.importorskip("importlib.metadata")
+    names = torch._dynamo.list_backends()
+    if "mlcc" not in names:
+        pytest.skip("mlcc is not installed in this environment")
+    x = torch.randn(5)
+    torch._dynamo.reset()
+    check_all(torch.compile(lambda x: x + 1, backend="mlcc")(x), x + 1)
+
+
+def test_options() -> None:
+    x = torch.randn(5)
+    with pytest.raises(Exception, match="unknown option bisekt; nearest: bisect"):
+        compiled(lambda x: x + 1, options={"bisekt": 3})(x)
+    with pytest.raises(Exception, match="option strict: expected True or False"):
+        compiled(lambda x: x + 1, options={"strict": 3})(x)
+    check_all(compiled(lambda x: x + 1, options={"bisect": 0})(x), x + 1)
+    with mlcc.config.patch(torch_caches=False):
+        check_all(compiled(lambda x: x + 1)(x), x + 1)
+
+
+def test_modes() -> None:
+    x = torch.randn(5)
+    for mode in ("default", "reduce-overhead", "max-autotune", None):
+        check_all(compiled(lambda x: x + 1, mode=mode)(x), x + 1)
+    with pytest.raises(Exception, match="mode fastest: expected one of"):
+        compiled(lambda x: x + 1, mode="fastest")(x)
+
+
+def test_disable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLCC_DISABLE", "1")
+    before = backend.timings().graphs
+    x = torch.randn(5)
+    check_all(compiled(lambda x: x + 1)(x), x + 1)
+    assert backend.timings().graphs == before
+
+
+def test_recompile_is_logged(mlcc_log: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    line = function.__code__.co_firstlineno
+    run = compiled(function)
+    with mlcc_log("recompiles") as lines:
+        run(torch.randn(4, 128))
+        run(torch.randn(4, 160))
+        run(torch.randn(4, 160).double())
+    assert lines[0] == (
+        f"recompile 1 of function (test_backend.py:{line}): x.size(1) was 128, now 160; "
+        "mark it with torch._dynamo.mark_dynamic(x, 1)"
+    )
+    assert "x.dtype was Float, now Double" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (
+            "tensor 'x' stride mismatch at index 0. expected 3, actual 1",
+            "x.stride(0) was 3, now 1; pass x.contiguous()",
+        ),
+        (
+            "tensor 'x' rank mismatch. expected 2, actual 3",
+            "x.dim() was 2, now 3; each rank is compiled once",
+        ),
+        ("k == 2.5", "k was 2.5; a value that changes should be passed as a tensor"),
+        ("GLOBAL_STATE changed: grad_mode", "GLOBAL_STATE changed: grad_mode"),
+    ],
+)
+def test_reasons(reason: str, text: str) -> None:
+    recompile = _torch_compat.Recompile(1, "f", "/a/model.py", 31, reason)
+    assert _recompiles.message(recompile) == f"recompile 1 of f (model.py:31): {text}"
+
+
+# -- caches
+
+
+SCRIPT = """
+import json, sys, torch
+import mlcc.backend as backend
+from torch._dynamo.utils import counters
+
+def f(x, w):
+    return torch.nn.functional.gelu(x @ w).softmax(-1)
+
+options = json.loads(sys.argv[1])
+torch.manual_seed(0)
+x, w = torch.randn(6, 8), torch.randn(8, 10, requires_grad=True)
+run = torch.compile(f, backend=backend.compile, options=options)
+y = run(x, w)
+y.square().sum().backward()
+with torch.no_grad():
+    z = run(x.detach(), w.detach())
+compilations = []
+original = backend._Session._compile_graph
+print(json.dumps({
+    "counters": dict(counters["aot_autograd"]),
+    "core": dict(__import__("mlcc").cache_info()),
+    "values": [y.sum().item(), w.grad.sum().item(), z.sum().item()],
+}))
+"""
+
+
+def run_process(
+    cache: Path, options: dict[str, Any] | None = None, **environment: str
+) -> dict[str, Any]:
+    """One process that compiles forward, backward and inference."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), json.dumps(options or {})],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    del cache
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_second_process_compiles_nothing(fresh_cache: Path) -> None:
+    first = run_process(fresh_cache)
+    assert first["counters"].get("autograd_cache_saved") == 2
+    second = run_process(fresh_cache)
+    assert second["counters"].get("autograd_cache_hit") == 2
+    assert second["counters"].get("autograd_cache_miss", 0) == 0
+    assert second["counters"].get("autograd_cache_bypass", 0) == 0
+    assert second["values"] == first["values"]
+
+
+def test_code_options_never_hit_what_others_compiled(fresh_cache: Path) -> None:
+    run_process(fresh_cache)
+    other = run_process(fresh_cache, {"bisect": 0})
+    assert other["counters"].get("autograd_cache_hit", 0) == 0
+    assert other["counters"].get("autograd_cache_miss") == 2
+    logged = run_process(fresh_cache, {"logs": "perf", "cache_size_mb": 100})
+    assert logged["counters"].get("autograd_cache_hit") == 2
+
+
+def test_own_store_alone(fresh_cache: Path) -> None:
+    """Without torch's caches the kernels still come from our store."""
+    run_process(fresh_cache, {"torch_caches": False})
+    second = run_process(fresh_cache, {"torch_caches": False})
+    assert second["counters"].get("autograd_cache_hit", 0) == 0
+    assert second["core"]["disk_hits"] > 0
+
+
+# -- what fails, and what is not supported
+
+
+def test_unsupported_graph_runs_eagerly(mlcc_log: Any) -> None:
+    x = torch.randn(4, 4)
+    with mlcc_log("fallback") as lines:
+        result = compiled(lambda x: torch.fft.fft(x).abs() + 1)(x)
+    check_all(result, torch.fft.fft(x).abs() + 1)
+    assert any("graph runs eagerly" in line and "complex64" in line for line in lines)
+
+
+def test_higher_order_op_runs_eagerly() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    for x in (torch.ones(3), -torch.ones(3)):
+        check_all(compiled(function)(x), function(x))
+
+
+def _break_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise mlcc.InternalError("a broken importer")
+
+    monkeypatch.setattr(fx_import, "import_graph", broken)
+
+
+def test_internal_error_warns_and_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch, fresh_cache: Path
+) -> None:
+    monkeypatch.setenv("MLCC_STRICT", "0")
+    _break_importer(monkeypatch)
+    x = torch.randn(5)
+    with pytest.warns(UserWarning, match="a broken importer"):
+        result = compiled(lambda x: x + 1)(x)
+    check_all(result, x + 1)
+    (folder,) = (fresh_cache / "repro").iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert "a broken importer" in (folder / "error.txt").read_text()
+    assert "aten.add" in (folder / "aten.py").read_text()
+
+
+def test_internal_error_in_training_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch, fresh_cache: Path
+) -> None:
+    monkeypatch.setenv("MLCC_STRICT", "0")
+    _break_importer(monkeypatch)
+    x = torch.randn(5, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled(lambda x: (x * x).sum())(x).backward()
+    check_all(x.grad, 2 * x.detach())
+
+
+def test_internal_error_raises_under_strict(
+    monkeypatch: pytest.MonkeyPatch, fresh_cache: Path
+) -> None:
+    _break_importer(monkeypatch)
+    with pytest.raises(Exception, match="a broken importer"):
+        compiled(lambda x: x + 1)(torch.randn(5))
+
+
+def test_twenty_reproducers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from mlcc import _reproducer
+
+    gm = torch.fx.symbolic_trace(lambda x: x + 1)
+    options = {"dump_dir": str(tmp_path)}
+    for number in range(23):
+        _reproducer.write(gm, "inference", mlcc.InternalError(f"error {number}"), options)
+    texts = [(folder / "error.txt").read_text() for folder in tmp_path.iterdir()]
+    assert len(texts) == 20
+    assert not any("error 2\n" in text for text in texts)
+
+
+def test_timings() -> None:
+    before = backend.timings()
+    compiled(lambda x: x * 3)(torch.randn(5))
+    after = backend.timings()
+    assert after.graphs == before.graphs + 1
+    assert after.callbacks > before.callbacks
+    assert len(after.first_executions) == len(before.first_executions) + 1
