@@ -1,14 +1,16 @@
-// mlcc-run: runs the kernels of a loop IR file on data that the file describes, and compares backends.
+// mlcc-run: runs the kernels of a loop IR file on data that the file describes, and compares
+// backends.
 //
 //   mlcc-run file.mlcc [--kernel=NAME] [--size=s0=37]... [--seed=N] [--backend=interpreter|cpu]
 //            [--compare] [--tolerance=ULPS] [--print] [--llvm=PATH] [--cpu=NAME]
 //   mlcc-run file.mlcc --print-ir [--canonical] [--simplify]
 //
-// Directives in comments of the file give sizes, data, tolerance and expected results: see loop/run_data.h. Each kernel is
-// run by the interpreter, or with --backend=cpu as compiled code; printed is a digest per result, or with --print the
-// values. --compare also runs it by the interpreter in other orders and, where the code generator is found (or
-// --backend=cpu demands it), compiled, whole and in pieces; all must agree within the tolerance: --tolerance, or the
-// file's, or bit by bit. The exit code is 0 if all is as expected, else 1.
+// Directives in comments of the file give sizes, data, tolerance and expected results: see
+// loop/run_data.h. Each kernel is run by the interpreter, or with --backend=cpu as compiled code;
+// printed is a digest per result, or with --print the values. --compare also runs it by the
+// interpreter in other orders and, where the code generator is found (or --backend=cpu demands it),
+// compiled, whole and in pieces; all must agree within the tolerance: --tolerance, or the file's,
+// or bit by bit. The exit code is 0 if all is as expected, else 1.
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -35,10 +37,11 @@ namespace {
 
 using loop::KernelArguments;
 
-constexpr std::string_view kUsage =
-    "usage: mlcc-run file.mlcc [--kernel=NAME] [--size=s0=37]... [--seed=N] [--backend=interpreter|cpu]\n"
-    "       [--compare] [--tolerance=ULPS] [--print] [--print-ir] [--canonical] [--simplify] [--llvm=PATH] "
-    "[--cpu=NAME]\n";
+constexpr std::string_view kUsage = "usage: mlcc-run file.mlcc [--kernel=NAME] [--size=s0=37]... "
+                                    "[--seed=N] [--backend=interpreter|cpu]\n"
+                                    "       [--compare] [--tolerance=ULPS] [--print] [--print-ir] "
+                                    "[--canonical] [--simplify] [--llvm=PATH] "
+                                    "[--cpu=NAME]\n";
 
 struct Command {
   std::string file;
@@ -57,7 +60,7 @@ struct Command {
   std::string cpu;
 };
 
-// ---- Command line ----------------------------------------------------------------------------------------
+// ---- Command line -------------------------------------------------------------------------------
 
 template <typename Number>
 Number parse_number(std::string_view option, std::string_view text) {
@@ -70,7 +73,8 @@ Number parse_number(std::string_view option, std::string_view text) {
 
 void parse_size(std::string_view text, Command& command) {
   const size_t equals = text.find('=');
-  MLCC_USER_CHECK(equals != std::string_view::npos, "--size: expected NAME=NUMBER, found '", text, "'");
+  MLCC_USER_CHECK(equals != std::string_view::npos, "--size: expected NAME=NUMBER, found '", text,
+                  "'");
   std::string_view name = text.substr(0, equals);
   if (name.starts_with("%")) name.remove_prefix(1);
   command.sizes[std::string(name)] = parse_number<int64_t>("--size", text.substr(equals + 1));
@@ -109,7 +113,8 @@ bool set_flag(std::string_view word, Command& command) {
 }
 
 bool takes_value(std::string_view option) {
-  for (const std::string_view known : {"--kernel", "--size", "--seed", "--backend", "--tolerance", "--llvm", "--cpu"})
+  for (const std::string_view known :
+       {"--kernel", "--size", "--seed", "--backend", "--tolerance", "--llvm", "--cpu"})
     if (option == known) return true;
   return false;
 }
@@ -127,7 +132,8 @@ Command parse_command(const std::vector<std::string_view>& words) {
       set_option(option, is_inline ? word.substr(equals + 1) : words[++i], command);
     } else if (!set_flag(word, command)) {
       MLCC_USER_CHECK(word == "-" || !word.starts_with("-"), "unknown option '", word, "'");
-      MLCC_USER_CHECK(command.file.empty(), "found two files, '", command.file, "' and '", word, "'");
+      MLCC_USER_CHECK(command.file.empty(), "found two files, '", command.file, "' and '", word,
+                      "'");
       command.file = word;
     }
   }
@@ -141,7 +147,8 @@ void report_error(const std::string& file, std::string_view message) {
   int column = 0;
   int length = 0;
   const std::string text(message);
-  const bool has_place = std::sscanf(text.c_str(), "%d:%d: %n", &line, &column, &length) == 2 && length > 0;
+  const bool has_place =
+      std::sscanf(text.c_str(), "%d:%d: %n", &line, &column, &length) == 2 && length > 0;
   const std::string place = has_place ? detail::join(":", line, ":", column) : "";
   std::fprintf(stderr, "%s%s: error: %s\n", file.c_str(), place.c_str(), text.c_str() + length);
 }
@@ -152,7 +159,7 @@ std::string read_file(const std::string& file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// ---- Compiled code ---------------------------------------------------------------------------------------
+// ---- Compiled code ------------------------------------------------------------------------------
 
 // Given, or named by the environment, or where the build puts it beside this program.
 std::string find_library(const Command& command) {
@@ -183,12 +190,12 @@ class CompiledKernel {
   int64_t run(KernelArguments& arguments, int64_t piece) const {
     const std::vector<void*> pointers = arguments.pointers();
     const runtime::KernelArgs args{pointers.data(), arguments.sizes.data()};
-    const runtime::ParallelFor in_pieces =
-        [&](int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-          const int64_t step = std::max(grain, piece);
-          for (int64_t begin = (n - 1) / step * step; begin >= 0; begin -= step)
-            body(begin, std::min(begin + step, n));
-        };
+    const runtime::ParallelFor in_pieces = [&](int64_t n, int64_t grain,
+                                               const std::function<void(int64_t, int64_t)>& body) {
+      const int64_t step = std::max(grain, piece);
+      for (int64_t begin = (n - 1) / step * step; begin >= 0; begin -= step)
+        body(begin, std::min(begin + step, n));
+    };
     for (size_t i = 0; i < canonical_.phases.size(); ++i) {
       const int64_t extent = loop::phase_extent(canonical_, i, arguments.sizes).value_or(1);
       const int64_t code = runtime::run_phase(code_->phases[i], args, extent, 1, in_pieces);
@@ -203,7 +210,7 @@ class CompiledKernel {
   runtime::KernelPtr code_;
 };
 
-// ---- Runs ------------------------------------------------------------------------------------------------
+// ---- Runs ---------------------------------------------------------------------------------------
 
 int64_t interpret(const loop::Kernel& kernel, KernelArguments& arguments,
                   const loop::InterpreterOptions& options) {
@@ -217,7 +224,8 @@ struct Outcome {
 
 class KernelRun {
  public:
-  KernelRun(const loop::Kernel& kernel, const loop::RunDirectives& directives, const Command& command)
+  KernelRun(const loop::Kernel& kernel, const loop::RunDirectives& directives,
+            const Command& command)
       : kernel_(kernel), directives_(directives), command_(command) {
     tolerance_ = directives.tolerance.value_or(loop::Tolerance{});
     if (command.tolerance) tolerance_ = {.ulps = *command.tolerance};
@@ -237,7 +245,8 @@ class KernelRun {
       report("ends with code " + std::to_string(outcome.code) + ", expected " +
              std::to_string(directives_.expected_code));
     if (outcome.code == 0)
-      is_right &= accept("results", loop::find_difference(outcome.arguments, directives_, tolerance_));
+      is_right &=
+          accept("results", loop::find_difference(outcome.arguments, directives_, tolerance_));
     if (command_.compare) is_right &= compare_orders(outcome) && compare_compiled(outcome);
     return is_right;
   }
@@ -250,7 +259,8 @@ class KernelRun {
   }
 
   void report(const std::string& what) const {
-    std::fprintf(stderr, "%s: error: kernel @%s: %s\n", command_.file.c_str(), kernel_.name.c_str(), what.c_str());
+    std::fprintf(stderr, "%s: error: kernel @%s: %s\n", command_.file.c_str(), kernel_.name.c_str(),
+                 what.c_str());
   }
 
   bool accept(std::string_view run, const std::optional<std::string>& difference) const {
@@ -274,8 +284,9 @@ class KernelRun {
                                 loop::InterpreterOptions{.partials = 3, .seed = 2}}) {
       Outcome outcome = start();
       outcome.code = interpret(kernel_, outcome.arguments, options);
-      is_right &= agree(detail::join("interpreter with ", options.partials, " partials, seed ", options.seed),
-                        outcome, expected);
+      is_right &= agree(
+          detail::join("interpreter with ", options.partials, " partials, seed ", options.seed),
+          outcome, expected);
     }
     return is_right;
   }
@@ -311,8 +322,8 @@ class KernelRun {
   void print_failure(int64_t code) const {
     for (const loop::ErrorText& error : kernel_.errors)
       if (error.code == code)
-        std::printf("  check %lld failed: %s: %s\n", static_cast<long long>(code), error.exception.c_str(),
-                    error.text.c_str());
+        std::printf("  check %lld failed: %s: %s\n", static_cast<long long>(code),
+                    error.exception.c_str(), error.text.c_str());
   }
 
   static std::string values_of(const loop::BufferData& data) {

@@ -7,8 +7,8 @@
 namespace mlcc::loop {
 namespace {
 
-// Names everything by its place in the text. Sizes are defined first, then buffers, then values; a name is given where
-// the walk meets it first, which is where it is defined.
+// Names everything by its place in the text. Sizes are defined first, then buffers, then values; a
+// name is given where the walk meets it first, which is where it is defined.
 class Renamer : public Mutator {
  public:
   Renamer(Arena& arena, const Kernel& kernel) : Mutator(arena) {
@@ -20,7 +20,8 @@ class Renamer : public Mutator {
   const Variable* replace(const Variable* variable) override {
     const auto found = variables_.find(variable);
     if (found != variables_.end()) return found->second;
-    return variables_.emplace(variable, named(*variable, std::to_string(next_value_++))).first->second;
+    return variables_.emplace(variable, named(*variable, std::to_string(next_value_++)))
+        .first->second;
   }
 
   const Buffer* replace(const Buffer* buffer) override {

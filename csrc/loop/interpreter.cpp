@@ -22,9 +22,9 @@ struct Memory {
   const Buffer* buffer = nullptr;
   std::byte* data = nullptr;
   std::vector<int64_t> shape, strides;
-  std::vector<std::byte> owned;    // of a local buffer
-  bool is_tracked = false;         // begins uninitialized
-  std::vector<bool> is_written;    // by dense index, if tracked
+  std::vector<std::byte> owned;  // of a local buffer
+  bool is_tracked = false;       // begins uninitialized
+  std::vector<bool> is_written;  // by dense index, if tracked
 };
 
 uint64_t read_bits(const std::byte* from, DType dtype) {
@@ -40,20 +40,18 @@ void write_bits(std::byte* to, DType dtype, uint64_t bits) {
 class Interpreter {
  public:
   Interpreter(const Kernel& kernel, const InterpreterOptions& options)
-      : kernel_(kernel),
-        options_(options),
-        program_(prepare(kernel)),
-        frame_(program_.frame),
-        memories_(program_.buffers.size()),
-        random_(options.seed) {}
+      : kernel_(kernel), options_(options), program_(prepare(kernel)), frame_(program_.frame),
+        memories_(program_.buffers.size()), random_(options.seed) {}
 
   int64_t run(std::span<const int64_t> sizes, std::span<void* const> buffers) {
     MLCC_CHECK(sizes.size() == kernel_.sizes.size(), "kernel @", kernel_.name, ": ", sizes.size(),
                " sizes given, expected ", kernel_.sizes.size());
-    MLCC_CHECK(buffers.size() == kernel_.buffers.size(), "kernel @", kernel_.name, ": ", buffers.size(),
-               " buffers given, expected ", kernel_.buffers.size());
-    for (size_t i = 0; i < sizes.size(); ++i) value(program_.sizes[i]) = static_cast<uint64_t>(sizes[i]);
-    for (size_t i = 0; i < buffers.size(); ++i) bind_parameter(i, static_cast<std::byte*>(buffers[i]));
+    MLCC_CHECK(buffers.size() == kernel_.buffers.size(), "kernel @", kernel_.name, ": ",
+               buffers.size(), " buffers given, expected ", kernel_.buffers.size());
+    for (size_t i = 0; i < sizes.size(); ++i)
+      value(program_.sizes[i]) = static_cast<uint64_t>(sizes[i]);
+    for (size_t i = 0; i < buffers.size(); ++i)
+      bind_parameter(i, static_cast<std::byte*>(buffers[i]));
     for (const auto& phase : program_.phases)
       if (const int64_t code = run_block(phase); code != 0) return code;
     return 0;
@@ -108,7 +106,8 @@ class Interpreter {
     memory.buffer = as<Alloc>(step.stmt)->buffer;
     memory.is_tracked = true;
     set_shape(memory, step.operands);
-    const auto bytes = memory.is_written.size() * static_cast<size_t>(dtype_size(memory.buffer->dtype));
+    const auto bytes =
+        memory.is_written.size() * static_cast<size_t>(dtype_size(memory.buffer->dtype));
     memory.owned.assign(bytes, std::byte{0xA5});
     memory.data = memory.owned.data();
   }
@@ -174,7 +173,8 @@ class Interpreter {
     const DType dtype = apply.args.back()->dtype;
     const auto result = evaluate(apply.op, dtype, std::span(args).first(n));
     if (!result)
-      fail(scalar_op_name(apply.op), " of ", decode_int(dtype, args[0]), " by ", decode_int(dtype, args[1]));
+      fail(scalar_op_name(apply.op), " of ", decode_int(dtype, args[0]), " by ",
+           decode_int(dtype, args[1]));
     return *result;
   }
 
@@ -192,15 +192,15 @@ class Interpreter {
     run_code(step.operands);
     const std::vector<int>& operands = step.operands.slots;
     switch (step.stmt->kind) {
-      case StmtKind::kLet: value(step.variable) = value(operands[0]); return 0;
-      case StmtKind::kStore: run_store(step); return 0;
-      case StmtKind::kAtomic: run_atomic(step); return 0;
-      case StmtKind::kFor: return run_for(step);
-      case StmtKind::kReduce: return run_reduce(step);
-      case StmtKind::kIf: return run_block(step.blocks[value(operands[0]) != 0 ? 0 : 1]);
-      case StmtKind::kCheck: return value(operands[0]) != 0 ? 0 : as<Check>(step.stmt)->code;
-      case StmtKind::kAlloc: break;
-      case StmtKind::kContract: run_contract(step); return 0;
+    case StmtKind::kLet: value(step.variable) = value(operands[0]); return 0;
+    case StmtKind::kStore: run_store(step); return 0;
+    case StmtKind::kAtomic: run_atomic(step); return 0;
+    case StmtKind::kFor: return run_for(step);
+    case StmtKind::kReduce: return run_reduce(step);
+    case StmtKind::kIf: return run_block(step.blocks[value(operands[0]) != 0 ? 0 : 1]);
+    case StmtKind::kCheck: return value(operands[0]) != 0 ? 0 : as<Check>(step.stmt)->code;
+    case StmtKind::kAlloc: break;
+    case StmtKind::kContract: run_contract(step); return 0;
     }
     MLCC_UNREACHABLE("statement kind ", static_cast<int>(step.stmt->kind));
   }
@@ -306,7 +306,8 @@ class Interpreter {
     return own;
   }
 
-  // Replaces two partial results by their combination: the first two in order, or any two under a seed.
+  // Replaces two partial results by their combination: the first two in order, or any two under a
+  // seed.
   void merge_two(const Step& step, std::vector<Tuple>& partials) {
     if (options_.seed != 0) std::shuffle(partials.begin(), partials.end(), random_);
     write_slots(step.left, partials[0]);
@@ -329,9 +330,11 @@ class Interpreter {
 
   static uint64_t multiply_add(DType dtype, DType dtype_a, DType dtype_b, uint64_t a, uint64_t b,
                                uint64_t c) {
-    const std::array<uint64_t, 3> args = {convert(dtype_a, dtype, a), convert(dtype_b, dtype, b), c};
+    const std::array<uint64_t, 3> args = {convert(dtype_a, dtype, a), convert(dtype_b, dtype, b),
+                                          c};
     if (is_float(dtype)) return *evaluate(ScalarOp::kFma, dtype, args);
-    const std::array<uint64_t, 2> sum = {*evaluate(ScalarOp::kMul, dtype, std::span(args).first(2)), c};
+    const std::array<uint64_t, 2> sum = {*evaluate(ScalarOp::kMul, dtype, std::span(args).first(2)),
+                                         c};
     return *evaluate(ScalarOp::kAdd, dtype, sum);
   }
 
@@ -372,8 +375,8 @@ class Interpreter {
 
 }  // namespace
 
-int64_t interpret(const Kernel& kernel, std::span<const int64_t> sizes, std::span<void* const> buffers,
-                  const InterpreterOptions& options) {
+int64_t interpret(const Kernel& kernel, std::span<const int64_t> sizes,
+                  std::span<void* const> buffers, const InterpreterOptions& options) {
   return Interpreter(kernel, options).run(sizes, buffers);
 }
 

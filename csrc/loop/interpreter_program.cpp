@@ -28,7 +28,8 @@ class Preparer {
   }
 
   int index_of(const Buffer* buffer) {
-    const auto [found, is_new] = buffers_.emplace(buffer, static_cast<int>(program_.buffers.size()));
+    const auto [found, is_new] =
+        buffers_.emplace(buffer, static_cast<int>(program_.buffers.size()));
     if (is_new) program_.buffers.push_back(buffer);
     return found->second;
   }
@@ -36,7 +37,8 @@ class Preparer {
   // The one slot of a variable or constant.
   int slot_of(Expr e) {
     const auto [found, is_new] = fixed_.emplace(e, 0);
-    if (is_new) found->second = new_slot(e->kind == ExprKind::kConstant ? as<Constant>(e)->bits : 0);
+    if (is_new)
+      found->second = new_slot(e->kind == ExprKind::kConstant ? as<Constant>(e)->bits : 0);
     return found->second;
   }
 

@@ -15,10 +15,10 @@ namespace mlcc::loop {
 constexpr int kNoSlot = -1;
 
 struct Instruction {
-  Expr expr;                   // an Apply, Cast or Load
+  Expr expr;  // an Apply, Cast or Load
   int out;
-  std::array<int, 3> args;     // of an Apply or Cast
-  int buffer;                  // of a Load, below
+  std::array<int, 3> args;  // of an Apply or Cast
+  int buffer;               // of a Load, below
   std::vector<int> indices;
   int mask = kNoSlot;
   int otherwise = kNoSlot;
@@ -36,19 +36,19 @@ struct Code {
 struct Step {
   Stmt stmt;
   Code operands;
-  std::vector<int> buffers;                // those that the statement itself writes, reads (contract) or makes
-  int variable = kNoSlot;                  // of let, for, reduce
-  std::vector<std::vector<Step>> blocks;   // for: body; if: then, else; reduce: body, combine's body
+  std::vector<int> buffers;  // those that the statement itself writes, reads (contract) or makes
+  int variable = kNoSlot;    // of let, for, reduce
+  std::vector<std::vector<Step>> blocks;  // for: body; if: then, else; reduce: body, combine's body
   // Of a reduce.
   std::vector<int> carried, results, left, right;
   Code yields, combined;
 };
 
 struct Program {
-  std::vector<uint64_t> frame;             // constants are in place, everything else is 0
-  std::vector<int> sizes;                  // slots
-  std::vector<const Buffer*> buffers;      // parameters first
-  std::vector<Code> shapes, strides;       // of each parameter
+  std::vector<uint64_t> frame;         // constants are in place, everything else is 0
+  std::vector<int> sizes;              // slots
+  std::vector<const Buffer*> buffers;  // parameters first
+  std::vector<Code> shapes, strides;   // of each parameter
   std::vector<std::vector<Step>> phases;
 };
 

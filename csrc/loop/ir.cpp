@@ -62,14 +62,18 @@ struct ExprHash {
     Digest digest;
     digest.add(e->kind).add(e->dtype);
     switch (e->kind) {
-      case ExprKind::kConstant: return digest.add(as<Constant>(e)->bits).value();
-      case ExprKind::kVariable: return digest.add(as<Variable>(e)->name).value();
-      case ExprKind::kCast: return digest.add(as<Cast>(e)->value).value();
-      case ExprKind::kApply: return digest.add(as<Apply>(e)->op).add(as<Apply>(e)->args).value();
-      case ExprKind::kLoad: {
-        const auto* load = as<Load>(e);
-        return digest.add(load->buffer).add(load->indices).add(load->mask).add(load->otherwise).value();
-      }
+    case ExprKind::kConstant: return digest.add(as<Constant>(e)->bits).value();
+    case ExprKind::kVariable: return digest.add(as<Variable>(e)->name).value();
+    case ExprKind::kCast: return digest.add(as<Cast>(e)->value).value();
+    case ExprKind::kApply: return digest.add(as<Apply>(e)->op).add(as<Apply>(e)->args).value();
+    case ExprKind::kLoad: {
+      const auto* load = as<Load>(e);
+      return digest.add(load->buffer)
+          .add(load->indices)
+          .add(load->mask)
+          .add(load->otherwise)
+          .value();
+    }
     }
     MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
   }
@@ -79,17 +83,17 @@ struct ExprEqual {
   bool operator()(Expr x, Expr y) const {
     if (x->kind != y->kind || x->dtype != y->dtype) return false;
     switch (x->kind) {
-      case ExprKind::kConstant: return as<Constant>(x)->bits == as<Constant>(y)->bits;
-      case ExprKind::kVariable: return as<Variable>(x)->name == as<Variable>(y)->name;
-      case ExprKind::kCast: return as<Cast>(x)->value == as<Cast>(y)->value;
-      case ExprKind::kApply:
-        return as<Apply>(x)->op == as<Apply>(y)->op && as<Apply>(x)->args == as<Apply>(y)->args;
-      case ExprKind::kLoad: {
-        const auto* a = as<Load>(x);
-        const auto* b = as<Load>(y);
-        return a->buffer == b->buffer && a->indices == b->indices && a->mask == b->mask &&
-               a->otherwise == b->otherwise;
-      }
+    case ExprKind::kConstant: return as<Constant>(x)->bits == as<Constant>(y)->bits;
+    case ExprKind::kVariable: return as<Variable>(x)->name == as<Variable>(y)->name;
+    case ExprKind::kCast: return as<Cast>(x)->value == as<Cast>(y)->value;
+    case ExprKind::kApply:
+      return as<Apply>(x)->op == as<Apply>(y)->op && as<Apply>(x)->args == as<Apply>(y)->args;
+    case ExprKind::kLoad: {
+      const auto* a = as<Load>(x);
+      const auto* b = as<Load>(y);
+      return a->buffer == b->buffer && a->indices == b->indices && a->mask == b->mask &&
+             a->otherwise == b->otherwise;
+    }
     }
     MLCC_UNREACHABLE("expression kind ", static_cast<int>(x->kind));
   }
@@ -162,7 +166,7 @@ std::string Arena::fresh_name(std::string_view base) {
   }
 }
 
-// ---- Ops -------------------------------------------------------------------------------------------------
+// ---- Ops ----------------------------------------------------------------------------------------
 
 std::string_view scalar_op_name(ScalarOp op) { return row_of(op).name; }
 int scalar_op_arity(ScalarOp op) { return row_of(op).arity; }
@@ -174,7 +178,7 @@ std::optional<ScalarOp> parse_scalar_op(std::string_view name) {
   return std::nullopt;
 }
 
-// ---- Expressions -----------------------------------------------------------------------------------------
+// ---- Expressions --------------------------------------------------------------------------------
 
 Expr Constant::make(Arena& arena, DType dtype, uint64_t bits) {
   require(constant_type_error(dtype, bits));
@@ -214,14 +218,16 @@ const Variable* Variable::make(Arena& arena, DType dtype, std::string_view name)
 Expr Load::make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr mask,
                 Expr otherwise) {
   require(load_type_error(*buffer, indices, mask, otherwise));
-  return ArenaAccess::intern(arena, storage_of(arena).loads,
-                             Load{{kKind, buffer->dtype}, buffer, std::move(indices), mask, otherwise});
+  return ArenaAccess::intern(
+      arena, storage_of(arena).loads,
+      Load{{kKind, buffer->dtype}, buffer, std::move(indices), mask, otherwise});
 }
 
 Expr Apply::make(Arena& arena, ScalarOp op, std::vector<Expr> args) {
   require(apply_type_error(op, args));
   const DType dtype = apply_result_type(op, args.back()->dtype);
-  return ArenaAccess::intern(arena, storage_of(arena).applies, Apply{{kKind, dtype}, op, std::move(args)});
+  return ArenaAccess::intern(arena, storage_of(arena).applies,
+                             Apply{{kKind, dtype}, op, std::move(args)});
 }
 
 Expr Cast::make(Arena& arena, DType dtype, Expr value) {
@@ -229,30 +235,32 @@ Expr Cast::make(Arena& arena, DType dtype, Expr value) {
   return ArenaAccess::intern(arena, storage_of(arena).casts, Cast{{kKind, dtype}, value});
 }
 
-// ---- Statements ------------------------------------------------------------------------------------------
+// ---- Statements ---------------------------------------------------------------------------------
 
 Stmt Let::make(Arena& arena, const Variable* variable, Expr value) {
   require(let_type_error(*variable, value));
   return &storage_of(arena).lets.emplace_back(Let{{kKind}, variable, value});
 }
 
-Stmt Store::make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value, Expr mask,
-                 Hint hint) {
+Stmt Store::make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value,
+                 Expr mask, Hint hint) {
   require(store_type_error(*buffer, indices, value, mask));
   return &storage_of(arena).stores.emplace_back(
       Store{{kKind}, buffer, std::move(indices), value, mask, hint});
 }
 
-Stmt Atomic::make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices, Expr value,
-                  Expr mask) {
+Stmt Atomic::make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices,
+                  Expr value, Expr mask) {
   require(atomic_type_error(op, *buffer, indices, value, mask));
   return &storage_of(arena).atomics.emplace_back(
       Atomic{{kKind}, op, buffer, std::move(indices), value, mask});
 }
 
-Stmt For::make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode, Block body) {
+Stmt For::make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode,
+               Block body) {
   require(loop_type_error(*variable, begin, end, mode));
-  return &storage_of(arena).fors.emplace_back(For{{kKind}, variable, begin, end, mode, std::move(body)});
+  return &storage_of(arena).fors.emplace_back(
+      For{{kKind}, variable, begin, end, mode, std::move(body)});
 }
 
 Stmt Reduce::make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode,
@@ -284,7 +292,8 @@ Stmt Check::make(Arena& arena, Expr condition, int64_t code) {
 }
 
 Stmt Alloc::make(Arena& arena, const Buffer* buffer) {
-  MLCC_CHECK(buffer->scope != Scope::kGlobal, "alloc %", buffer->name, ": a global buffer is a parameter");
+  MLCC_CHECK(buffer->scope != Scope::kGlobal, "alloc %", buffer->name,
+             ": a global buffer is a parameter");
   return &storage_of(arena).allocs.emplace_back(Alloc{{kKind}, buffer});
 }
 
@@ -303,7 +312,7 @@ const For* parallel_loop(const Block& phase) {
   return range;
 }
 
-// ---- Shorthands ------------------------------------------------------------------------------------------
+// ---- Shorthands ---------------------------------------------------------------------------------
 
 namespace {
 
@@ -335,7 +344,9 @@ Expr fold_identity(ScalarOp op, Expr a, Expr b) {
 
 }  // namespace
 
-Expr int_constant(Arena& arena, int64_t value) { return Constant::make_int(arena, DType::kI64, value); }
+Expr int_constant(Arena& arena, int64_t value) {
+  return Constant::make_int(arena, DType::kI64, value);
+}
 
 Expr apply(Arena& arena, ScalarOp op, std::vector<Expr> args) {
   require(apply_type_error(op, args));
@@ -351,7 +362,9 @@ Expr from_symbolic(Arena& arena, const SymExpr& e) {
   };
   const SymExpr::Visitor<Expr> visitor{
       .constant = [&](int64_t value) { return int_constant(arena, value); },
-      .symbol = [&](std::string_view name) -> Expr { return Variable::make(arena, DType::kI64, name); },
+      .symbol = [&](std::string_view name) -> Expr {
+        return Variable::make(arena, DType::kI64, name);
+      },
       .add = binary(ScalarOp::kAdd),
       .multiply = binary(ScalarOp::kMul),
       .floordiv = binary(ScalarOp::kFloorDiv),

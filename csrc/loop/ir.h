@@ -1,37 +1,47 @@
 // The loop IR: loop nests over buffers with scalar expressions. Immutable.
 //
 // SEMANTICS
-// Kernel      A list of phases with a barrier between them. A phase that is one `parallel` loop, after nothing but lets, is
-//             a range that the runtime splits over threads in any way and order (every part runs the lets); its bounds
-//             follow from the sizes. Any other phase runs once, on one thread.
-// Sizes       i64 symbols, arguments of the kernel. Sizes and index arithmetic never overflow (the caller's duty).
-// Buffers     Two parameters never overlap in memory, except `in` with `in`. A multi-index addresses element
-//             sum(index[d] * stride[d]); without strides a buffer is row-major dense. An access outside the shape is an
-//             error (the interpreter reports it; compiled code does not check): mask or check what may lie outside.
-// Evaluation  Expressions have no effects; a load reads the memory as it is when its statement begins. Statements of a
-//             block run in order. `select` evaluates both sides; a masked load or store touches nothing where its mask
-//             is false, a masked-off load gives its `otherwise` value (0 where none is given). Masks guard memory alone:
-//             an integer division beside one is evaluated for all iterations.
-// Loops       serial, unrolled: in order. vector: iterations are independent of each other, or meet only in the carried
-//             values of a `reduce`; any order, any grouping; none inside another. parallel (only as above): iterations
-//             are independent. block, thread: as parallel, for GPUs. A loop's bounds are evaluated once, before it.
-// Locals      An `alloc` makes a new uninitialized buffer each time it is executed, also in each iteration of a vector loop.
-// Reduce      A loop with carried values: init, a step (`yield` gives the next values), and for vector/parallel loops a
-//             `combine` of two partial tuples. With a combine the loop may be split into any number of partial
-//             reductions, each starting at init (the identity), combined in any order. Without one it runs in order.
-// Floats      IEEE, round to nearest even, NaN and denormals kept; nothing is reassociated or contracted except by
-//             a combine. min and max propagate NaN and give either one of two zeros. The sign and payload of a NaN that
-//             arithmetic makes are unspecified; a NaN literal has none. f16 and bf16 are storage: loads, stores, select and
-//             casts take them, arithmetic does not. Casts round to nearest even; to f16 and bf16 from f64 and from integers
-//             they go through f32, as eager's do. Float to integer truncates, out of range is unspecified but harmless;
-//             integer to integer wraps; to bool is != 0.
+// Kernel      A list of phases with a barrier between them. A phase that is one `parallel` loop,
+//             after nothing but lets, is a range that the runtime splits over threads in any way
+//             and order (every part runs the lets); its bounds follow from the sizes. Any other
+//             phase runs once, on one thread.
+// Sizes       i64 symbols, arguments of the kernel. Sizes and index arithmetic never overflow (the
+//             caller's duty).
+// Buffers     Two parameters never overlap in memory, except `in` with `in`. A multi-index
+//             addresses element sum(index[d] * stride[d]); without strides a buffer is row-major
+//             dense. An access outside the shape is an error (the interpreter reports it; compiled
+//             code does not check): mask or check what may lie outside.
+// Evaluation  Expressions have no effects; a load reads the memory as it is when its statement
+//             begins. Statements of a block run in order. `select` evaluates both sides; a masked
+//             load or store touches nothing where its mask is false, a masked-off load gives its
+//             `otherwise` value (0 where none is given). Masks guard memory alone: an integer
+//             division beside one is evaluated for all iterations.
+// Loops       serial, unrolled: in order. vector: iterations are independent of each other, or meet
+//             only in the carried values of a `reduce`; any order, any grouping; none inside
+//             another. parallel (only as above): iterations are independent. block, thread: as
+//             parallel, for GPUs. A loop's bounds are evaluated once, before it.
+// Locals      An `alloc` makes a new uninitialized buffer each time it is executed, also in each
+//             iteration of a vector loop.
+// Reduce      A loop with carried values: init, a step (`yield` gives the next values), and for
+//             vector/parallel loops a `combine` of two partial tuples. With a combine the loop may
+//             be split into any number of partial reductions, each starting at init (the identity),
+//             combined in any order. Without one it runs in order.
+// Floats      IEEE, round to nearest even, NaN and denormals kept; nothing is reassociated or
+//             contracted except by a combine. min and max propagate NaN and give either one of two
+//             zeros. The sign and payload of a NaN that arithmetic makes are unspecified; a NaN
+//             literal has none. f16 and bf16 are storage: loads, stores, select and casts take
+//             them, arithmetic does not. Casts round to nearest even; to f16 and bf16 from f64 and
+//             from integers they go through f32, as eager's do. Float to integer truncates, out of
+//             range is unspecified but harmless; integer to integer wraps; to bool is != 0.
 // Integers    wrap in two's complement. bool holds 0 or 1.
-// Check       if the condition is false for any executed iteration the kernel stops and returns the code; memory written so far
-//             is unspecified.
-// Atomic      an update that is indivisible among the iterations of parallel loops; order unspecified.
+// Check       if the condition is false for any executed iteration the kernel stops and returns the
+//             code; memory written so far is unspecified.
+// Atomic      an update that is indivisible among the iterations of parallel loops; order
+//             unspecified.
 //
-// Expressions are interned in an Arena: structurally equal expressions are the same pointer (equal loads still
-// need equal memory states to be equal values). Every make() checks its operands: an ill-typed node cannot exist.
+// Expressions are interned in an Arena: structurally equal expressions are the same pointer (equal
+// loads still need equal memory states to be equal values). Every make() checks its operands: an
+// ill-typed node cannot exist.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +77,7 @@ OpClass scalar_op_class(ScalarOp op);
 class Arena;
 struct Buffer;
 
-// ---- Expressions -----------------------------------------------------------------------------------------------
+// ---- Expressions --------------------------------------------------------------------------------
 
 enum class ExprKind : uint8_t { kConstant, kVariable, kLoad, kApply, kCast };
 
@@ -83,8 +93,9 @@ struct Constant : ExprNode {
   const uint64_t bits;
 
   static Expr make(Arena& arena, DType dtype, uint64_t bits);
-  static Expr make_int(Arena& arena, DType dtype, int64_t value);      // any integer dtype, bool or float
-  static Expr make_float(Arena& arena, DType dtype, double value);     // a float dtype, rounded
+  static Expr make_int(Arena& arena, DType dtype,
+                       int64_t value);  // any integer dtype, bool or float
+  static Expr make_float(Arena& arena, DType dtype, double value);  // a float dtype, rounded
   int64_t as_int() const;
   double as_double() const;
 };
@@ -100,12 +111,12 @@ struct Variable : ExprNode {
 struct Load : ExprNode {
   static constexpr ExprKind kKind = ExprKind::kLoad;
   const Buffer* const buffer;
-  const std::vector<Expr> indices;   // i64, one per dimension
-  const Expr mask;                   // bool or null
-  const Expr otherwise;              // of the buffer's dtype or null; only with a mask
+  const std::vector<Expr> indices;  // i64, one per dimension
+  const Expr mask;                  // bool or null
+  const Expr otherwise;             // of the buffer's dtype or null; only with a mask
 
-  static Expr make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr mask = nullptr,
-                   Expr otherwise = nullptr);
+  static Expr make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices,
+                   Expr mask = nullptr, Expr otherwise = nullptr);
 };
 
 struct Apply : ExprNode {
@@ -120,7 +131,8 @@ struct Cast : ExprNode {
   static constexpr ExprKind kKind = ExprKind::kCast;
   const Expr value;
 
-  static Expr make(Arena& arena, DType dtype, Expr value);  // returns `value` itself if it has that dtype
+  static Expr make(Arena& arena, DType dtype,
+                   Expr value);  // returns `value` itself if it has that dtype
 };
 
 // Checked downcast by kind; null if it is another kind, or null already.
@@ -129,23 +141,38 @@ const T* as(Expr e) {
   return e != nullptr && e->kind == T::kKind ? static_cast<const T*>(e) : nullptr;
 }
 
-// ---- Buffers ---------------------------------------------------------------------------------------------------
+// ---- Buffers ------------------------------------------------------------------------------------
 
 enum class Scope : uint8_t { kGlobal, kShared, kStack, kRegister };
-enum class Access : uint8_t { kIn, kOut, kInOut, kScratch };   // of global buffers; scratch is uninitialized, the runtime's
+enum class Access : uint8_t {
+  kIn,
+  kOut,
+  kInOut,
+  kScratch
+};  // of global buffers; scratch is uninitialized, the runtime's
 
 struct Buffer {
   std::string name;
   DType dtype;
   Scope scope;
-  Access access;                     // kInOut for local buffers
-  std::vector<Expr> shape;           // i64 expressions of sizes; constants for stack and register buffers
-  std::vector<Expr> strides;         // in elements; empty: row-major dense
+  Access access;              // kInOut for local buffers
+  std::vector<Expr> shape;    // i64 expressions of sizes; constants for stack and register buffers
+  std::vector<Expr> strides;  // in elements; empty: row-major dense
 };
 
-// ---- Statements ------------------------------------------------------------------------------------------------
+// ---- Statements ---------------------------------------------------------------------------------
 
-enum class StmtKind : uint8_t { kLet, kStore, kAtomic, kFor, kReduce, kIf, kCheck, kAlloc, kContract };
+enum class StmtKind : uint8_t {
+  kLet,
+  kStore,
+  kAtomic,
+  kFor,
+  kReduce,
+  kIf,
+  kCheck,
+  kAlloc,
+  kContract
+};
 enum class LoopKind : uint8_t { kSerial, kParallel, kVector, kUnrolled, kBlock, kThread };
 
 struct StmtNode {
@@ -161,17 +188,20 @@ struct Let : StmtNode {
   static Stmt make(Arena& arena, const Variable* variable, Expr value);
 };
 
-enum class Hint : uint8_t { kNone, kStream };   // kStream: the data will not be read again soon (non-temporal store)
+enum class Hint : uint8_t {
+  kNone,
+  kStream
+};  // kStream: the data will not be read again soon (non-temporal store)
 
 struct Store : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kStore;
   const Buffer* const buffer;
   const std::vector<Expr> indices;
   const Expr value;
-  const Expr mask;                   // bool or null
+  const Expr mask;  // bool or null
   const Hint hint;
-  static Stmt make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value, Expr mask = nullptr,
-                   Hint hint = Hint::kNone);
+  static Stmt make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value,
+                   Expr mask = nullptr, Hint hint = Hint::kNone);
 };
 
 // buffer[indices] = op(buffer[indices], value), indivisibly. op is add, min, max, and, or, xor.
@@ -182,39 +212,42 @@ struct Atomic : StmtNode {
   const std::vector<Expr> indices;
   const Expr value;
   const Expr mask;
-  static Stmt make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices, Expr value,
-                   Expr mask = nullptr);
+  static Stmt make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices,
+                   Expr value, Expr mask = nullptr);
 };
 
-// How a loop runs: what a schedule decides. Printed with the loop, so that the text shows all of it.
+// How a loop runs: what a schedule decides. Printed with the loop, so that the text shows all of
+// it.
 struct LoopMode {
   LoopKind kind = LoopKind::kSerial;
-  int64_t width = 0;                 // vector: lanes (0: the backend's natural width)
-  int64_t unroll = 1;                // vector: vectors per iteration (accumulators of a reduce); serial: copies of the body
-  int64_t grain = 1;                 // parallel: least iterations a thread should get
+  int64_t width = 0;  // vector: lanes (0: the backend's natural width)
+  int64_t unroll =
+      1;  // vector: vectors per iteration (accumulators of a reduce); serial: copies of the body
+  int64_t grain = 1;  // parallel: least iterations a thread should get
   friend bool operator==(const LoopMode&, const LoopMode&) = default;
 };
 
 struct For : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kFor;
-  const Variable* const variable;    // i64
-  const Expr begin, end;             // half open; empty if end <= begin
+  const Variable* const variable;  // i64
+  const Expr begin, end;           // half open; empty if end <= begin
   const LoopMode mode;
   const Block body;
-  static Stmt make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode, Block body);
+  static Stmt make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode,
+                   Block body);
 };
 
 struct Carried {
-  const Variable* variable;          // visible in the body
+  const Variable* variable;  // visible in the body
   Expr init;
-  const Variable* result;            // visible after the loop
+  const Variable* result;  // visible after the loop
   friend bool operator==(const Carried&, const Carried&) = default;
 };
 
 // Merges two partial tuples: `left` and `right` are bound, `values` is the merged tuple.
 struct Combine {
   std::vector<const Variable*> left, right;
-  Block body;                        // lets only
+  Block body;  // lets only
   std::vector<Expr> values;
   friend bool operator==(const Combine&, const Combine&) = default;
 };
@@ -223,13 +256,14 @@ struct Reduce : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kReduce;
   const Variable* const variable;
   const Expr begin, end;
-  const LoopMode mode;               // not parallel
+  const LoopMode mode;  // not parallel
   const std::vector<Carried> carried;
   const Block body;
-  const std::vector<Expr> yields;    // next value of each carried variable
+  const std::vector<Expr> yields;  // next value of each carried variable
   const std::optional<Combine> combine;
   static Stmt make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode,
-                   std::vector<Carried> carried, Block body, std::vector<Expr> yields, std::optional<Combine> combine);
+                   std::vector<Carried> carried, Block body, std::vector<Expr> yields,
+                   std::optional<Combine> combine);
 };
 
 struct If : StmtNode {
@@ -239,7 +273,8 @@ struct If : StmtNode {
   static Stmt make(Arena& arena, Expr condition, Block then_body, Block else_body = {});
 };
 
-// Returns `code` (> 0) from the kernel where the condition is false. What a code means stands in Kernel::errors.
+// Returns `code` (> 0) from the kernel where the condition is false. What a code means stands in
+// Kernel::errors.
 struct Check : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kCheck;
   const Expr condition;
@@ -254,23 +289,26 @@ struct Alloc : StmtNode {
   static Stmt make(Arena& arena, const Buffer* buffer);
 };
 
-// A place in a buffer where a tile begins, and along which of its dimensions the tile's two axes run.
+// A place in a buffer where a tile begins, and along which of its dimensions the tile's two axes
+// run.
 struct TileRef {
   const Buffer* buffer;
-  std::vector<Expr> origin;          // i64, one per dimension
+  std::vector<Expr> origin;  // i64, one per dimension
   int row_dim, column_dim;
   friend bool operator==(const TileRef&, const TileRef&) = default;
 };
 
-// The tile contraction: C[m, n] += sum over k < depth of A[m, k] * B[k, n], m < rows, n < columns, in the order of k
-// with fma in C's dtype (f32: A and B are f32, bf16 or f16, widened; i32: A and B are u8 or i8; f64).
-// `depth` is a run-time expression; rows and columns are constants. C is a stack or register buffer.
+// The tile contraction: C[m, n] += sum over k < depth of A[m, k] * B[k, n], m < rows, n < columns,
+// in the order of k with fma in C's dtype (f32: A and B are f32, bf16 or f16, widened; i32: A and B
+// are u8 or i8; f64). `depth` is a run-time expression; rows and columns are constants. C is a
+// stack or register buffer.
 struct Contract : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kContract;
   const TileRef c, a, b;
   const int64_t rows, columns;
   const Expr depth;
-  static Stmt make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns, Expr depth);
+  static Stmt make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns,
+                   Expr depth);
 };
 
 template <typename T>
@@ -278,27 +316,30 @@ const T* as(Stmt s) {
   return s != nullptr && s->kind == T::kKind ? static_cast<const T*>(s) : nullptr;
 }
 
-// ---- Kernels ---------------------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
-// What the runtime raises when a check fails: eager's exception type and text ({0} in the text is not filled in).
+// What the runtime raises when a check fails: eager's exception type and text ({0} in the text is
+// not filled in).
 struct ErrorText {
   int64_t code;
-  std::string exception;             // "IndexError", "RuntimeError", ...
+  std::string exception;  // "IndexError", "RuntimeError", ...
   std::string text;
 };
 
-// The loop whose iterations the runtime splits, if the phase is a range: lets, then one parallel loop. Else null.
+// The loop whose iterations the runtime splits, if the phase is a range: lets, then one parallel
+// loop. Else null.
 const For* parallel_loop(const Block& phase);
 
 struct Kernel {
-  std::string name;                  // an identifier
-  std::vector<const Variable*> sizes;      // i64, in argument order
-  std::vector<const Buffer*> buffers;      // global, in argument order
+  std::string name;                    // an identifier
+  std::vector<const Variable*> sizes;  // i64, in argument order
+  std::vector<const Buffer*> buffers;  // global, in argument order
   std::vector<Block> phases;
   std::vector<ErrorText> errors;
 };
 
-// Owns and interns the nodes of any number of kernels. Handed in by reference; not thread safe; never global.
+// Owns and interns the nodes of any number of kernels. Handed in by reference; not thread safe;
+// never global.
 class Arena {
  public:
   Arena();
@@ -317,9 +358,11 @@ class Arena {
 };
 
 // Shorthands used throughout lowering and passes.
-Expr int_constant(Arena& arena, int64_t value);                    // i64
-Expr apply(Arena& arena, ScalarOp op, std::vector<Expr> args);     // folds integer constants and the identities of + and *
-Expr from_symbolic(Arena& arena, const SymExpr& e);                // symbols become i64 variables of the same name
-std::optional<SymExpr> to_symbolic(Expr e);                        // nothing if it holds loads or other ops
+Expr int_constant(Arena& arena, int64_t value);  // i64
+Expr apply(Arena& arena, ScalarOp op,
+           std::vector<Expr> args);  // folds integer constants and the identities of + and *
+Expr from_symbolic(Arena& arena,
+                   const SymExpr& e);        // symbols become i64 variables of the same name
+std::optional<SymExpr> to_symbolic(Expr e);  // nothing if it holds loads or other ops
 
 }  // namespace mlcc::loop

@@ -6,7 +6,7 @@
 
 namespace mlcc::loop {
 
-// ---- Expressions -----------------------------------------------------------------------------------------
+// ---- Expressions --------------------------------------------------------------------------------
 
 Expr Mutator::mutate(Expr e) {
   if (e == nullptr) return nullptr;
@@ -26,17 +26,17 @@ std::vector<Expr> Mutator::mutate(const std::vector<Expr>& list) {
 // Interning gives the same pointer back where nothing changed.
 Expr Mutator::rebuild_expr(Expr e) {
   switch (e->kind) {
-    case ExprKind::kConstant: return e;
-    case ExprKind::kVariable: return replace(as<Variable>(e));
-    case ExprKind::kApply: return Apply::make(arena_, as<Apply>(e)->op, mutate(as<Apply>(e)->args));
-    case ExprKind::kCast: return Cast::make(arena_, e->dtype, mutate(as<Cast>(e)->value));
-    case ExprKind::kLoad: {
-      const auto* load = as<Load>(e);
-      const Buffer* buffer = replace(load->buffer);
-      std::vector<Expr> indices = mutate(load->indices);
-      const Expr mask = mutate(load->mask);
-      return Load::make(arena_, buffer, std::move(indices), mask, mutate(load->otherwise));
-    }
+  case ExprKind::kConstant: return e;
+  case ExprKind::kVariable: return replace(as<Variable>(e));
+  case ExprKind::kApply: return Apply::make(arena_, as<Apply>(e)->op, mutate(as<Apply>(e)->args));
+  case ExprKind::kCast: return Cast::make(arena_, e->dtype, mutate(as<Cast>(e)->value));
+  case ExprKind::kLoad: {
+    const auto* load = as<Load>(e);
+    const Buffer* buffer = replace(load->buffer);
+    std::vector<Expr> indices = mutate(load->indices);
+    const Expr mask = mutate(load->mask);
+    return Load::make(arena_, buffer, std::move(indices), mask, mutate(load->otherwise));
+  }
   }
   MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
 }
@@ -51,7 +51,7 @@ const Buffer* Mutator::rebuild(const Buffer* buffer) {
   return arena_.make_buffer(std::move(changed));
 }
 
-// ---- Statements ------------------------------------------------------------------------------------------
+// ---- Statements ---------------------------------------------------------------------------------
 
 void Mutator::mutate_into(Block& out, Stmt stmt) { out.push_back(rebuild(stmt)); }
 
@@ -64,66 +64,67 @@ Block Mutator::mutate(const Block& block) {
 
 Stmt Mutator::rebuild(Stmt stmt) {
   switch (stmt->kind) {
-    case StmtKind::kLet: {
-      const auto* let = as<Let>(stmt);
-      const Expr value = mutate(let->value);
-      const Variable* variable = replace(let->variable);
-      if (value == let->value && variable == let->variable) return stmt;
-      return Let::make(arena_, variable, value);
-    }
-    case StmtKind::kStore: {
-      const auto* store = as<Store>(stmt);
-      const Buffer* buffer = replace(store->buffer);
-      std::vector<Expr> indices = mutate(store->indices);
-      const Expr value = mutate(store->value);
-      const Expr mask = mutate(store->mask);
-      if (buffer == store->buffer && indices == store->indices && value == store->value &&
-          mask == store->mask)
-        return stmt;
-      return Store::make(arena_, buffer, std::move(indices), value, mask, store->hint);
-    }
-    case StmtKind::kAtomic: {
-      const auto* atomic = as<Atomic>(stmt);
-      const Buffer* buffer = replace(atomic->buffer);
-      std::vector<Expr> indices = mutate(atomic->indices);
-      const Expr value = mutate(atomic->value);
-      const Expr mask = mutate(atomic->mask);
-      if (buffer == atomic->buffer && indices == atomic->indices && value == atomic->value &&
-          mask == atomic->mask)
-        return stmt;
-      return Atomic::make(arena_, atomic->op, buffer, std::move(indices), value, mask);
-    }
-    case StmtKind::kFor: {
-      const auto* loop = as<For>(stmt);
-      const Expr begin = mutate(loop->begin);
-      const Expr end = mutate(loop->end);
-      const Variable* variable = replace(loop->variable);
-      Block body = mutate(loop->body);
-      if (begin == loop->begin && end == loop->end && variable == loop->variable && body == loop->body)
-        return stmt;
-      return For::make(arena_, variable, begin, end, loop->mode, std::move(body));
-    }
-    case StmtKind::kReduce: return rebuild_reduce(stmt);
-    case StmtKind::kIf: {
-      const auto* branch = as<If>(stmt);
-      const Expr condition = mutate(branch->condition);
-      Block then_body = mutate(branch->then_body);
-      Block else_body = mutate(branch->else_body);
-      if (condition == branch->condition && then_body == branch->then_body &&
-          else_body == branch->else_body)
-        return stmt;
-      return If::make(arena_, condition, std::move(then_body), std::move(else_body));
-    }
-    case StmtKind::kCheck: {
-      const auto* check = as<Check>(stmt);
-      const Expr condition = mutate(check->condition);
-      return condition == check->condition ? stmt : Check::make(arena_, condition, check->code);
-    }
-    case StmtKind::kAlloc: {
-      const Buffer* buffer = replace(as<Alloc>(stmt)->buffer);
-      return buffer == as<Alloc>(stmt)->buffer ? stmt : Alloc::make(arena_, buffer);
-    }
-    case StmtKind::kContract: return rebuild_contract(stmt);
+  case StmtKind::kLet: {
+    const auto* let = as<Let>(stmt);
+    const Expr value = mutate(let->value);
+    const Variable* variable = replace(let->variable);
+    if (value == let->value && variable == let->variable) return stmt;
+    return Let::make(arena_, variable, value);
+  }
+  case StmtKind::kStore: {
+    const auto* store = as<Store>(stmt);
+    const Buffer* buffer = replace(store->buffer);
+    std::vector<Expr> indices = mutate(store->indices);
+    const Expr value = mutate(store->value);
+    const Expr mask = mutate(store->mask);
+    if (buffer == store->buffer && indices == store->indices && value == store->value &&
+        mask == store->mask)
+      return stmt;
+    return Store::make(arena_, buffer, std::move(indices), value, mask, store->hint);
+  }
+  case StmtKind::kAtomic: {
+    const auto* atomic = as<Atomic>(stmt);
+    const Buffer* buffer = replace(atomic->buffer);
+    std::vector<Expr> indices = mutate(atomic->indices);
+    const Expr value = mutate(atomic->value);
+    const Expr mask = mutate(atomic->mask);
+    if (buffer == atomic->buffer && indices == atomic->indices && value == atomic->value &&
+        mask == atomic->mask)
+      return stmt;
+    return Atomic::make(arena_, atomic->op, buffer, std::move(indices), value, mask);
+  }
+  case StmtKind::kFor: {
+    const auto* loop = as<For>(stmt);
+    const Expr begin = mutate(loop->begin);
+    const Expr end = mutate(loop->end);
+    const Variable* variable = replace(loop->variable);
+    Block body = mutate(loop->body);
+    if (begin == loop->begin && end == loop->end && variable == loop->variable &&
+        body == loop->body)
+      return stmt;
+    return For::make(arena_, variable, begin, end, loop->mode, std::move(body));
+  }
+  case StmtKind::kReduce: return rebuild_reduce(stmt);
+  case StmtKind::kIf: {
+    const auto* branch = as<If>(stmt);
+    const Expr condition = mutate(branch->condition);
+    Block then_body = mutate(branch->then_body);
+    Block else_body = mutate(branch->else_body);
+    if (condition == branch->condition && then_body == branch->then_body &&
+        else_body == branch->else_body)
+      return stmt;
+    return If::make(arena_, condition, std::move(then_body), std::move(else_body));
+  }
+  case StmtKind::kCheck: {
+    const auto* check = as<Check>(stmt);
+    const Expr condition = mutate(check->condition);
+    return condition == check->condition ? stmt : Check::make(arena_, condition, check->code);
+  }
+  case StmtKind::kAlloc: {
+    const Buffer* buffer = replace(as<Alloc>(stmt)->buffer);
+    return buffer == as<Alloc>(stmt)->buffer ? stmt : Alloc::make(arena_, buffer);
+  }
+  case StmtKind::kContract: return rebuild_contract(stmt);
   }
   MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
 }
@@ -147,12 +148,13 @@ Stmt Mutator::rebuild_reduce(Stmt stmt) {
     combine->values = mutate(combine->values);
   }
   for (Carried& c : carried) c.result = replace(c.result);
-  const bool is_same = begin == reduce->begin && end == reduce->end && variable == reduce->variable &&
-                       carried == reduce->carried && body == reduce->body &&
-                       yields == reduce->yields && combine == reduce->combine;
+  const bool is_same = begin == reduce->begin && end == reduce->end &&
+                       variable == reduce->variable && carried == reduce->carried &&
+                       body == reduce->body && yields == reduce->yields &&
+                       combine == reduce->combine;
   if (is_same) return stmt;
-  return Reduce::make(arena_, variable, begin, end, reduce->mode, std::move(carried), std::move(body),
-                      std::move(yields), std::move(combine));
+  return Reduce::make(arena_, variable, begin, end, reduce->mode, std::move(carried),
+                      std::move(body), std::move(yields), std::move(combine));
 }
 
 TileRef Mutator::mutate(const TileRef& tile) {
@@ -166,7 +168,8 @@ Stmt Mutator::rebuild_contract(Stmt stmt) {
   TileRef a = mutate(contract->a);
   TileRef b = mutate(contract->b);
   const Expr depth = mutate(contract->depth);
-  if (c == contract->c && a == contract->a && b == contract->b && depth == contract->depth) return stmt;
+  if (c == contract->c && a == contract->a && b == contract->b && depth == contract->depth)
+    return stmt;
   return Contract::make(arena_, std::move(c), std::move(a), std::move(b), contract->rows,
                         contract->columns, depth);
 }
@@ -179,20 +182,20 @@ Kernel Mutator::mutate(const Kernel& kernel) {
   return mutated;
 }
 
-// ---- Walking ---------------------------------------------------------------------------------------------
+// ---- Walking ------------------------------------------------------------------------------------
 
 std::vector<Expr> operands(Expr e) {
   switch (e->kind) {
-    case ExprKind::kConstant:
-    case ExprKind::kVariable: return {};
-    case ExprKind::kApply: return as<Apply>(e)->args;
-    case ExprKind::kCast: return {as<Cast>(e)->value};
-    case ExprKind::kLoad: {
-      std::vector<Expr> list = as<Load>(e)->indices;
-      for (const Expr part : {as<Load>(e)->mask, as<Load>(e)->otherwise})
-        if (part != nullptr) list.push_back(part);
-      return list;
-    }
+  case ExprKind::kConstant:
+  case ExprKind::kVariable: return {};
+  case ExprKind::kApply: return as<Apply>(e)->args;
+  case ExprKind::kCast: return {as<Cast>(e)->value};
+  case ExprKind::kLoad: {
+    std::vector<Expr> list = as<Load>(e)->indices;
+    for (const Expr part : {as<Load>(e)->mask, as<Load>(e)->otherwise})
+      if (part != nullptr) list.push_back(part);
+    return list;
+  }
   }
   MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
 }
@@ -227,40 +230,40 @@ std::vector<Expr> reduce_operands(const Reduce& reduce) {
 
 std::vector<Expr> operands(Stmt stmt) {
   switch (stmt->kind) {
-    case StmtKind::kLet: return {as<Let>(stmt)->value};
-    case StmtKind::kStore: {
-      const auto* store = as<Store>(stmt);
-      return update_operands(store->indices, store->value, store->mask);
-    }
-    case StmtKind::kAtomic: {
-      const auto* atomic = as<Atomic>(stmt);
-      return update_operands(atomic->indices, atomic->value, atomic->mask);
-    }
-    case StmtKind::kFor: return {as<For>(stmt)->begin, as<For>(stmt)->end};
-    case StmtKind::kReduce: return reduce_operands(*as<Reduce>(stmt));
-    case StmtKind::kIf: return {as<If>(stmt)->condition};
-    case StmtKind::kCheck: return {as<Check>(stmt)->condition};
-    case StmtKind::kAlloc: return as<Alloc>(stmt)->buffer->shape;
-    case StmtKind::kContract: return contract_operands(*as<Contract>(stmt));
+  case StmtKind::kLet: return {as<Let>(stmt)->value};
+  case StmtKind::kStore: {
+    const auto* store = as<Store>(stmt);
+    return update_operands(store->indices, store->value, store->mask);
+  }
+  case StmtKind::kAtomic: {
+    const auto* atomic = as<Atomic>(stmt);
+    return update_operands(atomic->indices, atomic->value, atomic->mask);
+  }
+  case StmtKind::kFor: return {as<For>(stmt)->begin, as<For>(stmt)->end};
+  case StmtKind::kReduce: return reduce_operands(*as<Reduce>(stmt));
+  case StmtKind::kIf: return {as<If>(stmt)->condition};
+  case StmtKind::kCheck: return {as<Check>(stmt)->condition};
+  case StmtKind::kAlloc: return as<Alloc>(stmt)->buffer->shape;
+  case StmtKind::kContract: return contract_operands(*as<Contract>(stmt));
   }
   MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
 }
 
 std::vector<const Block*> blocks(Stmt stmt) {
   switch (stmt->kind) {
-    case StmtKind::kFor: return {&as<For>(stmt)->body};
-    case StmtKind::kIf: return {&as<If>(stmt)->then_body, &as<If>(stmt)->else_body};
-    case StmtKind::kReduce: {
-      const auto* reduce = as<Reduce>(stmt);
-      if (!reduce->combine) return {&reduce->body};
-      return {&reduce->body, &reduce->combine->body};
-    }
-    case StmtKind::kLet:
-    case StmtKind::kStore:
-    case StmtKind::kAtomic:
-    case StmtKind::kCheck:
-    case StmtKind::kAlloc:
-    case StmtKind::kContract: return {};
+  case StmtKind::kFor: return {&as<For>(stmt)->body};
+  case StmtKind::kIf: return {&as<If>(stmt)->then_body, &as<If>(stmt)->else_body};
+  case StmtKind::kReduce: {
+    const auto* reduce = as<Reduce>(stmt);
+    if (!reduce->combine) return {&reduce->body};
+    return {&reduce->body, &reduce->combine->body};
+  }
+  case StmtKind::kLet:
+  case StmtKind::kStore:
+  case StmtKind::kAtomic:
+  case StmtKind::kCheck:
+  case StmtKind::kAlloc:
+  case StmtKind::kContract: return {};
   }
   MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
 }

@@ -1,8 +1,8 @@
 // Rebuilding kernels: the base of loop -> loop transformations.
 //
-// A Mutator maps expressions and statements bottom up; what does not change keeps its pointer. Override the hooks for what
-// is to change and call the base for the rest. Shared expressions are visited once per Mutator, so an override for
-// expressions must depend on the expression alone.
+// A Mutator maps expressions and statements bottom up; what does not change keeps its pointer.
+// Override the hooks for what is to change and call the base for the rest. Shared expressions are
+// visited once per Mutator, so an override for expressions must depend on the expression alone.
 #pragma once
 
 #include <optional>
@@ -21,17 +21,19 @@ class Mutator {
   Mutator(const Mutator&) = delete;
   Mutator& operator=(const Mutator&) = delete;
 
-  Expr mutate(Expr e);                    // null stays null
+  Expr mutate(Expr e);  // null stays null
   Block mutate(const Block& block);
-  Kernel mutate(const Kernel& kernel);    // sizes and buffers by the hooks below, then the phases
+  Kernel mutate(const Kernel& kernel);  // sizes and buffers by the hooks below, then the phases
 
  protected:
   // Replaces one expression whose operands are mutated already.
   virtual Expr rewrite(Expr e) { return e; }
-  // Replaces a variable where it is defined and where it is used, or a buffer. Called in the order of the text.
+  // Replaces a variable where it is defined and where it is used, or a buffer. Called in the order
+  // of the text.
   virtual const Variable* replace(const Variable* variable) { return variable; }
   virtual const Buffer* replace(const Buffer* buffer) { return buffer; }
-  // Appends what replaces `stmt`: nothing, one statement or several. The base rebuilds it from its parts.
+  // Appends what replaces `stmt`: nothing, one statement or several. The base rebuilds it from its
+  // parts.
   virtual void mutate_into(Block& out, Stmt stmt);
 
   // The statement with all its parts mutated; the same pointer if none changed.
@@ -51,12 +53,14 @@ class Mutator {
   std::unordered_map<Expr, Expr> done_;
 };
 
-// The expressions that a statement evaluates itself (not those of statements inside it), in the order of the text.
+// The expressions that a statement evaluates itself (not those of statements inside it), in the
+// order of the text.
 std::vector<Expr> operands(Stmt stmt);
 // The blocks directly inside a statement: a loop's body, the arms of an if.
 std::vector<const Block*> blocks(Stmt stmt);
 
-// The operands of an expression in the order of the text: a load's indices, mask and otherwise, an op's arguments.
+// The operands of an expression in the order of the text: a load's indices, mask and otherwise, an
+// op's arguments.
 std::vector<Expr> operands(Expr e);
 
 // Calls visit(e) once for each expression at or below `roots`, operands first.
@@ -71,7 +75,8 @@ void for_each_expr(const std::vector<Expr>& roots, Visit&& visit) {
   for (const Expr root : roots) walk(walk, root);
 }
 
-// Calls visit(stmt) for each statement of the block and of the blocks inside, in the order of the text.
+// Calls visit(stmt) for each statement of the block and of the blocks inside, in the order of the
+// text.
 template <typename Visit>
 void for_each_stmt(const Block& block, Visit&& visit) {
   for (const Stmt stmt : block) {

@@ -15,7 +15,8 @@ namespace {
 
 using Expected = std::optional<DType>;
 
-// An expression as read: either typed, or made of literals alone, whose dtype its surroundings decide.
+// An expression as read: either typed, or made of literals alone, whose dtype its surroundings
+// decide.
 struct Operand {
   Token token;
   Expr typed = nullptr;
@@ -26,7 +27,8 @@ struct Operand {
   std::vector<Operand> args = {};
 };
 
-// The names that are visible, block by block, and all that were ever defined: a name has one meaning in a kernel.
+// The names that are visible, block by block, and all that were ever defined: a name has one
+// meaning in a kernel.
 class Names {
  public:
   struct Entry {
@@ -59,7 +61,7 @@ void fail_on(const Token& token, const TypeError& error) {
   if (error) Lexer::fail_at(token, *error);
 }
 
-// ---- Expressions -----------------------------------------------------------------------------------------
+// ---- Expressions --------------------------------------------------------------------------------
 
 class ExprParser {
  public:
@@ -69,8 +71,9 @@ class ExprParser {
   // Literals that nothing inside decides are `expected`.
   Expr parse(Expected expected) {
     Operand operand = parse_level(kLowestLevel);
-    return operand.typed != nullptr ? operand.typed
-                                    : give_type(operand, expected ? *expected : default_dtype(operand));
+    return operand.typed != nullptr
+               ? operand.typed
+               : give_type(operand, expected ? *expected : default_dtype(operand));
   }
 
   const Buffer* parse_buffer() {
@@ -146,7 +149,8 @@ class ExprParser {
       lexer_.expect(")");
       return operand;
     }
-    if (lexer_.is(TokenKind::kInteger) || lexer_.is(TokenKind::kFloat)) return {.token = lexer_.next()};
+    if (lexer_.is(TokenKind::kInteger) || lexer_.is(TokenKind::kFloat))
+      return {.token = lexer_.next()};
     if (lexer_.is(TokenKind::kValue)) return parse_value();
     if (lexer_.is(TokenKind::kIdentifier)) return parse_call();
     lexer_.fail("expected an expression, found ", Lexer::describe(token));
@@ -172,7 +176,8 @@ class ExprParser {
   Operand parse_call() {
     const Token token = lexer_.next();
     if (token.text == "true" || token.text == "false")
-      return {.token = token, .typed = Constant::make(arena_, DType::kBool, token.text == "true" ? 1 : 0)};
+      return {.token = token,
+              .typed = Constant::make(arena_, DType::kBool, token.text == "true" ? 1 : 0)};
     if (token.text == "load") return {.token = token, .typed = parse_masked_load()};
     if (const auto dtype = parse_dtype(token.text)) return parse_cast(token, *dtype);
     const auto op = parse_scalar_op(token.text);
@@ -215,7 +220,8 @@ class ExprParser {
     return {.token = token, .typed = Cast::make(arena_, dtype, value)};
   }
 
-  // op(args): literals take the dtype of a partner; without one they wait, unless the op hides their dtype.
+  // op(args): literals take the dtype of a partner; without one they wait, unless the op hides
+  // their dtype.
   Operand combine(const Token& token, ScalarOp op, std::vector<Operand> args) {
     const size_t first = op == ScalarOp::kSelect ? 1 : 0;
     Expected dtype;
@@ -268,7 +274,8 @@ class ExprParser {
     return Constant::make_int(arena_, dtype, value);
   }
 
-  // From the text to the dtype in one rounding (f16 and bf16: of the f64 that is nearest to the text).
+  // From the text to the dtype in one rounding (f16 and bf16: of the f64 that is nearest to the
+  // text).
   Expr make_float_literal(const Operand& literal, DType dtype) {
     const Token& token = literal.token;
     double value = token.floating;
@@ -291,7 +298,7 @@ class ExprParser {
   int depth_ = 0;
 };
 
-// ---- Statements and kernels ------------------------------------------------------------------------------
+// ---- Statements and kernels ---------------------------------------------------------------------
 
 class KernelParser {
  public:
@@ -547,8 +554,9 @@ class KernelParser {
     std::vector<Expr> values;
     lexer_.expect("yield");
     do {
-      const Expected expected =
-          values.size() < carried.size() ? Expected(carried[values.size()].variable->dtype) : std::nullopt;
+      const Expected expected = values.size() < carried.size()
+                                    ? Expected(carried[values.size()].variable->dtype)
+                                    : std::nullopt;
       values.push_back(exprs_.parse(expected));
     } while (lexer_.accept(","));
     lexer_.expect("}");

@@ -66,33 +66,34 @@ class Printer {
  public:
   std::string text;
 
-  // `expected` is the dtype that a reader gives to literals here; nothing: literals name their dtype.
+  // `expected` is the dtype that a reader gives to literals here; nothing: literals name their
+  // dtype.
   void print_expr(Expr e, Expected expected, int level = kLowestLevel) {
     switch (e->kind) {
-      case ExprKind::kConstant: return print_constant(*as<Constant>(e), expected);
-      case ExprKind::kVariable: return add("%", as<Variable>(e)->name);
-      case ExprKind::kLoad: return print_load(*as<Load>(e));
-      case ExprKind::kApply: return print_apply(*as<Apply>(e), expected, level);
-      case ExprKind::kCast: {
-        add(dtype_name(e->dtype), "(");
-        print_expr(as<Cast>(e)->value, std::nullopt);
-        return add(")");
-      }
+    case ExprKind::kConstant: return print_constant(*as<Constant>(e), expected);
+    case ExprKind::kVariable: return add("%", as<Variable>(e)->name);
+    case ExprKind::kLoad: return print_load(*as<Load>(e));
+    case ExprKind::kApply: return print_apply(*as<Apply>(e), expected, level);
+    case ExprKind::kCast: {
+      add(dtype_name(e->dtype), "(");
+      print_expr(as<Cast>(e)->value, std::nullopt);
+      return add(")");
+    }
     }
     MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
   }
 
   void print_stmt(Stmt stmt) {
     switch (stmt->kind) {
-      case StmtKind::kLet: return print_let(*as<Let>(stmt));
-      case StmtKind::kStore: return print_store(*as<Store>(stmt));
-      case StmtKind::kAtomic: return print_atomic(*as<Atomic>(stmt));
-      case StmtKind::kFor: return print_for(*as<For>(stmt));
-      case StmtKind::kReduce: return print_reduce(*as<Reduce>(stmt));
-      case StmtKind::kIf: return print_if(*as<If>(stmt));
-      case StmtKind::kCheck: return print_check(*as<Check>(stmt));
-      case StmtKind::kAlloc: return print_alloc(*as<Alloc>(stmt));
-      case StmtKind::kContract: return print_contract(*as<Contract>(stmt));
+    case StmtKind::kLet: return print_let(*as<Let>(stmt));
+    case StmtKind::kStore: return print_store(*as<Store>(stmt));
+    case StmtKind::kAtomic: return print_atomic(*as<Atomic>(stmt));
+    case StmtKind::kFor: return print_for(*as<For>(stmt));
+    case StmtKind::kReduce: return print_reduce(*as<Reduce>(stmt));
+    case StmtKind::kIf: return print_if(*as<If>(stmt));
+    case StmtKind::kCheck: return print_check(*as<Check>(stmt));
+    case StmtKind::kAlloc: return print_alloc(*as<Alloc>(stmt));
+    case StmtKind::kContract: return print_contract(*as<Contract>(stmt));
     }
     MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
   }
@@ -133,7 +134,8 @@ class Printer {
   void begin_line() { text.append(2 * depth_, ' '); }
 
   void print_constant(const Constant& constant, Expected expected) {
-    if (constant.dtype == DType::kBool || expected == constant.dtype) return add(literal_text(constant));
+    if (constant.dtype == DType::kBool || expected == constant.dtype)
+      return add(literal_text(constant));
     add(dtype_name(constant.dtype), "(", literal_text(constant), ")");
   }
 
@@ -333,7 +335,8 @@ class Printer {
   }
 
   void print_alloc(const Alloc& alloc) {
-    add("alloc %", alloc.buffer->name, ": ", kScopeNames[static_cast<size_t>(alloc.buffer->scope)], " ");
+    add("alloc %", alloc.buffer->name, ": ", kScopeNames[static_cast<size_t>(alloc.buffer->scope)],
+        " ");
     print_buffer_type(*alloc.buffer);
   }
 

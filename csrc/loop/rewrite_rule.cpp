@@ -18,12 +18,14 @@ bool bind(Expr& name, Expr e) {
 bool match_node(const Pattern& pattern, size_t& at, Expr e, Bindings& bindings) {
   const PatternNode& node = pattern.nodes[at++];
   switch (node.kind) {
-    case PatternKind::kAnything: return bind(bindings[static_cast<size_t>(node.value)], e);
-    case PatternKind::kConstant:
-      return e->kind == ExprKind::kConstant && bind(bindings[static_cast<size_t>(node.value)], e);
-    case PatternKind::kNumber: return has_bits(e, convert(DType::kI64, e->dtype, static_cast<uint64_t>(node.value)));
-    case PatternKind::kMinusZero: return is_float(e->dtype) && has_bits(e, encode_float(e->dtype, -0.0));
-    case PatternKind::kOp: break;
+  case PatternKind::kAnything: return bind(bindings[static_cast<size_t>(node.value)], e);
+  case PatternKind::kConstant:
+    return e->kind == ExprKind::kConstant && bind(bindings[static_cast<size_t>(node.value)], e);
+  case PatternKind::kNumber:
+    return has_bits(e, convert(DType::kI64, e->dtype, static_cast<uint64_t>(node.value)));
+  case PatternKind::kMinusZero:
+    return is_float(e->dtype) && has_bits(e, encode_float(e->dtype, -0.0));
+  case PatternKind::kOp: break;
   }
   const auto* apply = as<Apply>(e);
   if (apply == nullptr || apply->op != node.op) return false;

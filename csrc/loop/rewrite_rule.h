@@ -3,8 +3,9 @@
 //   {"add-zero", kIntegers, call(kAdd, kX, 0), kX}                    x + 0 -> x
 //   {"neg-neg", kNumbers, call(kNeg, call(kNeg, kX)), kX}             neg(neg(x)) -> x
 //
-// kX, kY, kZ match anything, kC and kD match constants; a name that occurs twice must match the same expression. An integer
-// matches the constant of that value (modulo 2^width), kMinusZero the float -0.0 (0 matches only +0.0).
+// kX, kY, kZ match anything, kC and kD match constants; a name that occurs twice must match the
+// same expression. An integer matches the constant of that value (modulo 2^width), kMinusZero the
+// float -0.0 (0 matches only +0.0).
 #pragma once
 
 #include <array>
@@ -33,8 +34,10 @@ struct Pattern {
   size_t size = 0;
 
   constexpr Pattern() = default;
-  constexpr Pattern(PatternNode node) : size(1) { nodes[0] = node; }  // NOLINT(google-explicit-constructor)
-  constexpr Pattern(int64_t number)                                   // NOLINT(google-explicit-constructor)
+  constexpr Pattern(PatternNode node) : size(1) {
+    nodes[0] = node;
+  }                                  // NOLINT(google-explicit-constructor)
+  constexpr Pattern(int64_t number)  // NOLINT(google-explicit-constructor)
       : Pattern(PatternNode{PatternKind::kNumber, ScalarOp::kAdd, number}) {}
 };
 
@@ -46,7 +49,8 @@ inline constexpr Pattern kC = PatternNode{PatternKind::kConstant, ScalarOp::kAdd
 inline constexpr Pattern kD = PatternNode{PatternKind::kConstant, ScalarOp::kAdd, 4};
 inline constexpr Pattern kMinusZero = PatternNode{PatternKind::kMinusZero, ScalarOp::kAdd, 0};
 
-constexpr Pattern call(ScalarOp op, const Pattern& a, const Pattern& b = {}, const Pattern& c = {}) {
+constexpr Pattern call(ScalarOp op, const Pattern& a, const Pattern& b = {},
+                       const Pattern& c = {}) {
   Pattern pattern{PatternNode{PatternKind::kOp, op, 0}};
   for (const Pattern* arg : {&a, &b, &c})
     for (size_t i = 0; i < arg->size; ++i) pattern.nodes[pattern.size++] = arg->nodes[i];
@@ -76,26 +80,28 @@ struct RewriteRule {
 
 unsigned dtype_set(DType dtype);
 
-// What the names stand for if `e` has the form of the rule's pattern, its dtypes, and meets its condition.
+// What the names stand for if `e` has the form of the rule's pattern, its dtypes, and meets its
+// condition.
 std::optional<Bindings> match(const RewriteRule& rule, Expr e);
 
-// Builds the tree of `pattern`: numbers take `dtype` (below an op: `operands`), nodes are made by `make`.
+// Builds the tree of `pattern`: numbers take `dtype` (below an op: `operands`), nodes are made by
+// `make`.
 template <typename Make>
-Expr build(Arena& arena, const Pattern& pattern, const Bindings& bindings, DType dtype, DType operands,
-           const Make& make);
+Expr build(Arena& arena, const Pattern& pattern, const Bindings& bindings, DType dtype,
+           DType operands, const Make& make);
 
-// ---- Inline parts ----------------------------------------------------------------------------------------
+// ---- Inline parts -------------------------------------------------------------------------------
 
 template <typename Make>
-Expr build_node(Arena& arena, const Pattern& pattern, size_t& at, const Bindings& bindings, DType dtype,
-                DType operands, const Make& make) {
+Expr build_node(Arena& arena, const Pattern& pattern, size_t& at, const Bindings& bindings,
+                DType dtype, DType operands, const Make& make) {
   const PatternNode& node = pattern.nodes[at++];
   switch (node.kind) {
-    case PatternKind::kAnything:
-    case PatternKind::kConstant: return bindings[static_cast<size_t>(node.value)];
-    case PatternKind::kNumber: return Constant::make_int(arena, dtype, node.value);
-    case PatternKind::kMinusZero: return Constant::make_float(arena, dtype, -0.0);
-    case PatternKind::kOp: break;
+  case PatternKind::kAnything:
+  case PatternKind::kConstant: return bindings[static_cast<size_t>(node.value)];
+  case PatternKind::kNumber: return Constant::make_int(arena, dtype, node.value);
+  case PatternKind::kMinusZero: return Constant::make_float(arena, dtype, -0.0);
+  case PatternKind::kOp: break;
   }
   std::vector<Expr> args;
   for (int i = 0; i < scalar_op_arity(node.op); ++i)
@@ -104,8 +110,8 @@ Expr build_node(Arena& arena, const Pattern& pattern, size_t& at, const Bindings
 }
 
 template <typename Make>
-Expr build(Arena& arena, const Pattern& pattern, const Bindings& bindings, DType dtype, DType operands,
-           const Make& make) {
+Expr build(Arena& arena, const Pattern& pattern, const Bindings& bindings, DType dtype,
+           DType operands, const Make& make) {
   size_t at = 0;
   return build_node(arena, pattern, at, bindings, dtype, operands, make);
 }

@@ -19,9 +19,10 @@ namespace {
 constexpr int64_t kDefaultSize = 37;
 constexpr std::byte kPattern{0xA5};
 
-// ---- Directives ------------------------------------------------------------------------------------------
+// ---- Directives ---------------------------------------------------------------------------------
 
-// The text with everything but the directive's own blanked out, so that positions stay those of the file.
+// The text with everything but the directive's own blanked out, so that positions stay those of the
+// file.
 std::string blank_before(std::string_view text, size_t begin, size_t end) {
   std::string blank(text.substr(0, end));
   for (size_t i = 0; i < begin; ++i)
@@ -81,7 +82,8 @@ RunDirectives::Data parse_data(Lexer& lexer, std::string_view text) {
       lexer.expect(")");
     }
   } else if (data.kind != "bool" && data.kind != "arange") {
-    Lexer::fail_at(token, "unknown data '", data.kind, "', expected randn, randint, sorted, bool, arange or a list");
+    Lexer::fail_at(token, "unknown data '", data.kind,
+                   "', expected randn, randint, sorted, bool, arange or a list");
   }
   return data;
 }
@@ -94,7 +96,8 @@ Tolerance parse_tolerance(Lexer& lexer) {
   return {.of_max = value};
 }
 
-void parse_directive(std::string_view word, Lexer& lexer, std::string_view text, RunDirectives& into) {
+void parse_directive(std::string_view word, Lexer& lexer, std::string_view text,
+                     RunDirectives& into) {
   const auto parse_name = [&] {
     const std::string name = lexer.expect_value("a size or buffer (%name)");
     lexer.expect("=");
@@ -117,11 +120,13 @@ void parse_directive(std::string_view word, Lexer& lexer, std::string_view text,
   if (!lexer.at_end()) lexer.fail("unexpected ", Lexer::describe(lexer.peek()));
 }
 
-constexpr std::string_view kDirectives[] = {"RUN-SIZE", "RUN-DATA", "RUN-TOLERANCE", "EXPECT-CODE", "EXPECT"};
+constexpr std::string_view kDirectives[] = {"RUN-SIZE", "RUN-DATA", "RUN-TOLERANCE", "EXPECT-CODE",
+                                            "EXPECT"};
 
-// ---- Data ------------------------------------------------------------------------------------------------
+// ---- Data ---------------------------------------------------------------------------------------
 
-// SplitMix64 (Steele et al. 2014): the same numbers everywhere, unlike the standard library's distributions.
+// SplitMix64 (Steele et al. 2014): the same numbers everywhere, unlike the standard library's
+// distributions.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -157,7 +162,8 @@ int64_t evaluate_size(Expr root, const SizeValues& sizes) {
     if (const auto* constant = as<Constant>(e)) values[e] = constant->bits;
     if (e->kind == ExprKind::kVariable) values[e] = static_cast<uint64_t>(sizes.at(e));
     MLCC_USER_CHECK(e->kind != ExprKind::kLoad, print(root), ": reads memory");
-    if (const auto* cast = as<Cast>(e)) values[e] = convert(cast->value->dtype, e->dtype, values.at(cast->value));
+    if (const auto* cast = as<Cast>(e))
+      values[e] = convert(cast->value->dtype, e->dtype, values.at(cast->value));
     if (const auto* apply = as<Apply>(e)) {
       std::vector<uint64_t> args;
       for (const Expr arg : apply->args) args.push_back(values.at(arg));
@@ -185,15 +191,18 @@ uint64_t encode(DType dtype, double value) {
 
 class DataMaker {
  public:
-  DataMaker(const Kernel& kernel, const SizeValues& sizes, const RunDirectives& directives, uint64_t seed)
+  DataMaker(const Kernel& kernel, const SizeValues& sizes, const RunDirectives& directives,
+            uint64_t seed)
       : kernel_(kernel), sizes_(sizes), directives_(directives), seed_(seed) {}
 
   BufferData make(const Buffer& buffer) {
     BufferData data{.buffer = &buffer, .shape = {}, .strides = {}, .bytes = {}};
     for (const Expr extent : buffer.shape) data.shape.push_back(evaluate_size(extent, sizes_));
     data.strides.assign(data.shape.size(), 1);
-    for (size_t d = data.shape.size(); d-- > 1;) data.strides[d - 1] = data.strides[d] * data.shape[d];
-    for (size_t d = 0; d < buffer.strides.size(); ++d) data.strides[d] = evaluate_size(buffer.strides[d], sizes_);
+    for (size_t d = data.shape.size(); d-- > 1;)
+      data.strides[d - 1] = data.strides[d] * data.shape[d];
+    for (size_t d = 0; d < buffer.strides.size(); ++d)
+      data.strides[d] = evaluate_size(buffer.strides[d], sizes_);
     int64_t last = 0;
     for (size_t d = 0; d < data.shape.size(); ++d) {
       MLCC_USER_CHECK(data.shape[d] >= 0, "%", buffer.name, ": extent ", data.shape[d]);
@@ -213,7 +222,8 @@ class DataMaker {
   void fill(BufferData& data) {
     const DType dtype = data.buffer->dtype;
     const auto found = directives_.data.find(data.buffer->name);
-    const RunDirectives::Data plan = found != directives_.data.end() ? found->second : default_plan(dtype);
+    const RunDirectives::Data plan =
+        found != directives_.data.end() ? found->second : default_plan(dtype);
     const auto salt = hash_bytes(data.buffer->name);
     Random random(seed_ * 0x9E3779B97F4A7C15ULL + salt.low);
     std::vector<double> values(static_cast<size_t>(data.count()));
@@ -243,14 +253,16 @@ class DataMaker {
   int64_t bound(const std::string& text) {
     const auto [found, is_new] = bounds_.emplace(text, 0);
     if (is_new)
-      found->second = evaluate_size(parse_expr(arena_, text, own_sizes(), DType::kI64), own_values());
+      found->second =
+          evaluate_size(parse_expr(arena_, text, own_sizes(), DType::kI64), own_values());
     return found->second;
   }
 
   // The kernel's sizes as variables of our own arena.
   std::vector<const Variable*> own_sizes() {
     std::vector<const Variable*> own;
-    for (const Variable* size : kernel_.sizes) own.push_back(Variable::make(arena_, DType::kI64, size->name));
+    for (const Variable* size : kernel_.sizes)
+      own.push_back(Variable::make(arena_, DType::kI64, size->name));
     return own;
   }
   SizeValues own_values() {
@@ -268,7 +280,7 @@ class DataMaker {
   std::map<std::string, int64_t> bounds_;
 };
 
-// ---- Comparison ------------------------------------------------------------------------------------------
+// ---- Comparison ---------------------------------------------------------------------------------
 
 double decode(DType dtype, uint64_t bits) {
   return is_float(dtype) ? decode_float(dtype, bits) : static_cast<double>(decode_int(dtype, bits));
@@ -283,16 +295,19 @@ double largest_magnitude(const BufferData& data) {
   return largest;
 }
 
-bool is_near(DType dtype, uint64_t found, uint64_t expected, const Tolerance& tolerance, double largest) {
+bool is_near(DType dtype, uint64_t found, uint64_t expected, const Tolerance& tolerance,
+             double largest) {
   if (!is_float(dtype)) return found == expected;
   if (ulps_between(dtype, found, expected) <= tolerance.ulps) return true;
-  return std::abs(decode_float(dtype, found) - decode_float(dtype, expected)) <= tolerance.of_max * largest;
+  return std::abs(decode_float(dtype, found) - decode_float(dtype, expected)) <=
+         tolerance.of_max * largest;
 }
 
 std::string describe(const BufferData& data, int64_t number, uint64_t found, uint64_t expected) {
   const DType dtype = data.buffer->dtype;
-  std::string text = detail::join("%", data.buffer->name, ": element ", number, " is ", print_literal(dtype, found),
-                                  ", expected ", print_literal(dtype, expected));
+  std::string text =
+      detail::join("%", data.buffer->name, ": element ", number, " is ",
+                   print_literal(dtype, found), ", expected ", print_literal(dtype, expected));
   const double ulps = is_float(dtype) ? ulps_between(dtype, found, expected) : 0;
   if (ulps > 0 && ulps < 0x1p53) text += detail::join(" (", static_cast<int64_t>(ulps), " ulps)");
   return text;
@@ -342,12 +357,14 @@ size_t byte_offset(const BufferData& data, int64_t number) {
 
 uint64_t BufferData::element(int64_t number) const {
   uint64_t bits = 0;
-  std::memcpy(&bits, bytes.data() + byte_offset(*this, number), static_cast<size_t>(dtype_size(buffer->dtype)));
+  std::memcpy(&bits, bytes.data() + byte_offset(*this, number),
+              static_cast<size_t>(dtype_size(buffer->dtype)));
   return bits;
 }
 
 void BufferData::set_element(int64_t number, uint64_t bits) {
-  std::memcpy(bytes.data() + byte_offset(*this, number), &bits, static_cast<size_t>(dtype_size(buffer->dtype)));
+  std::memcpy(bytes.data() + byte_offset(*this, number), &bits,
+              static_cast<size_t>(dtype_size(buffer->dtype)));
 }
 
 std::vector<void*> KernelArguments::pointers() {
@@ -363,13 +380,15 @@ const BufferData& KernelArguments::find(std::string_view name) const {
 }
 
 KernelArguments make_arguments(const Kernel& kernel, const RunDirectives& directives,
-                               const std::map<std::string, int64_t, std::less<>>& sizes, uint64_t seed) {
+                               const std::map<std::string, int64_t, std::less<>>& sizes,
+                               uint64_t seed) {
   KernelArguments arguments;
   SizeValues values;
   for (const Variable* size : kernel.sizes) {
     int64_t value = kDefaultSize;
     for (const auto* source : {&directives.sizes, &sizes})
-      if (const auto found = source->find(size->name); found != source->end()) value = found->second;
+      if (const auto found = source->find(size->name); found != source->end())
+        value = found->second;
     values[size] = value;
     arguments.sizes.push_back(value);
   }
@@ -378,7 +397,8 @@ KernelArguments make_arguments(const Kernel& kernel, const RunDirectives& direct
   return arguments;
 }
 
-std::optional<int64_t> phase_extent(const Kernel& kernel, size_t phase, const std::vector<int64_t>& sizes) {
+std::optional<int64_t> phase_extent(const Kernel& kernel, size_t phase,
+                                    const std::vector<int64_t>& sizes) {
   const For* range = parallel_loop(kernel.phases[phase]);
   if (range == nullptr) return std::nullopt;
   SizeValues values;
@@ -388,10 +408,12 @@ std::optional<int64_t> phase_extent(const Kernel& kernel, size_t phase, const st
     if (let != nullptr && follows_from(let->value, values))
       values[let->variable] = evaluate_size(let->value, values);
   }
-  return std::max<int64_t>(evaluate_size(range->end, values) - evaluate_size(range->begin, values), 0);
+  return std::max<int64_t>(evaluate_size(range->end, values) - evaluate_size(range->begin, values),
+                           0);
 }
 
-std::optional<std::string> find_difference(const KernelArguments& found, const KernelArguments& expected,
+std::optional<std::string> find_difference(const KernelArguments& found,
+                                           const KernelArguments& expected,
                                            const Tolerance& tolerance) {
   for (size_t b = 0; b < found.buffers.size(); ++b) {
     const BufferData& data = found.buffers[b];
@@ -405,13 +427,15 @@ std::optional<std::string> find_difference(const KernelArguments& found, const K
   return std::nullopt;
 }
 
-std::optional<std::string> find_difference(const KernelArguments& found, const RunDirectives& directives,
+std::optional<std::string> find_difference(const KernelArguments& found,
+                                           const RunDirectives& directives,
                                            const Tolerance& tolerance) {
   for (const auto& [name, values] : directives.expected) {
     const BufferData& data = found.find(name);
     const DType dtype = data.buffer->dtype;
     if (static_cast<int64_t>(values.size()) != data.count())
-      return detail::join("%", name, ": ", values.size(), " values expected, it has ", data.count());
+      return detail::join("%", name, ": ", values.size(), " values expected, it has ",
+                          data.count());
     double largest = 0;
     for (const double value : values)
       if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
@@ -432,8 +456,10 @@ double ulps_between(DType dtype, uint64_t a, uint64_t b) {
   const uint64_t sign = uint64_t{1} << (dtype_size(dtype) * 8 - 1);
   const uint64_t from_zero_a = a & ~sign;
   const uint64_t from_zero_b = b & ~sign;
-  if ((a & sign) != (b & sign)) return static_cast<double>(from_zero_a) + static_cast<double>(from_zero_b);
-  return static_cast<double>(std::max(from_zero_a, from_zero_b) - std::min(from_zero_a, from_zero_b));
+  if ((a & sign) != (b & sign))
+    return static_cast<double>(from_zero_a) + static_cast<double>(from_zero_b);
+  return static_cast<double>(std::max(from_zero_a, from_zero_b) -
+                             std::min(from_zero_a, from_zero_b));
 }
 
 }  // namespace mlcc::loop

@@ -16,10 +16,10 @@ uint64_t low_bits(uint64_t bits, int64_t width) {
 
 int64_t width_of(DType dtype) { return dtype_size(dtype) * 8; }
 
-// ---- f16 and bf16 ----------------------------------------------------------------------------------------
+// ---- f16 and bf16 -------------------------------------------------------------------------------
 
-// Drops the low `count` bits of `value`, rounding to nearest even. 0 < count < 32; floats that are not NaN leave room
-// for the carry.
+// Drops the low `count` bits of `value`, rounding to nearest even. 0 < count < 32; floats that are
+// not NaN leave room for the carry.
 uint32_t round_off(uint32_t value, int count) {
   const uint32_t half = uint32_t{1} << (count - 1);
   const uint32_t is_odd = (value >> count) & 1;
@@ -38,7 +38,7 @@ uint16_t to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
   if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and above round to infinity
-  if (magnitude >= 0x38800000)                        // 2^-14 and above: normal; rebias from 127 to 15
+  if (magnitude >= 0x38800000)  // 2^-14 and above: normal; rebias from 127 to 15
     return static_cast<uint16_t>(sign | round_off(magnitude - ((127 - 15) << 23), 13));
   if (magnitude < 0x33000000) return sign;  // below 2^-25, half of the smallest denormal
   const int exponent = static_cast<int>(magnitude >> 23);
@@ -61,7 +61,7 @@ double from_f16(uint64_t bits) {
   return std::copysign(magnitude, bits >> 15 != 0 ? -1.0 : 1.0);
 }
 
-// ---- Ops -------------------------------------------------------------------------------------------------
+// ---- Ops ----------------------------------------------------------------------------------------
 
 template <typename T>
 uint64_t to_bits(T value) {
@@ -113,46 +113,47 @@ uint64_t evaluate_float(ScalarOp op, std::span<const uint64_t> args) {
   const T a = from_bits<T>(args[0]);
   const T b = args.size() > 1 ? from_bits<T>(args[1]) : T{0};
   switch (op) {
-    case ScalarOp::kAdd: return to_bits(a + b);
-    case ScalarOp::kSub: return to_bits(a - b);
-    case ScalarOp::kMul: return to_bits(a * b);
-    case ScalarOp::kDiv: return to_bits(a / b);
-    case ScalarOp::kRem: return to_bits(std::fmod(a, b));
-    case ScalarOp::kMin: return to_bits(float_min(a, b));
-    case ScalarOp::kMax: return to_bits(float_max(a, b));
-    case ScalarOp::kNeg: return args[0] ^ kSign;
-    case ScalarOp::kAbs: return args[0] & ~kSign;
-    case ScalarOp::kFma: return to_bits(std::fma(a, b, from_bits<T>(args[2])));
-    case ScalarOp::kEq:
-    case ScalarOp::kNe:
-    case ScalarOp::kLt:
-    case ScalarOp::kLe:
-    case ScalarOp::kGt:
-    case ScalarOp::kGe: return compare(op, a, b) ? 1 : 0;
-    case ScalarOp::kSqrt: return to_bits(std::sqrt(a));
-    case ScalarOp::kFloor: return to_bits(std::floor(a));
-    case ScalarOp::kCeil: return to_bits(std::ceil(a));
-    case ScalarOp::kTrunc: return to_bits(std::trunc(a));
-    case ScalarOp::kRound: return to_bits(std::nearbyint(a));
-    case ScalarOp::kExp:
-    case ScalarOp::kLog:
-    case ScalarOp::kTanh:
-    case ScalarOp::kErf:
-    case ScalarOp::kSigmoid: return to_bits(static_cast<T>(transcendental(op, static_cast<double>(a))));
-    case ScalarOp::kIsNan: return std::isnan(a) ? 1 : 0;
-    case ScalarOp::kIsInf: return std::isinf(a) ? 1 : 0;
-    case ScalarOp::kSignBit: return (args[0] & kSign) != 0 ? 1 : 0;
-    case ScalarOp::kTruncDiv:
-    case ScalarOp::kFloorDiv:
-    case ScalarOp::kMod:
-    case ScalarOp::kAnd:
-    case ScalarOp::kOr:
-    case ScalarOp::kXor:
-    case ScalarOp::kNot:
-    case ScalarOp::kShl:
-    case ScalarOp::kShr:
-    case ScalarOp::kLshr:
-    case ScalarOp::kSelect: break;
+  case ScalarOp::kAdd: return to_bits(a + b);
+  case ScalarOp::kSub: return to_bits(a - b);
+  case ScalarOp::kMul: return to_bits(a * b);
+  case ScalarOp::kDiv: return to_bits(a / b);
+  case ScalarOp::kRem: return to_bits(std::fmod(a, b));
+  case ScalarOp::kMin: return to_bits(float_min(a, b));
+  case ScalarOp::kMax: return to_bits(float_max(a, b));
+  case ScalarOp::kNeg: return args[0] ^ kSign;
+  case ScalarOp::kAbs: return args[0] & ~kSign;
+  case ScalarOp::kFma: return to_bits(std::fma(a, b, from_bits<T>(args[2])));
+  case ScalarOp::kEq:
+  case ScalarOp::kNe:
+  case ScalarOp::kLt:
+  case ScalarOp::kLe:
+  case ScalarOp::kGt:
+  case ScalarOp::kGe: return compare(op, a, b) ? 1 : 0;
+  case ScalarOp::kSqrt: return to_bits(std::sqrt(a));
+  case ScalarOp::kFloor: return to_bits(std::floor(a));
+  case ScalarOp::kCeil: return to_bits(std::ceil(a));
+  case ScalarOp::kTrunc: return to_bits(std::trunc(a));
+  case ScalarOp::kRound: return to_bits(std::nearbyint(a));
+  case ScalarOp::kExp:
+  case ScalarOp::kLog:
+  case ScalarOp::kTanh:
+  case ScalarOp::kErf:
+  case ScalarOp::kSigmoid:
+    return to_bits(static_cast<T>(transcendental(op, static_cast<double>(a))));
+  case ScalarOp::kIsNan: return std::isnan(a) ? 1 : 0;
+  case ScalarOp::kIsInf: return std::isinf(a) ? 1 : 0;
+  case ScalarOp::kSignBit: return (args[0] & kSign) != 0 ? 1 : 0;
+  case ScalarOp::kTruncDiv:
+  case ScalarOp::kFloorDiv:
+  case ScalarOp::kMod:
+  case ScalarOp::kAnd:
+  case ScalarOp::kOr:
+  case ScalarOp::kXor:
+  case ScalarOp::kNot:
+  case ScalarOp::kShl:
+  case ScalarOp::kShr:
+  case ScalarOp::kLshr:
+  case ScalarOp::kSelect: break;
   }
   MLCC_UNREACHABLE(scalar_op_name(op), " of a float");
 }
@@ -187,48 +188,48 @@ std::optional<uint64_t> evaluate_integer(ScalarOp op, DType dtype, std::span<con
   const auto ub = static_cast<uint64_t>(b);
   const auto wrapped = [&](uint64_t value) { return low_bits(value, width_of(dtype)); };
   switch (op) {
-    case ScalarOp::kAdd: return wrapped(ua + ub);
-    case ScalarOp::kSub: return wrapped(ua - ub);
-    case ScalarOp::kMul: return wrapped(ua * ub);
-    case ScalarOp::kTruncDiv:
-    case ScalarOp::kFloorDiv:
-    case ScalarOp::kRem:
-    case ScalarOp::kMod:
-      if (is_undefined_division(dtype, a, b)) return std::nullopt;
-      return encode_int(dtype, divide(op, a, b));
-    case ScalarOp::kMin: return encode_int(dtype, b < a ? b : a);
-    case ScalarOp::kMax: return encode_int(dtype, a < b ? b : a);
-    case ScalarOp::kNeg: return wrapped(0 - ua);
-    case ScalarOp::kAbs: return wrapped(a < 0 ? 0 - ua : ua);
-    case ScalarOp::kEq:
-    case ScalarOp::kNe:
-    case ScalarOp::kLt:
-    case ScalarOp::kLe:
-    case ScalarOp::kGt:
-    case ScalarOp::kGe: return compare(op, a, b) ? 1 : 0;
-    case ScalarOp::kAnd: return args[0] & args[1];
-    case ScalarOp::kOr: return args[0] | args[1];
-    case ScalarOp::kXor: return args[0] ^ args[1];
-    case ScalarOp::kNot: return dtype == DType::kBool ? args[0] ^ 1 : wrapped(~args[0]);
-    case ScalarOp::kShl:
-    case ScalarOp::kShr:
-    case ScalarOp::kLshr: return encode_int(dtype, shift(op, dtype, args[0], a, b));
-    case ScalarOp::kDiv:
-    case ScalarOp::kFma:
-    case ScalarOp::kSqrt:
-    case ScalarOp::kFloor:
-    case ScalarOp::kCeil:
-    case ScalarOp::kTrunc:
-    case ScalarOp::kRound:
-    case ScalarOp::kExp:
-    case ScalarOp::kLog:
-    case ScalarOp::kTanh:
-    case ScalarOp::kErf:
-    case ScalarOp::kSigmoid:
-    case ScalarOp::kIsNan:
-    case ScalarOp::kIsInf:
-    case ScalarOp::kSignBit:
-    case ScalarOp::kSelect: break;
+  case ScalarOp::kAdd: return wrapped(ua + ub);
+  case ScalarOp::kSub: return wrapped(ua - ub);
+  case ScalarOp::kMul: return wrapped(ua * ub);
+  case ScalarOp::kTruncDiv:
+  case ScalarOp::kFloorDiv:
+  case ScalarOp::kRem:
+  case ScalarOp::kMod:
+    if (is_undefined_division(dtype, a, b)) return std::nullopt;
+    return encode_int(dtype, divide(op, a, b));
+  case ScalarOp::kMin: return encode_int(dtype, b < a ? b : a);
+  case ScalarOp::kMax: return encode_int(dtype, a < b ? b : a);
+  case ScalarOp::kNeg: return wrapped(0 - ua);
+  case ScalarOp::kAbs: return wrapped(a < 0 ? 0 - ua : ua);
+  case ScalarOp::kEq:
+  case ScalarOp::kNe:
+  case ScalarOp::kLt:
+  case ScalarOp::kLe:
+  case ScalarOp::kGt:
+  case ScalarOp::kGe: return compare(op, a, b) ? 1 : 0;
+  case ScalarOp::kAnd: return args[0] & args[1];
+  case ScalarOp::kOr: return args[0] | args[1];
+  case ScalarOp::kXor: return args[0] ^ args[1];
+  case ScalarOp::kNot: return dtype == DType::kBool ? args[0] ^ 1 : wrapped(~args[0]);
+  case ScalarOp::kShl:
+  case ScalarOp::kShr:
+  case ScalarOp::kLshr: return encode_int(dtype, shift(op, dtype, args[0], a, b));
+  case ScalarOp::kDiv:
+  case ScalarOp::kFma:
+  case ScalarOp::kSqrt:
+  case ScalarOp::kFloor:
+  case ScalarOp::kCeil:
+  case ScalarOp::kTrunc:
+  case ScalarOp::kRound:
+  case ScalarOp::kExp:
+  case ScalarOp::kLog:
+  case ScalarOp::kTanh:
+  case ScalarOp::kErf:
+  case ScalarOp::kSigmoid:
+  case ScalarOp::kIsNan:
+  case ScalarOp::kIsInf:
+  case ScalarOp::kSignBit:
+  case ScalarOp::kSelect: break;
   }
   MLCC_UNREACHABLE(scalar_op_name(op), " of an integer");
 }
@@ -249,32 +250,32 @@ uint64_t int_to_float(DType to, int64_t value) {
 
 uint64_t encode_float(DType dtype, double value) {
   switch (dtype) {
-    case DType::kF16: return to_f16(static_cast<float>(value));
-    case DType::kBF16: return to_bf16(static_cast<float>(value));
-    case DType::kF32: return to_bits(static_cast<float>(value));
-    case DType::kF64: return to_bits(value);
-    case DType::kBool:
-    case DType::kU8:
-    case DType::kI8:
-    case DType::kI16:
-    case DType::kI32:
-    case DType::kI64: break;
+  case DType::kF16: return to_f16(static_cast<float>(value));
+  case DType::kBF16: return to_bf16(static_cast<float>(value));
+  case DType::kF32: return to_bits(static_cast<float>(value));
+  case DType::kF64: return to_bits(value);
+  case DType::kBool:
+  case DType::kU8:
+  case DType::kI8:
+  case DType::kI16:
+  case DType::kI32:
+  case DType::kI64: break;
   }
   MLCC_UNREACHABLE(dtype_name(dtype), " is not a float dtype");
 }
 
 double decode_float(DType dtype, uint64_t bits) {
   switch (dtype) {
-    case DType::kF16: return from_f16(bits);
-    case DType::kBF16: return static_cast<double>(from_bits<float>(bits << 16));
-    case DType::kF32: return static_cast<double>(from_bits<float>(bits));
-    case DType::kF64: return from_bits<double>(bits);
-    case DType::kBool:
-    case DType::kU8:
-    case DType::kI8:
-    case DType::kI16:
-    case DType::kI32:
-    case DType::kI64: break;
+  case DType::kF16: return from_f16(bits);
+  case DType::kBF16: return static_cast<double>(from_bits<float>(bits << 16));
+  case DType::kF32: return static_cast<double>(from_bits<float>(bits));
+  case DType::kF64: return from_bits<double>(bits);
+  case DType::kBool:
+  case DType::kU8:
+  case DType::kI8:
+  case DType::kI16:
+  case DType::kI32:
+  case DType::kI64: break;
   }
   MLCC_UNREACHABLE(dtype_name(dtype), " is not a float dtype");
 }

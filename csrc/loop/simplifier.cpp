@@ -125,7 +125,10 @@ bool is_exact_cast(DType from, DType to) {
   if (is_float(from)) return is_float(to) && dtype_size(to) > dtype_size(from);
   if (is_float(to)) {
     // Bits of an integer that the significand holds.
-    const int64_t bits = to == DType::kF64 ? 53 : to == DType::kF32 ? 24 : to == DType::kF16 ? 11 : 8;
+    const int64_t bits = to == DType::kF64   ? 53
+                         : to == DType::kF32 ? 24
+                         : to == DType::kF16 ? 11
+                                             : 8;
     return dtype_size(from) * 8 <= bits;
   }
   if (is_signed_integer(from)) return is_signed_integer(to) && dtype_size(to) > dtype_size(from);
@@ -137,14 +140,15 @@ class Simplifier : public Mutator {
   using Mutator::Mutator;
 
  protected:
-  // Operands are simple already. Every replacement is made of simple parts, by make(), so one step is enough.
+  // Operands are simple already. Every replacement is made of simple parts, by make(), so one step
+  // is enough.
   Expr rewrite(Expr e) override {
     switch (e->kind) {
-      case ExprKind::kConstant:
-      case ExprKind::kVariable: return e;
-      case ExprKind::kLoad: return rewrite_load(*as<Load>(e));
-      case ExprKind::kApply: return rewrite_apply(*as<Apply>(e));
-      case ExprKind::kCast: return rewrite_cast(*as<Cast>(e));
+    case ExprKind::kConstant:
+    case ExprKind::kVariable: return e;
+    case ExprKind::kLoad: return rewrite_load(*as<Load>(e));
+    case ExprKind::kApply: return rewrite_apply(*as<Apply>(e));
+    case ExprKind::kCast: return rewrite_cast(*as<Cast>(e));
     }
     return e;
   }

@@ -3,8 +3,9 @@
 //   before   (%i + 3) * 1 + 4       select(%b, %x, %x)      f32(f64(%x))     %x * 1.0 - 0.0
 //   after    %i + 7                 %x                      %x               %x
 //
-// The result computes the same value for all inputs, bit by bit but for the sign and payload of a NaN and which of two zeros
-// min and max give; it never divides where the original did not. No knowledge of ranges is used (see types/symbolic.h).
+// The result computes the same value for all inputs, bit by bit but for the sign and payload of a
+// NaN and which of two zeros min and max give; it never divides where the original did not. No
+// knowledge of ranges is used (see types/symbolic.h).
 #pragma once
 
 #include <span>

@@ -10,23 +10,31 @@
 //   }
 //
 //   grammar, in short
-//   kernel   'kernel' @name '(' sizes ';' buffers ')' ['errors' '(' code ':' exception "text" , ... ')'] '{' phase ('barrier' phase)* '}'
+//   kernel   'kernel' @name '(' [sizes ';'] buffers ')'
+//            ['errors' '(' code ':' exception "text" , ... ')'] '{' phase ('barrier' phase)* '}'
 //   buffer   %name ':' ('in'|'out'|'inout'|'scratch') dtype '[' shape ']' ['strides' '[' exprs ']']
 //   stmt     'let' %v ':' dtype '=' expr
 //            'store' ref '=' expr ['if' expr] ['stream']
 //            'atomic' op ref '=' expr ['if' expr]
 //            'for' %i 'in' expr '..' expr mode '{' stmts '}'
-//            'reduce' %i 'in' expr '..' expr mode '(' %c ':' dtype '=' expr, ... ')' '{' stmts 'yield' exprs '}'
-//                ['combine' '(' %a.., %b.. ')' '{' lets 'yield' exprs '}'] '->' %r, ...
+//            'reduce' %i 'in' expr '..' expr mode '(' %c ':' dtype '=' expr, ... ')'
+//                '{' stmts 'yield' exprs '}'
+//                ['combine' '(' %left.., %right.. ')' '{' lets 'yield' exprs '}'] '->' %r, ...
 //            'if' expr '{' stmts '}' ['else' '{' stmts '}']
 //            'check' expr 'else' code
 //            'alloc' %name ':' ('stack'|'register'|'shared') dtype '[' shape ']'
-//            'contract' ref '[' row_dim, column_dim ']' '+=' ref [..] '*' ref [..] 'tile' '(' rows, columns, expr ')'
-//   mode     ['parallel' ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] ['unroll' '(' n ')'] | 'unrolled' | 'block' | 'thread'] ['unroll' '(' n ')']
-//   expr     infix + - * (precedence as usual) < <= > >= == != & | ^; every other op as name(args); dtype(expr) casts;
-//            %buf[indices] loads, with a mask: load(%buf[indices], mask, otherwise); literals take the dtype of their
-//            partner; a literal without a partner is i64 (integer) or f32 (decimal point), or written dtype(literal).
-//            Floats print as the shortest decimal that reads back the same, else as hex floats; inf, -inf, nan.
+//            'contract' ref '[' row_dim, column_dim ']' '+=' ref [..] '*' ref [..]
+//                'tile' '(' rows, columns, expr ')'
+//   mode     ['parallel' ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] | 'unrolled' | 'block' |
+//            'thread'] ['unroll' '(' n ')']
+//   expr     infix, loosest first: |  ^  &  < <= > >= == != (do not chain)  + -  *; every other op
+//            as name(args); dtype(expr) casts; %buf[indices] loads, with a mask:
+//            load(%buf[indices], mask, otherwise); -expr is neg(expr), or a negative literal.
+//   literal  true, false, 7, -0.5, 1e-3, 0x1.8p+1, inf, -inf, nan. It takes the dtype of its
+//            partner, or else of the place where it stands; with neither it is i64 (integer) or f32
+//            (decimal point), or written dtype(literal). Floats print as the shortest decimal that
+//            reads back the same.
+// The text is a tree: an expression that is used twice is written twice. Bind it with a let.
 #pragma once
 
 #include <string>
@@ -38,19 +46,24 @@ namespace mlcc::loop {
 
 std::string print(const Kernel& kernel);
 std::string print(Expr e);
-std::string print(Stmt stmt);   // with the statements inside, without a final newline
-std::string print_literal(DType dtype, uint64_t bits);   // without its dtype: 7, 0.5, -inf, true
-Kernel parse_kernel(Arena& arena, std::string_view text);           // Error "line:col: ..." on malformed text
+std::string print(Stmt stmt);  // with the statements inside, without a final newline
+std::string print_literal(DType dtype, uint64_t bits);  // without its dtype: 7, 0.5, -inf, true
+Kernel parse_kernel(Arena& arena,
+                    std::string_view text);  // Error "line:col: ..." on malformed text
 std::vector<Kernel> parse_kernels(Arena& arena, std::string_view text);  // a file
-// One expression over the given variables; literals take `dtype` where nothing else decides. For scalar formulas.
-Expr parse_expr(Arena& arena, std::string_view text, std::span<const Variable* const> variables, DType dtype);
+// One expression over the given variables; literals take `dtype` where nothing else decides. For
+// scalar formulas.
+Expr parse_expr(Arena& arena, std::string_view text, std::span<const Variable* const> variables,
+                DType dtype);
 
-// Throws Error with kernel, statement and rule when `kernel` breaks a rule of ir.h (names defined once and before use,
-// parallel loops outermost, vector loops not nested in vector loops, local shapes constant, codes described ...).
+// Throws Error with kernel, statement and rule when `kernel` breaks a rule of ir.h (names defined
+// once and before use, parallel loops outermost, vector loops not nested in vector loops, local
+// shapes constant, codes described ...).
 void verify(const Kernel& kernel);
 
-// A canonical copy: names renumbered in order of appearance (%s0.. sizes, %b0.. buffers, %0.. values), name "k".
-// Kernels that differ only in names have the same canonical text: this is what is hashed and compiled.
+// A canonical copy: names renumbered in order of appearance (%s0.. sizes, %b0.. buffers, %0..
+// values), name "k". Kernels that differ only in names have the same canonical text: this is what
+// is hashed and compiled.
 Kernel canonicalize(Arena& arena, const Kernel& kernel);
 
 }  // namespace mlcc::loop

@@ -37,26 +37,26 @@ TypeError value_type_error(const Buffer& buffer, Expr value) {
 
 bool is_class_operand(OpClass op_class, DType dtype) {
   switch (op_class) {
-    case OpClass::kArith: return is_integer(dtype) || is_wide_float(dtype);
-    case OpClass::kInteger: return is_integer(dtype);
-    case OpClass::kFloat:
-    case OpClass::kTest: return is_wide_float(dtype);
-    case OpClass::kCompare: return is_integer(dtype) || is_wide_float(dtype) || dtype == DType::kBool;
-    case OpClass::kLogic: return is_integer(dtype) || dtype == DType::kBool;
-    case OpClass::kSelect: return true;
+  case OpClass::kArith: return is_integer(dtype) || is_wide_float(dtype);
+  case OpClass::kInteger: return is_integer(dtype);
+  case OpClass::kFloat:
+  case OpClass::kTest: return is_wide_float(dtype);
+  case OpClass::kCompare: return is_integer(dtype) || is_wide_float(dtype) || dtype == DType::kBool;
+  case OpClass::kLogic: return is_integer(dtype) || dtype == DType::kBool;
+  case OpClass::kSelect: return true;
   }
   MLCC_UNREACHABLE("op class ", static_cast<int>(op_class));
 }
 
 std::string_view class_operands(OpClass op_class) {
   switch (op_class) {
-    case OpClass::kArith: return "an integer, f32 or f64";
-    case OpClass::kInteger: return "an integer";
-    case OpClass::kFloat:
-    case OpClass::kTest: return "f32 or f64";
-    case OpClass::kCompare: return "bool, an integer, f32 or f64";
-    case OpClass::kLogic: return "bool or an integer";
-    case OpClass::kSelect: return "any dtype";
+  case OpClass::kArith: return "an integer, f32 or f64";
+  case OpClass::kInteger: return "an integer";
+  case OpClass::kFloat:
+  case OpClass::kTest: return "f32 or f64";
+  case OpClass::kCompare: return "bool, an integer, f32 or f64";
+  case OpClass::kLogic: return "bool or an integer";
+  case OpClass::kSelect: return "any dtype";
   }
   MLCC_UNREACHABLE("op class ", static_cast<int>(op_class));
 }
@@ -73,17 +73,17 @@ TypeError tile_type_error(const TileRef& tile) {
 
 bool is_contract_operand(DType accumulator, DType operand) {
   switch (accumulator) {
-    case DType::kF32:
-      return operand == DType::kF32 || operand == DType::kBF16 || operand == DType::kF16;
-    case DType::kF64: return operand == DType::kF64;
-    case DType::kI32: return operand == DType::kU8 || operand == DType::kI8;
-    case DType::kBool:
-    case DType::kU8:
-    case DType::kI8:
-    case DType::kI16:
-    case DType::kI64:
-    case DType::kF16:
-    case DType::kBF16: return false;
+  case DType::kF32:
+    return operand == DType::kF32 || operand == DType::kBF16 || operand == DType::kF16;
+  case DType::kF64: return operand == DType::kF64;
+  case DType::kI32: return operand == DType::kU8 || operand == DType::kI8;
+  case DType::kBool:
+  case DType::kU8:
+  case DType::kI8:
+  case DType::kI16:
+  case DType::kI64:
+  case DType::kF16:
+  case DType::kBF16: return false;
   }
   MLCC_UNREACHABLE("dtype ", static_cast<int>(accumulator));
 }
@@ -91,16 +91,16 @@ bool is_contract_operand(DType accumulator, DType operand) {
 TypeError combine_type_error(std::span<const Carried> carried, const Combine& combine) {
   const size_t n = carried.size();
   if (combine.left.size() != n || combine.right.size() != n || combine.values.size() != n)
-    return wrong("combine takes ", combine.left.size(), " and ", combine.right.size(), " and gives ",
-                 combine.values.size(), " values, expected ", n);
+    return wrong("combine takes ", combine.left.size(), " and ", combine.right.size(),
+                 " and gives ", combine.values.size(), " values, expected ", n);
   for (size_t i = 0; i < n; ++i) {
     const DType dtype = carried[i].variable->dtype;
     if (combine.left[i]->dtype != dtype || combine.right[i]->dtype != dtype)
-      return wrong("combine: %", combine.left[i]->name, " and %", combine.right[i]->name, " must be ",
-                   dtype_name(dtype));
+      return wrong("combine: %", combine.left[i]->name, " and %", combine.right[i]->name,
+                   " must be ", dtype_name(dtype));
     if (combine.values[i]->dtype != dtype)
-      return wrong("combine: value ", i, " is ", dtype_name(combine.values[i]->dtype), ", expected ",
-                   dtype_name(dtype));
+      return wrong("combine: value ", i, " is ", dtype_name(combine.values[i]->dtype),
+                   ", expected ", dtype_name(dtype));
   }
   for (const Stmt stmt : combine.body)
     if (stmt->kind != StmtKind::kLet) return wrong("combine: its body holds more than lets");
@@ -153,8 +153,8 @@ TypeError apply_type_error(ScalarOp op, std::span<const Expr> args) {
 
 TypeError buffer_type_error(const Buffer& buffer) {
   if (!buffer.strides.empty() && buffer.strides.size() != buffer.shape.size())
-    return wrong("%", buffer.name, ": ", buffer.strides.size(), " strides, but ", buffer.shape.size(),
-                 " dimensions");
+    return wrong("%", buffer.name, ": ", buffer.strides.size(), " strides, but ",
+                 buffer.shape.size(), " dimensions");
   for (const Expr extent : buffer.shape)
     if (extent->dtype != DType::kI64) return wrong("%", buffer.name, ": an extent is not i64");
   for (const Expr stride : buffer.strides)
@@ -173,14 +173,15 @@ TypeError let_type_error(const Variable& variable, Expr value) {
   return std::nullopt;
 }
 
-TypeError store_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr value, Expr mask) {
+TypeError store_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr value,
+                           Expr mask) {
   if (auto error = index_type_error(buffer, indices)) return error;
   if (auto error = mask_type_error(buffer, mask)) return error;
   return value_type_error(buffer, value);
 }
 
-TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const Expr> indices, Expr value,
-                            Expr mask) {
+TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const Expr> indices,
+                            Expr value, Expr mask) {
   const bool is_allowed = op == ScalarOp::kAdd || op == ScalarOp::kMin || op == ScalarOp::kMax ||
                           op == ScalarOp::kAnd || op == ScalarOp::kOr || op == ScalarOp::kXor;
   if (!is_allowed)
@@ -191,7 +192,8 @@ TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const E
 
 TypeError loop_type_error(const Variable& variable, Expr begin, Expr end, const LoopMode& mode) {
   if (variable.dtype != DType::kI64)
-    return wrong("loop variable %", variable.name, " is ", dtype_name(variable.dtype), ", expected i64");
+    return wrong("loop variable %", variable.name, " is ", dtype_name(variable.dtype),
+                 ", expected i64");
   if (begin->dtype != DType::kI64 || end->dtype != DType::kI64)
     return wrong("loop %", variable.name, ": bounds are ", dtype_name(begin->dtype), " and ",
                  dtype_name(end->dtype), ", expected i64");
@@ -214,11 +216,11 @@ TypeError reduce_type_error(std::span<const Carried> carried, std::span<const Ex
       return wrong("reduce: %", variable->name, " is ", dtype_name(variable->dtype), ", its init ",
                    dtype_name(init->dtype));
     if (result->dtype != variable->dtype)
-      return wrong("reduce: result %", result->name, " is ", dtype_name(result->dtype), ", expected ",
-                   dtype_name(variable->dtype));
+      return wrong("reduce: result %", result->name, " is ", dtype_name(result->dtype),
+                   ", expected ", dtype_name(variable->dtype));
     if (yields[i]->dtype != variable->dtype)
-      return wrong("reduce: %", variable->name, " is ", dtype_name(variable->dtype), ", its next value ",
-                   dtype_name(yields[i]->dtype));
+      return wrong("reduce: %", variable->name, " is ", dtype_name(variable->dtype),
+                   ", its next value ", dtype_name(yields[i]->dtype));
   }
   return combine ? combine_type_error(carried, *combine) : std::nullopt;
 }

@@ -1,5 +1,6 @@
-// The typing rules of the loop IR, each stated once: every make() checks them (a violation is a bug) and the
-// parser asks them first (a violation is the text's fault). A function returns what is wrong, or nothing.
+// The typing rules of the loop IR, each stated once: every make() checks them (a violation is a
+// bug) and the parser asks them first (a violation is the text's fault). A function returns what is
+// wrong, or nothing.
 #pragma once
 
 #include <optional>
@@ -13,7 +14,8 @@ namespace mlcc::loop {
 using TypeError = std::optional<std::string>;
 
 TypeError constant_type_error(DType dtype, uint64_t bits);
-TypeError load_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr mask, Expr otherwise);
+TypeError load_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr mask,
+                          Expr otherwise);
 // Whether `op` may be applied to operands of this dtype (for a select: its second and third).
 TypeError operand_type_error(ScalarOp op, DType dtype);
 TypeError apply_type_error(ScalarOp op, std::span<const Expr> args);
@@ -21,9 +23,10 @@ DType apply_result_type(ScalarOp op, DType operands);
 
 TypeError buffer_type_error(const Buffer& buffer);
 TypeError let_type_error(const Variable& variable, Expr value);
-TypeError store_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr value, Expr mask);
-TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const Expr> indices, Expr value,
-                            Expr mask);
+TypeError store_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr value,
+                           Expr mask);
+TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const Expr> indices,
+                            Expr value, Expr mask);
 TypeError loop_type_error(const Variable& variable, Expr begin, Expr end, const LoopMode& mode);
 TypeError reduce_type_error(std::span<const Carried> carried, std::span<const Expr> yields,
                             const std::optional<Combine>& combine);

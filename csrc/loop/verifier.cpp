@@ -121,14 +121,16 @@ class Verifier {
     if (range != nullptr) {
       stmt_ = range;
       for (const Expr bound : {range->begin, range->end})
-        require(follows_from_sizes(bound, phase), "the bounds of a parallel loop must follow from sizes");
+        require(follows_from_sizes(bound, phase),
+                "the bounds of a parallel loop must follow from sizes");
       verify_for(*range);
       stmt_ = nullptr;
     }
     close_scope(scope);
   }
 
-  // Whether whoever launches the phase can evaluate `e`: it holds sizes and lets of the phase that do, and reads no memory.
+  // Whether whoever launches the phase can evaluate `e`: it holds sizes and lets of the phase that
+  // do, and reads no memory.
   bool follows_from_sizes(Expr e, const Block& phase) {
     bool follows = true;
     for_each_expr({e}, [&](Expr part) {
@@ -162,27 +164,27 @@ class Verifier {
 
   void verify_stmt(Stmt stmt) {
     switch (stmt->kind) {
-      case StmtKind::kLet:
-        verify_exprs(operands(stmt));
-        return define(as<Let>(stmt)->variable, as<Let>(stmt)->variable->name);
-      case StmtKind::kStore:
-        verify_written(*as<Store>(stmt)->buffer);
-        return verify_exprs(operands(stmt));
-      case StmtKind::kAtomic:
-        verify_written(*as<Atomic>(stmt)->buffer);
-        return verify_exprs(operands(stmt));
-      case StmtKind::kFor: return verify_for(*as<For>(stmt));
-      case StmtKind::kReduce: return verify_reduce(*as<Reduce>(stmt));
-      case StmtKind::kIf:
-        verify_exprs(operands(stmt));
-        for (const Block* block : blocks(stmt)) verify_block(*block);
-        return;
-      case StmtKind::kCheck:
-        require(codes_.contains(as<Check>(stmt)->code), "the errors of the kernel do not describe code ",
-                as<Check>(stmt)->code);
-        return verify_exprs(operands(stmt));
-      case StmtKind::kAlloc: return verify_alloc(*as<Alloc>(stmt)->buffer);
-      case StmtKind::kContract: return verify_contract(*as<Contract>(stmt));
+    case StmtKind::kLet:
+      verify_exprs(operands(stmt));
+      return define(as<Let>(stmt)->variable, as<Let>(stmt)->variable->name);
+    case StmtKind::kStore:
+      verify_written(*as<Store>(stmt)->buffer);
+      return verify_exprs(operands(stmt));
+    case StmtKind::kAtomic:
+      verify_written(*as<Atomic>(stmt)->buffer);
+      return verify_exprs(operands(stmt));
+    case StmtKind::kFor: return verify_for(*as<For>(stmt));
+    case StmtKind::kReduce: return verify_reduce(*as<Reduce>(stmt));
+    case StmtKind::kIf:
+      verify_exprs(operands(stmt));
+      for (const Block* block : blocks(stmt)) verify_block(*block);
+      return;
+    case StmtKind::kCheck:
+      require(codes_.contains(as<Check>(stmt)->code),
+              "the errors of the kernel do not describe code ", as<Check>(stmt)->code);
+      return verify_exprs(operands(stmt));
+    case StmtKind::kAlloc: return verify_alloc(*as<Alloc>(stmt)->buffer);
+    case StmtKind::kContract: return verify_contract(*as<Contract>(stmt));
     }
     MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
   }
@@ -216,7 +218,8 @@ class Verifier {
     for (const Carried& carried : reduce.carried) verify_exprs({carried.init});
     inside(kind, [&] {
       define(reduce.variable, reduce.variable->name);
-      for (const Carried& carried : reduce.carried) define(carried.variable, carried.variable->name);
+      for (const Carried& carried : reduce.carried)
+        define(carried.variable, carried.variable->name);
       verify_values(reduce.body, reduce.yields);
     });
     if (reduce.combine) {
@@ -253,8 +256,8 @@ class Verifier {
     verify_written(*contract.c.buffer);
     verify_use(*contract.a.buffer);
     verify_use(*contract.b.buffer);
-    require(contract.a.buffer != contract.c.buffer && contract.b.buffer != contract.c.buffer,
-            "%", contract.c.buffer->name, " is both accumulator and operand");
+    require(contract.a.buffer != contract.c.buffer && contract.b.buffer != contract.c.buffer, "%",
+            contract.c.buffer->name, " is both accumulator and operand");
     verify_exprs(operands(&contract));
   }
 
@@ -263,7 +266,7 @@ class Verifier {
   std::vector<const void*> scope_;  // what is visible, in the order of definition
   std::set<std::string> names_;     // all ever defined
   std::set<int64_t> codes_;
-  Stmt stmt_ = nullptr;             // for messages
+  Stmt stmt_ = nullptr;  // for messages
   bool is_in_vector_ = false;
 };
 

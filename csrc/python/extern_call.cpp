@@ -104,10 +104,27 @@ bool is_number(const c10::IValue& value) {
 
 bool is_one_of(TypeKind kind, TypeKind a, TypeKind b) { return kind == a || kind == b; }
 
+bool is_constant(const Argument& argument) {
+  if (std::holds_alternative<ArgRef>(argument.value)) return false;
+  if (const auto* expr = std::get_if<SymExpr>(&argument.value)) return expr->is_constant();
+  if (const auto* list = std::get_if<ArgList>(&argument.value))
+    return std::all_of(list->begin(), list->end(), is_constant);
+  return true;
+}
+
+std::string describe(c10::ScalarType dtype, at::IntArrayRef shape) {
+  std::ostringstream stream;
+  stream << dtype << shape;
+  return stream.str();
+}
+
+}  // namespace
+
 // Builds IValues of the types that schemas name.
-class Converter {
+class ArgumentConverter {
  public:
-  Converter(const Slots* slots, const Evaluate* evaluate) : slots_(slots), evaluate_(evaluate) {}
+  ArgumentConverter(const Slots* slots, const Evaluate* evaluate)
+      : slots_(slots), evaluate_(evaluate) {}
 
   c10::IValue convert(const Argument& argument, const c10::Type& type,
                       std::optional<int32_t> length) const {
@@ -159,7 +176,7 @@ class Converter {
   // As the argument is, whatever the schema wants.
   c10::IValue plain_value(const Argument& argument) const {
     struct Visitor {
-      const Converter& converter;
+      const ArgumentConverter& converter;
       c10::IValue operator()(const ArgNone&) const { return {}; }
       c10::IValue operator()(const ArgRef& ref) const {
         return (*converter.slots_)[static_cast<size_t>(ref.index)];
@@ -230,22 +247,6 @@ class Converter {
   const Evaluate* evaluate_;
 };
 
-bool is_constant(const Argument& argument) {
-  if (std::holds_alternative<ArgRef>(argument.value)) return false;
-  if (const auto* expr = std::get_if<SymExpr>(&argument.value)) return expr->is_constant();
-  if (const auto* list = std::get_if<ArgList>(&argument.value))
-    return std::all_of(list->begin(), list->end(), is_constant);
-  return true;
-}
-
-std::string describe(c10::ScalarType dtype, at::IntArrayRef shape) {
-  std::ostringstream stream;
-  stream << dtype << shape;
-  return stream.str();
-}
-
-}  // namespace
-
 c10::ScalarType to_torch(DType dtype) {
   switch (dtype) {
   case DType::kBool: return c10::ScalarType::Bool;
@@ -309,12 +310,7 @@ void ExternCall::bind_argument(size_t position, const Argument& argument) {
   if (parameter.alias_info() != nullptr && parameter.alias_info()->isWrite())
     for_each_reference(argument, [&](const ArgRef& ref) { mutated_.push_back(ref.index); });
   if (is_constant(argument)) {
-    try {
-      constants_[position] = Converter(nullptr, nullptr).convert(argument, type, parameter.N());
-    } catch (const Error& error) {
-      throw Error(detail::join("extern op ", step_.op, ": argument ", parameter.name(), ": ",
-                               error.what()));
-    }
+    constants_[position] = convert(ArgumentConverter(nullptr, nullptr), position, argument);
     return;
   }
   const auto* reference = std::get_if<ArgRef>(&argument.value);
@@ -322,6 +318,17 @@ void ExternCall::bind_argument(size_t position, const Argument& argument) {
     tensors_.emplace_back(position, reference->index);
   } else {
     dynamic_.push_back({position, &argument});
+  }
+}
+
+c10::IValue ExternCall::convert(const ArgumentConverter& converter, size_t position,
+                                const Argument& argument) const {
+  const c10::Argument& parameter = op_.schema().arguments()[position];
+  try {
+    return converter.convert(argument, *parameter.real_type(), parameter.N());
+  } catch (const Error& error) {
+    throw Error(
+        detail::join("extern op ", step_.op, ": argument ", parameter.name(), ": ", error.what()));
   }
 }
 
@@ -351,12 +358,9 @@ void ExternCall::run(Slots& slots, const Evaluate& evaluate, torch::jit::Stack& 
     const c10::IValue& value = slots[static_cast<size_t>(slot)];
     stack[position] = is_number(value) ? wrapped_number(value) : value;
   }
-  const Converter converter(&slots, &evaluate);
-  for (const DynamicArgument& dynamic : dynamic_) {
-    const c10::Argument& parameter = op_.schema().arguments()[dynamic.position];
-    stack[dynamic.position] =
-        converter.convert(*dynamic.argument, *parameter.real_type(), parameter.N());
-  }
+  const ArgumentConverter converter(&slots, &evaluate);
+  for (const DynamicArgument& dynamic : dynamic_)
+    stack[dynamic.position] = convert(converter, dynamic.position, *dynamic.argument);
   op_.callBoxed(stack);
   take_results(slots, evaluate, stack);
   stack.clear();

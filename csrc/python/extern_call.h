@@ -23,6 +23,8 @@ using Evaluate = std::function<int64_t(const SymExpr&)>;
 
 c10::ScalarType to_torch(DType dtype);
 
+class ArgumentConverter;
+
 class ExternCall {
  public:
   // `step` outlives this. `bound` are the symbols that have values when the step runs: what an
@@ -59,6 +61,8 @@ class ExternCall {
 
   void bind_arguments();
   void bind_argument(size_t position, const Argument& argument);
+  c10::IValue convert(const ArgumentConverter& converter, size_t position,
+                      const Argument& argument) const;
   void expect_results(const std::set<std::string>& bound);
   void take_results(Slots& slots, const Evaluate& evaluate, torch::jit::Stack& stack) const;
   void put_result(size_t index, c10::IValue value, Slots& slots, const Evaluate& evaluate) const;

@@ -1,5 +1,6 @@
-// Random loop programs through printer, parser, verifier, canonical form, simplifier and interpreter: texts are read back to
-// the same text, the canonical form is its own, and no order of iterations or partial reductions changes a result.
+// Random loop programs through printer, parser, verifier, canonical form, simplifier and
+// interpreter: texts are read back to the same text, the canonical form is its own, and no order of
+// iterations or partial reductions changes a result.
 #include "loop_programs.h"
 
 #include <cstdio>
@@ -21,14 +22,17 @@ struct Outcome {
   loop::KernelArguments arguments;
 };
 
-Outcome run(const loop::Kernel& kernel, const loop::RunDirectives& directives, const loop::InterpreterOptions& options) {
+Outcome run(const loop::Kernel& kernel, const loop::RunDirectives& directives,
+            const loop::InterpreterOptions& options) {
   Outcome outcome{0, loop::make_arguments(kernel, directives, {}, 1)};
-  outcome.code = loop::interpret(kernel, outcome.arguments.sizes, outcome.arguments.pointers(), options);
+  outcome.code =
+      loop::interpret(kernel, outcome.arguments.sizes, outcome.arguments.pointers(), options);
   return outcome;
 }
 
 void check_same(const Outcome& found, const Outcome& expected, std::string_view what) {
-  MLCC_CHECK(found.code == expected.code, what, ": ends with code ", found.code, ", expected ", expected.code);
+  MLCC_CHECK(found.code == expected.code, what, ": ends with code ", found.code, ", expected ",
+             expected.code);
   if (found.code != 0) return;
   const auto difference = loop::find_difference(found.arguments, expected.arguments, {});
   MLCC_CHECK(!difference, what, ": ", *difference);
@@ -38,13 +42,16 @@ void check_text(loop::Arena& arena, const loop::Kernel& kernel) {
   loop::verify(kernel);
   const std::string text = loop::print(kernel);
   loop::Arena other;
-  MLCC_CHECK(loop::print(loop::parse_kernel(other, text)) == text, "the text is read back to another one");
+  MLCC_CHECK(loop::print(loop::parse_kernel(other, text)) == text,
+             "the text is read back to another one");
   const loop::Kernel canonical = loop::canonicalize(arena, kernel);
   loop::verify(canonical);
   const std::string canonical_text = loop::print(canonical);
-  MLCC_CHECK(loop::print(loop::canonicalize(arena, canonical)) == canonical_text, "the canonical form changes again");
+  MLCC_CHECK(loop::print(loop::canonicalize(arena, canonical)) == canonical_text,
+             "the canonical form changes again");
   const loop::Kernel again = loop::parse_kernel(other, text);
-  MLCC_CHECK(loop::print(loop::canonicalize(other, again)) == canonical_text, "the canonical form depends on the arena");
+  MLCC_CHECK(loop::print(loop::canonicalize(other, again)) == canonical_text,
+             "the canonical form depends on the arena");
 }
 
 void check(uint64_t seed) {
@@ -59,7 +66,8 @@ void check(uint64_t seed) {
 
   const Outcome expected = run(kernel, directives, {});
   for (const loop::InterpreterOptions& order :
-       {loop::InterpreterOptions{.partials = 1, .seed = seed + 1}, loop::InterpreterOptions{.partials = 4, .seed = 0},
+       {loop::InterpreterOptions{.partials = 1, .seed = seed + 1},
+        loop::InterpreterOptions{.partials = 4, .seed = 0},
         loop::InterpreterOptions{.partials = 7, .seed = seed + 2}})
     check_same(run(kernel, directives, order), expected, "another order");
 
@@ -87,7 +95,8 @@ int run(int argc, char** argv) {
       if (prints) std::fputs(random_program(current, {.floats = current % 3 != 0}).c_str(), stdout);
       check(current);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(current), error.what());
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(current),
+                   error.what());
       return 1;
     }
   }

@@ -1,8 +1,10 @@
-// Random loop programs for fuzzers: valid, and with one result whatever the order of iterations and partial reductions,
-// bit by bit but for the sign of a zero and of a NaN. The same for a seed on every machine.
+// Random loop programs for fuzzers: valid, and with one result whatever the order of iterations and
+// partial reductions, bit by bit but for the sign of a zero and of a NaN. The same for a seed on
+// every machine.
 //
-// Nothing unspecified happens in them: divisors are not 0, indices lie inside, no float becomes an integer, sums of floats
-// are made in order only. The text holds the directives (loop/run_data.h) that make its data.
+// Nothing unspecified happens in them: divisors are not 0, indices lie inside, no float becomes an
+// integer, sums of floats are made in order only. The text holds the directives (loop/run_data.h)
+// that make its data.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +25,8 @@ struct RandomProgramOptions {
   bool floats = true;
   bool atomics = true;
   bool contractions = true;
-  bool checks = true;     // some of which fail
-  int depth = 3;          // of expressions
+  bool checks = true;  // some of which fail
+  int depth = 3;       // of expressions
 };
 
 class RandomProgram {
@@ -68,8 +70,10 @@ class RandomProgram {
   std::string new_name(std::string_view base) { return arena_.fresh_name(base); }
 
   DType draw_dtype() {
-    static const std::vector<DType> integers = {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kI32, DType::kI64};
-    static const std::vector<DType> floats = {DType::kF32, DType::kF32, DType::kF32, DType::kF64, DType::kF16, DType::kBF16};
+    static const std::vector<DType> integers = {DType::kBool, DType::kU8,  DType::kI8,
+                                                DType::kI16,  DType::kI32, DType::kI64};
+    static const std::vector<DType> floats = {DType::kF32, DType::kF32, DType::kF32,
+                                              DType::kF64, DType::kF16, DType::kBF16};
     return options_.floats && flip_coin(55) ? pick(floats) : pick(integers);
   }
 
@@ -83,10 +87,10 @@ class RandomProgram {
     return kernel_.sizes.back();
   }
 
-  const Buffer* add_buffer(const std::string& name, DType dtype, loop::Access access, std::vector<Expr> shape,
-                           std::vector<Expr> strides = {}) {
-    kernel_.buffers.push_back(
-        arena_.make_buffer({name, dtype, loop::Scope::kGlobal, access, std::move(shape), std::move(strides)}));
+  const Buffer* add_buffer(const std::string& name, DType dtype, loop::Access access,
+                           std::vector<Expr> shape, std::vector<Expr> strides = {}) {
+    kernel_.buffers.push_back(arena_.make_buffer(
+        {name, dtype, loop::Scope::kGlobal, access, std::move(shape), std::move(strides)}));
     return kernel_.buffers.back();
   }
 
@@ -101,8 +105,10 @@ class RandomProgram {
     std::vector<Expr> strides;
     if (shape.size() == 2 && flip_coin(20)) strides = {integer(1), n_};  // by columns
     if (is_integer(dtype))
-      directives_ += "// RUN-DATA: %" + name + (dtype == DType::kU8 ? " = randint(0, 256)\n" : " = randint(-128, 128)\n");
-    readable_.push_back(add_buffer(name, dtype, loop::Access::kIn, std::move(shape), std::move(strides)));
+      directives_ += "// RUN-DATA: %" + name +
+                     (dtype == DType::kU8 ? " = randint(0, 256)\n" : " = randint(-128, 128)\n");
+    readable_.push_back(
+        add_buffer(name, dtype, loop::Access::kIn, std::move(shape), std::move(strides)));
   }
 
   void add_index() {
@@ -113,7 +119,9 @@ class RandomProgram {
   // ---- Expressions
 
   Expr integer(int64_t value) { return loop::int_constant(arena_, value); }
-  Expr apply(Op op, std::vector<Expr> args) { return loop::Apply::make(arena_, op, std::move(args)); }
+  Expr apply(Op op, std::vector<Expr> args) {
+    return loop::Apply::make(arena_, op, std::move(args));
+  }
 
   Expr constant(DType dtype) {
     if (!is_float(dtype)) return loop::Constant::make_int(arena_, dtype, draw(9) - 4);
@@ -188,12 +196,14 @@ class RandomProgram {
     if (flip_coin(40)) {
       const Expr a = expression(DType::kBool, depth - 1);
       if (flip_coin(25)) return apply(Op::kNot, {a});
-      return apply(pick<Op>({Op::kAnd, Op::kOr, Op::kXor}), {a, expression(DType::kBool, depth - 1)});
+      return apply(pick<Op>({Op::kAnd, Op::kOr, Op::kXor}),
+                   {a, expression(DType::kBool, depth - 1)});
     }
     DType dtype = draw_dtype();
     if (is_narrow(dtype)) dtype = DType::kF32;
     const Expr a = expression(dtype, depth - 1);
-    if (is_float(dtype) && flip_coin(20)) return apply(flip_coin(50) ? Op::kIsNan : Op::kIsInf, {a});
+    if (is_float(dtype) && flip_coin(20))
+      return apply(flip_coin(50) ? Op::kIsNan : Op::kIsInf, {a});
     const auto op = pick<Op>({Op::kEq, Op::kNe, Op::kLt, Op::kLe, Op::kGt, Op::kGe});
     return apply(op, {a, expression(dtype, depth - 1)});
   }
@@ -207,8 +217,9 @@ class RandomProgram {
   }
 
   Expr float_expression(DType dtype, int depth) {
-    const auto op = pick<Op>({Op::kAdd, Op::kAdd, Op::kSub, Op::kMul, Op::kMul, Op::kDiv, Op::kMin, Op::kMax, Op::kNeg,
-                              Op::kAbs, Op::kFma, Op::kSqrt, Op::kFloor, Op::kCeil, Op::kTrunc, Op::kRound});
+    const auto op = pick<Op>({Op::kAdd, Op::kAdd, Op::kSub, Op::kMul, Op::kMul, Op::kDiv, Op::kMin,
+                              Op::kMax, Op::kNeg, Op::kAbs, Op::kFma, Op::kSqrt, Op::kFloor,
+                              Op::kCeil, Op::kTrunc, Op::kRound});
     std::vector<Expr> args;
     for (int i = 0; i < scalar_op_arity(op); ++i) args.push_back(expression(dtype, depth - 1));
     if (op == Op::kDiv) args[1] = divisor(dtype, depth);
@@ -216,12 +227,13 @@ class RandomProgram {
   }
 
   Expr integer_expression(DType dtype, int depth) {
-    const auto op = pick<Op>({Op::kAdd, Op::kSub, Op::kMul, Op::kTruncDiv, Op::kFloorDiv, Op::kRem, Op::kMod, Op::kMin,
-                              Op::kMax, Op::kNeg, Op::kAbs, Op::kAnd, Op::kOr, Op::kXor, Op::kNot, Op::kShl, Op::kShr,
-                              Op::kLshr});
+    const auto op = pick<Op>({Op::kAdd, Op::kSub, Op::kMul, Op::kTruncDiv, Op::kFloorDiv, Op::kRem,
+                              Op::kMod, Op::kMin, Op::kMax, Op::kNeg, Op::kAbs, Op::kAnd, Op::kOr,
+                              Op::kXor, Op::kNot, Op::kShl, Op::kShr, Op::kLshr});
     std::vector<Expr> args;
     for (int i = 0; i < scalar_op_arity(op); ++i) args.push_back(expression(dtype, depth - 1));
-    const bool divides = op == Op::kTruncDiv || op == Op::kFloorDiv || op == Op::kRem || op == Op::kMod;
+    const bool divides =
+        op == Op::kTruncDiv || op == Op::kFloorDiv || op == Op::kRem || op == Op::kMod;
     if (divides) args[1] = divisor(dtype, depth);
     return apply(op, std::move(args));
   }
@@ -240,7 +252,8 @@ class RandomProgram {
     return mode;
   }
 
-  // Runs `body` as the inside of a loop over `variable` in 0..extent; what it defines is not visible after it.
+  // Runs `body` as the inside of a loop over `variable` in 0..extent; what it defines is not
+  // visible after it.
   template <typename Body>
   void inside(const Variable* variable, Expr extent, Body body) {
     const size_t visible = visible_.size();
@@ -265,7 +278,8 @@ class RandomProgram {
   void add_store(Block& out, const Buffer* buffer, const std::vector<Expr>& index) {
     const auto store = [&] {
       const auto hint = flip_coin(10) ? loop::Hint::kStream : loop::Hint::kNone;
-      return loop::Store::make(arena_, buffer, index, expression(buffer->dtype, options_.depth), nullptr, hint);
+      return loop::Store::make(arena_, buffer, index, expression(buffer->dtype, options_.depth),
+                               nullptr, hint);
     };
     const int choice = draw(10);
     if (choice == 0) {
@@ -284,7 +298,8 @@ class RandomProgram {
     }
     out.push_back(store());
     if (choice == 1)  // some elements once more
-      out.push_back(loop::Store::make(arena_, buffer, index, expression(buffer->dtype, 1), condition(1)));
+      out.push_back(
+          loop::Store::make(arena_, buffer, index, expression(buffer->dtype, 1), condition(1)));
   }
 
   // Ops that give one result in any order.
@@ -296,13 +311,15 @@ class RandomProgram {
 
   Expr identity(Op op, DType dtype) {
     const bool is_low = op == Op::kMax;
-    if (is_float(dtype)) return loop::Constant::make_float(arena_, dtype, is_low ? -INFINITY : INFINITY);
+    if (is_float(dtype))
+      return loop::Constant::make_float(arena_, dtype, is_low ? -INFINITY : INFINITY);
     if (op == Op::kMul) return loop::Constant::make_int(arena_, dtype, 1);
     if (op == Op::kAnd) return loop::Constant::make_int(arena_, dtype, -1);
     if (op != Op::kMin && op != Op::kMax) return loop::Constant::make_int(arena_, dtype, 0);
     const int64_t width = dtype_size(dtype) * 8;
     const int64_t highest = dtype == DType::kU8 ? 255 : INT64_MAX >> (64 - width);
-    return loop::Constant::make_int(arena_, dtype, is_low ? (dtype == DType::kU8 ? 0 : -highest - 1) : highest);
+    return loop::Constant::make_int(arena_, dtype,
+                                    is_low ? (dtype == DType::kU8 ? 0 : -highest - 1) : highest);
   }
 
   DType draw_fold_dtype() {
@@ -328,17 +345,19 @@ class RandomProgram {
     inside(at, m_, [&] {
       add_lets(body, draw(3));
       for (size_t i = 0; i < carried.size(); ++i)
-        yields.push_back(apply(ops[i], {carried[i].variable, expression(carried[i].variable->dtype, options_.depth)}));
+        yields.push_back(apply(
+            ops[i], {carried[i].variable, expression(carried[i].variable->dtype, options_.depth)}));
     });
     std::optional<loop::Combine> combine;
     if (is_free) combine = make_combine(carried, ops);
     loop::LoopMode mode = draw_mode(may_be_vector && is_free);
     for (const loop::Carried& c : carried) visible_.push_back(c.result);
-    out.push_back(loop::Reduce::make(arena_, at, integer(0), m_, mode, std::move(carried), std::move(body),
-                                     std::move(yields), std::move(combine)));
+    out.push_back(loop::Reduce::make(arena_, at, integer(0), m_, mode, std::move(carried),
+                                     std::move(body), std::move(yields), std::move(combine)));
   }
 
-  loop::Combine make_combine(const std::vector<loop::Carried>& carried, const std::vector<Op>& ops) {
+  loop::Combine make_combine(const std::vector<loop::Carried>& carried,
+                             const std::vector<Op>& ops) {
     loop::Combine combine;
     for (size_t i = 0; i < carried.size(); ++i) {
       const DType dtype = carried[i].variable->dtype;
@@ -358,13 +377,15 @@ class RandomProgram {
         arena_.make_buffer({new_name("table"), dtype, scope, loop::Access::kInOut, {extent}, {}});
     const auto* at = Variable::make(arena_, DType::kI64, new_name("f"));
     Block body;
-    inside(at, extent, [&] { body.push_back(loop::Store::make(arena_, table, {at}, expression(dtype, 2))); });
+    inside(at, extent,
+           [&] { body.push_back(loop::Store::make(arena_, table, {at}, expression(dtype, 2))); });
     loop::LoopMode mode;
     if (flip_coin(30)) mode.kind = LoopKind::kUnrolled;
     out.push_back(loop::Alloc::make(arena_, table));
     out.push_back(loop::For::make(arena_, at, integer(0), extent, mode, std::move(body)));
     const auto* value = Variable::make(arena_, dtype, new_name("v"));
-    const Expr place = flip_coin(50) ? integer(draw(2)) : apply(Op::kMod, {expression(DType::kI64, 2), extent});
+    const Expr place =
+        flip_coin(50) ? integer(draw(2)) : apply(Op::kMod, {expression(DType::kI64, 2), extent});
     out.push_back(loop::Let::make(arena_, value, loop::Load::make(arena_, table, {place})));
     visible_.push_back(value);
   }
@@ -374,14 +395,19 @@ class RandomProgram {
     const bool is_byte = !options_.floats || flip_coin(40);
     const DType dtype = is_byte ? DType::kI32 : flip_coin(70) ? DType::kF32 : DType::kF64;
     const DType operand = is_byte ? (flip_coin(50) ? DType::kU8 : DType::kI8)
-                          : dtype == DType::kF32 ? pick<DType>({DType::kF32, DType::kBF16, DType::kF16})
-                                                 : DType::kF64;
+                          : dtype == DType::kF32
+                              ? pick<DType>({DType::kF32, DType::kBF16, DType::kF16})
+                              : DType::kF64;
     const int64_t rows = 1 + draw(5);
     const int64_t columns = pick<int64_t>({1, 4, 8, 16, 7});
     const Buffer* a = add_buffer(new_name("a"), operand, loop::Access::kIn, {integer(rows), m_});
     const Buffer* b = add_buffer(new_name("b"), operand, loop::Access::kIn, {m_, integer(columns)});
-    const Buffer* c = arena_.make_buffer({new_name("acc"), dtype, loop::Scope::kRegister, loop::Access::kInOut,
-                                          {integer(rows), integer(columns)}, {}});
+    const Buffer* c = arena_.make_buffer({new_name("acc"),
+                                          dtype,
+                                          loop::Scope::kRegister,
+                                          loop::Access::kInOut,
+                                          {integer(rows), integer(columns)},
+                                          {}});
     out.push_back(loop::Alloc::make(arena_, c));
     const auto* i = Variable::make(arena_, DType::kI64, new_name("i"));
     const auto* j = Variable::make(arena_, DType::kI64, new_name("j"));
@@ -394,8 +420,9 @@ class RandomProgram {
                                        {b, {zero, zero}, 0, 1}, rows, columns, m_));
     const auto* value = Variable::make(arena_, dtype, new_name("v"));
     out.push_back(loop::Let::make(arena_, value,
-                                  loop::Load::make(arena_, c, {integer(draw(static_cast<int>(rows))),
-                                                               integer(draw(static_cast<int>(columns)))})));
+                                  loop::Load::make(arena_, c,
+                                                   {integer(draw(static_cast<int>(rows))),
+                                                    integer(draw(static_cast<int>(columns)))})));
     visible_.push_back(value);
   }
 
@@ -416,7 +443,8 @@ class RandomProgram {
     out.push_back(loop::Check::make(arena_, apply(Op::kGe, {value, bound}), 1));
   }
 
-  // An inner loop over 0..m that writes row `row` of a new buffer, or of a column where there is no row.
+  // An inner loop over 0..m that writes row `row` of a new buffer, or of a column where there is no
+  // row.
   void add_inner_loop(Block& out, const Variable* row) {
     const DType dtype = draw_dtype();
     const auto access = flip_coin(25) ? loop::Access::kScratch : loop::Access::kOut;
@@ -478,13 +506,13 @@ class RandomProgram {
   loop::Arena arena_;
   loop::Kernel kernel_;
   std::string directives_;
-  int index_depth_ = 0;                         // of indices in indices
+  int index_depth_ = 0;  // of indices in indices
   Expr n_ = nullptr;
   Expr m_ = nullptr;
   const Buffer* index_ = nullptr;
   std::vector<const Buffer*> readable_;
   std::vector<const Buffer*> written_;
-  std::vector<const Buffer*> pending_;          // of atomic updates
+  std::vector<const Buffer*> pending_;  // of atomic updates
   std::vector<const Variable*> visible_;
   std::vector<std::pair<Expr, Expr>> indices_;  // loop variables and their extents
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from mlcc import decompositions, fx_import
+from mlcc._fx_handlers import F32_FUNCTIONS
 from mlcc._fx_sizes import SizePrinter
 from tests.python.accuracy import check_all, check_form, to_double
 from tests.python.functions import (
@@ -24,6 +26,7 @@ from tests.python.tracing import (
     DTYPES,
     FORMS,
     GENERATED,
+    ROWS,
     TABLE,
     Imported,
     call_of,
@@ -87,6 +90,13 @@ def test_overload_of_the_table(form: str) -> None:
         check_function(function, *tensors)
         supported += 1
     assert supported > 0
+
+
+def test_functions_in_f32_only() -> None:
+    """What the core generates in f32 only is an ATen call in f64: the list matches the formulas."""
+    functions = re.compile(r"\b(exp|log|tanh|erf|sigmoid)\(")
+    assert {op for op, _, _, _, formula, _ in ROWS if functions.search(formula)} == F32_FUNCTIONS
+    check_function(torch.exp, torch.randn(5).double(), externs={"aten.exp.default"})
 
 
 def test_table_is_not_decomposed() -> None:

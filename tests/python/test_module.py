@@ -180,7 +180,9 @@ def test_tables():
 
 def test_mm_and_addmm():
     a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
-    mm = one_call("aten.mm.default", lambda x, y: [x, y], [(F32, [3, 5])], [(F32, [3, 4]), (F32, [4, 5])])
+    mm = one_call(
+        "aten.mm.default", lambda x, y: [x, y], [(F32, [3, 5])], [(F32, [3, 4]), (F32, [4, 5])]
+    )
     assert torch.equal(mm([a, b])[0], a @ b)
     addmm = one_call(
         "aten.addmm.default",
@@ -196,7 +198,9 @@ def test_keyword_arguments_and_scalars():
     x = builder.add_input("x", F32, [3, 4])
     y = builder.add_input("y", F32, [4, 5])
     z = builder.add_input("z", F32, [5])
-    (r,) = builder.extern_call("aten.addmm.default", [z, x, y], {"beta": 2, "alpha": 0.5}, results=[(F32, [3, 5])])
+    (r,) = builder.extern_call(
+        "aten.addmm.default", [z, x, y], {"beta": 2, "alpha": 0.5}, results=[(F32, [3, 5])]
+    )
     builder.set_outputs([r])
     a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
     assert torch.equal(core.compile(builder)([a, b, c])[0], torch.addmm(c, a, b, beta=2, alpha=0.5))
@@ -234,16 +238,25 @@ def test_a_result_that_is_no_tensor():
     g, xx, m, r, ww = values
     args = [g, xx, [4], m, r, ww, None, [True, False, False]]
     results = [(F32, [2, 3, 4]), None, None]
-    first, second, third = builder.extern_call("aten.native_layer_norm_backward.default", args, results=results)
+    first, second, third = builder.extern_call(
+        "aten.native_layer_norm_backward.default", args, results=results
+    )
     assert second is None and third is None
     builder.set_outputs([first])
-    expected = torch.ops.aten.native_layer_norm_backward(grad, x, [4], mean, rstd, w, None, [True, False, False])
+    expected = torch.ops.aten.native_layer_norm_backward(
+        grad, x, [4], mean, rstd, w, None, [True, False, False]
+    )
     found = core.compile(builder)([grad, x, mean, rstd, w])
     assert torch.equal(found[0], expected[0])
 
 
 def test_lists_of_tensors_go_in_and_come_out():
-    cat = one_call("aten.cat.default", lambda x, y: [[x, y, x], 1], [(F32, [2, 8])], [(F32, [2, 3]), (F32, [2, 2])])
+    cat = one_call(
+        "aten.cat.default",
+        lambda x, y: [[x, y, x], 1],
+        [(F32, [2, 8])],
+        [(F32, [2, 3]), (F32, [2, 2])],
+    )
     a, b = torch.randn(2, 3), torch.randn(2, 2)
     assert torch.equal(cat([a, b])[0], torch.cat([a, b, a], 1))
     split = one_call(
@@ -271,9 +284,17 @@ def test_enumerations():
     x = builder.add_input("x", F32, [2, 3, 4, 5])
     kwargs = {"dtype": ("dtype", "float64"), "memory_format": ("memory_format", "channels_last")}
     strides = [60, 1, 15, 3]
-    (y,) = builder.extern_call("aten._to_copy.default", [x], kwargs, results=[("f64", [2, 3, 4, 5], strides)])
-    new = {"dtype": ("dtype", "int64"), "layout": ("layout", "strided"), "device": ("device", "cpu")}
-    (z,) = builder.extern_call("aten.zeros.default", [[2, 3]], new | {"pin_memory": False}, results=[("i64", [2, 3])])
+    (y,) = builder.extern_call(
+        "aten._to_copy.default", [x], kwargs, results=[("f64", [2, 3, 4, 5], strides)]
+    )
+    new = {
+        "dtype": ("dtype", "int64"),
+        "layout": ("layout", "strided"),
+        "device": ("device", "cpu"),
+    }
+    (z,) = builder.extern_call(
+        "aten.zeros.default", [[2, 3]], new | {"pin_memory": False}, results=[("i64", [2, 3])]
+    )
     builder.set_outputs([y, z])
     a = torch.randn(2, 3, 4, 5)
     y, z = core.compile(builder)([a])
@@ -297,7 +318,9 @@ def test_symbolic_sizes_in_arguments():
     x = builder.add_input("x", F32, ["s0", "s1"])
     n = builder.add_size_input("n", "s2")
     builder.add_symbol("s2")
-    (flat,) = builder.extern_call("aten.view_copy.default", [x, [("sym", "s0*s1")]], results=[(F32, ["s0*s1"])])
+    (flat,) = builder.extern_call(
+        "aten.view_copy.default", [x, [("sym", "s0*s1")]], results=[(F32, ["s0*s1"])]
+    )
     (full,) = builder.extern_call("aten.full.default", [[n, 2], n], results=[("i64", ["s2", 2])])
     builder.set_outputs([flat, full, builder.size_result("s0 + s2")])
     executable = core.compile(builder)
@@ -314,7 +337,9 @@ def test_a_size_that_a_call_finds():
     builder.add_symbol("u0")
     x = builder.add_input("x", "i64", [])
     size = builder.extern_size("aten._local_scalar_dense.default", [x], size="u0")
-    (ones,) = builder.extern_call("aten.ones.default", [[size, ("sym", "u0 + 1")]], results=[(F32, ["u0", "u0 + 1"])])
+    (ones,) = builder.extern_call(
+        "aten.ones.default", [[size, ("sym", "u0 + 1")]], results=[(F32, ["u0", "u0 + 1"])]
+    )
     builder.set_outputs([ones, builder.size_result("u0*3")])
     executable = core.compile(builder)
     for n in [3, 0, 5]:
@@ -326,8 +351,12 @@ def test_a_shape_that_a_call_finds():
     builder = core.GraphBuilder()
     builder.add_symbol("u0")
     x = builder.add_input("x", F32, [10])
-    (where,) = builder.extern_call("aten.nonzero.default", [x], results=[("i64", ["u0", 1], [1, "u0"])])
-    (again,) = builder.extern_call("aten.neg.default", [where], results=[("i64", ["u0", 1], [1, "u0"])])
+    (where,) = builder.extern_call(
+        "aten.nonzero.default", [x], results=[("i64", ["u0", 1], [1, "u0"])]
+    )
+    (again,) = builder.extern_call(
+        "aten.neg.default", [where], results=[("i64", ["u0", 1], [1, "u0"])]
+    )
     builder.set_outputs([again])
     executable = core.compile(builder)
     x = torch.zeros(10)
@@ -354,10 +383,17 @@ def test_ops_of_python_libraries_run():
         ("aten", lambda x: [x], "expected a name like"),
         ("aten.sin.default", lambda x: [x, x], "found 2 arguments, expected at most 1"),
         ("aten.mm.default", lambda x: [x], "argument mat2 is missing"),
-        ("aten.sum.dim_IntList", lambda x: [x, ["a"]], "argument dim: found a String where the schema has int"),
+        (
+            "aten.sum.dim_IntList",
+            lambda x: [x, ["a"]],
+            "argument dim: found a String where the schema has int",
+        ),
         ("aten.sum.dim_IntList", lambda x: [x, [0], "a"], "argument keepdim: found a String"),
-        ("aten.select_copy.int", lambda x: [x, 0, [1]], "argument index: a list where the schema has none"),
-        ("aten.sin.default", lambda x: [[x]], "argument self: a list"),
+        (
+            "aten.select_copy.int",
+            lambda x: [x, 0, [1]],
+            "argument index: a list where the schema has none",
+        ),
         ("aten.zeros_like.default", lambda x: [x, ("dtype", "float31")], "dtype float31: unknown"),
     ],
 )
@@ -366,8 +402,16 @@ def test_calls_that_torch_does_not_take(name, args, message):
         one_call(name, args, [(F32, [3])], [(F32, [3])])
 
 
+def test_arguments_that_do_not_fit_at_run_time():
+    executable = one_call("aten.sin.default", lambda x: [[x]], [(F32, [3])], [(F32, [3])])
+    with pytest.raises(mlcc.Error, match=r"aten.sin.default: argument self: a list where"):
+        executable([torch.rand(3)])
+
+
 def test_errors_of_aten_are_those_of_eager():
-    mm = one_call("aten.mm.default", lambda x, y: [x, y], [(F32, [3, 5])], [(F32, [3, 4]), (F32, [4, 5])])
+    mm = one_call(
+        "aten.mm.default", lambda x, y: [x, y], [(F32, [3, 5])], [(F32, [3, 4]), (F32, [4, 5])]
+    )
     a, b = torch.randn(3, 4), torch.randn(3, 5)
     with pytest.raises(RuntimeError) as eager:
         torch.mm(a, b)
@@ -402,7 +446,11 @@ def test_errors_of_python_ops_pass_through():
 def test_warnings_of_aten_are_python_warnings():
     with torch.library._scoped_library("mlcc_test", "DEF") as library:
         library.define("warn(Tensor x) -> Tensor")
-        library.impl("warn", lambda x: (warnings.warn("careful", stacklevel=1), x + 1)[1], "CompositeExplicitAutograd")
+        library.impl(
+            "warn",
+            lambda x: (warnings.warn("careful", stacklevel=1), x + 1)[1],
+            "CompositeExplicitAutograd",
+        )
         executable = one_call("mlcc_test.warn.default", lambda x: [x], [(F32, [3])], [(F32, [3])])
         with pytest.warns(UserWarning, match="careful"):
             executable([torch.rand(3)])
@@ -424,7 +472,9 @@ def test_a_result_unlike_its_fake_is_an_error(type_, message):
 
 def test_a_result_with_other_strides_is_copied_and_told(mlcc_log):
     with mlcc_log("fallback") as lines:
-        executable = one_call("aten.sin.default", lambda x: [x], [(F32, [3, 4], [1, 3])], [(F32, [3, 4])])
+        executable = one_call(
+            "aten.sin.default", lambda x: [x], [(F32, [3, 4], [1, 3])], [(F32, [3, 4])]
+        )
         x = torch.rand(3, 4)
         for _ in range(2):
             (y,) = executable([x])
@@ -435,7 +485,9 @@ def test_a_result_with_other_strides_is_copied_and_told(mlcc_log):
 
 
 def test_strides_of_an_aliasing_result_must_fit():
-    executable = one_call("aten.t.default", lambda x: [x], [(F32, [4, 3], [3, 1])], [(F32, [3, 4])], aliases=True)
+    executable = one_call(
+        "aten.t.default", lambda x: [x], [(F32, [4, 3], [3, 1])], [(F32, [3, 4])], aliases=True
+    )
     with pytest.raises(mlcc.Error, match="aten.t.default: result 0 has strides"):
         executable([torch.rand(3, 4)])
 
@@ -511,7 +563,9 @@ def copy_into_input():
     builder = core.GraphBuilder()
     x = builder.add_input("x", F32, [4])
     (y,) = builder.extern_call("aten.sin.default", [x], results=[(F32, [4])])
-    builder.extern_call("aten.copy_.default", [x, y], results=[(F32, [4])], mutates=[0], aliases=True)
+    builder.extern_call(
+        "aten.copy_.default", [x, y], results=[(F32, [4])], mutates=[0], aliases=True
+    )
     builder.set_outputs([y])
     return core.compile(builder)
 

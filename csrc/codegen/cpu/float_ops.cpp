@@ -81,17 +81,18 @@ llvm::Value* next_below(const OpContext& c, llvm::Value* value) {
   return c.ir.CreateBitCast(less, value->getType());
 }
 
-// b, or where a/b overflows a multiple of b by a power of two for which it does not: such a b is below 1.
+// b, or where a/b overflows a multiple of b by a power of two for which it does not. The power stays below a/b, so that a
+// step always takes something off: a/b is at least 2^128 where it overflows (f64: 2^1024), and below 2^277 (2^2098).
 llvm::Value* rem_divisor(const OpContext& c, llvm::Value* a, llvm::Value* b) {
   const bool is_double = a->getType()->getScalarType()->isDoubleTy();
-  auto number = [&](double for_f32, double for_f64) {
-    return ConstantFP::get(a->getType(), is_double ? for_f64 : for_f32);
-  };
-  llvm::Value* is_huge = c.ir.CreateFCmpOEQ(c.ir.CreateFDiv(a, b), ConstantFP::getInfinity(a->getType()));
-  llvm::Value* is_tiny = c.ir.CreateFCmpOLT(b, number(0x1p-62, 0x1p-500));
-  llvm::Value* factor = c.ir.CreateSelect(is_tiny, number(0x1p75, 0x1p540), number(0x1p60, 0x1p500));
-  llvm::Value* multiple = c.ir.CreateFMul(c.ir.CreateFMul(b, factor), factor);
-  return c.ir.CreateSelect(is_huge, multiple, b);
+  llvm::Value* factor = ConstantFP::get(a->getType(), is_double ? 0x1p500 : 0x1p60);
+  llvm::Value* divisor = b;
+  for (int i = 0; i < 2; ++i) {
+    llvm::Value* is_huge = c.ir.CreateFCmpOEQ(c.ir.CreateFDiv(a, divisor), ConstantFP::getInfinity(a->getType()));
+    llvm::Value* multiple = c.ir.CreateFMul(c.ir.CreateFMul(divisor, factor), factor);
+    divisor = c.ir.CreateSelect(is_huge, multiple, divisor);
+  }
+  return divisor;
 }
 
 // One step of a mod b, 0 < b <= a: a - q*b with an integer q near a/b, so that 0 <= result, and < b once a/b is below 2^24

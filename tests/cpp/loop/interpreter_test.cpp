@@ -17,8 +17,8 @@ using testing::HasSubstr;
 
 class InterpreterTest : public testing::Test {
  protected:
-  int64_t run(std::string_view text, const std::vector<int64_t>& sizes, const std::vector<void*>& buffers,
-              const InterpreterOptions& options = {}) {
+  int64_t run(std::string_view text, const std::vector<int64_t>& sizes,
+              const std::vector<void*>& buffers, const InterpreterOptions& options = {}) {
     const Kernel kernel = parse_kernel(arena_, text);
     verify(kernel);
     return interpret(kernel, sizes, buffers, options);
@@ -59,31 +59,37 @@ TEST_F(InterpreterTest, MaskedAccessesTouchNothing) {
 
 TEST_F(InterpreterTest, ReportsAccessesOutOfBounds) {
   std::vector<float> y(4);
-  EXPECT_EQ(error("kernel @o(%y: out f32[4]) { for %i in 0..5 { store %y[%i] = 1 } }", {}, {y.data()}),
-            "kernel @o: 'store %y[%i] = 1.0': %y: index 4 in dimension 0 is outside 0..4");
+  EXPECT_EQ(
+      error("kernel @o(%y: out f32[4]) { for %i in 0..5 { store %y[%i] = 1 } }", {}, {y.data()}),
+      "kernel @o: 'store %y[%i] = 1.0': %y: index 4 in dimension 0 is outside 0..4");
   EXPECT_THAT(error("kernel @o(%y: in f32[4]) { let %a: f32 = %y[-1] }", {}, {y.data()}),
               EndsWith("%y: index -1 in dimension 0 is outside 0..4"));
 }
 
 TEST_F(InterpreterTest, ReportsReadsBeforeWrites) {
   std::vector<float> y(4);
-  EXPECT_THAT(error("kernel @u() { alloc %t: stack f32[2, 3] store %t[1, 1] = 0 let %a: f32 = %t[1, 2] }", {}, {}),
-              EndsWith("%t: element 5 is read before it is written"));
+  EXPECT_THAT(
+      error("kernel @u() { alloc %t: stack f32[2, 3] store %t[1, 1] = 0 let %a: f32 = %t[1, 2] }",
+            {}, {}),
+      EndsWith("%t: element 5 is read before it is written"));
   EXPECT_THAT(error("kernel @u(%y: scratch f32[4]) { let %a: f32 = %y[0] }", {}, {y.data()}),
               EndsWith("%y: element 0 is read before it is written"));
   EXPECT_THAT(error("kernel @u(%y: out f32[4]) { atomic add %y[0] = 1 }", {}, {y.data()}),
               EndsWith("%y: element 0 is read before it is written"));
   // Each pass through the block makes the buffer anew.
-  EXPECT_THAT(error("kernel @u() { for %i in 0..2 { alloc %t: stack i64[1] if %i == 0 { store %t[0] = 1 } let %a: i64 = %t[0] } }",
+  EXPECT_THAT(error("kernel @u() { for %i in 0..2 { alloc %t: stack i64[1] if %i == 0 { store "
+                    "%t[0] = 1 } let %a: i64 = %t[0] } }",
                     {}, {}),
               EndsWith("%t: element 0 is read before it is written"));
 }
 
 TEST_F(InterpreterTest, ReportsUndefinedDivisions) {
   std::vector<int32_t> y = {-2147483647 - 1, -1};
-  EXPECT_THAT(error("kernel @d(%y: inout i32[2]) { store %y[0] = floordiv(%y[0], %y[1]) }", {}, {y.data()}),
-              EndsWith("floordiv of -2147483648 by -1"));
-  EXPECT_THAT(error("kernel @d(%n: i64) { let %a: i64 = mod(1, %n) }", {0}, {}), EndsWith("mod of 1 by 0"));
+  EXPECT_THAT(
+      error("kernel @d(%y: inout i32[2]) { store %y[0] = floordiv(%y[0], %y[1]) }", {}, {y.data()}),
+      EndsWith("floordiv of -2147483648 by -1"));
+  EXPECT_THAT(error("kernel @d(%n: i64) { let %a: i64 = mod(1, %n) }", {0}, {}),
+              EndsWith("mod of 1 by 0"));
 }
 
 TEST_F(InterpreterTest, FailedChecksStopTheKernel) {
@@ -159,7 +165,8 @@ TEST_F(InterpreterTest, ContractAccumulatesATileWithFma) {
   std::vector<float> a = {1, 2, 3, 4, 5, 6};  // 2 x 3, stored by columns
   std::vector<float> b = {1, 0, 2, 1, 1, 1};  // 3 x 2
   std::vector<float> y(4);
-  const char* text = R"(kernel @c(%k: i64; %a: in f32[%k, 2], %b: in f32[%k, 2], %y: out f32[2, 2]) {
+  const char* text =
+      R"(kernel @c(%k: i64; %a: in f32[%k, 2], %b: in f32[%k, 2], %y: out f32[2, 2]) {
     alloc %t: register f32[2, 2]
     for %i in 0..2 unrolled { for %j in 0..2 unrolled { store %t[%i, %j] = 10 } }
     contract %t[0, 0][0, 1] += %a[0, 0][1, 0] * %b[0, 0][0, 1] tile(2, 2, %k)
@@ -202,7 +209,8 @@ TEST_F(InterpreterTest, SharedSubexpressionsCostOnce) {
 TEST_F(InterpreterTest, WrongArgumentCountsAreBugs) {
   EXPECT_THROW(run(kSum, {}, {}), InternalError);
   std::vector<float> y(1);
-  EXPECT_THAT(error("kernel @n(%n: i64; %y: out f32[%n]) { }", {-1}, {y.data()}), HasSubstr("extent -1"));
+  EXPECT_THAT(error("kernel @n(%n: i64; %y: out f32[%n]) { }", {-1}, {y.data()}),
+              HasSubstr("extent -1"));
 }
 
 }  // namespace

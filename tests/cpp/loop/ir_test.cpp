@@ -15,7 +15,9 @@ namespace {
 class IrTest : public testing::Test {
  protected:
   Expr i64(int64_t value) { return int_constant(arena_, value); }
-  const Variable* var(DType dtype, std::string_view name) { return Variable::make(arena_, dtype, name); }
+  const Variable* var(DType dtype, std::string_view name) {
+    return Variable::make(arena_, dtype, name);
+  }
   const Buffer* buffer(DType dtype, std::vector<Expr> shape, Scope scope = Scope::kGlobal) {
     return arena_.make_buffer({"x", dtype, scope, Access::kInOut, std::move(shape), {}});
   }
@@ -26,8 +28,10 @@ class IrTest : public testing::Test {
 TEST_F(IrTest, EqualExpressionsAreTheSamePointer) {
   const Variable* x = var(DType::kF32, "x");
   const Expr one = Constant::make_float(arena_, DType::kF32, 1);
-  EXPECT_EQ(Apply::make(arena_, ScalarOp::kAdd, {x, one}), Apply::make(arena_, ScalarOp::kAdd, {x, one}));
-  EXPECT_NE(Apply::make(arena_, ScalarOp::kAdd, {x, one}), Apply::make(arena_, ScalarOp::kAdd, {one, x}));
+  EXPECT_EQ(Apply::make(arena_, ScalarOp::kAdd, {x, one}),
+            Apply::make(arena_, ScalarOp::kAdd, {x, one}));
+  EXPECT_NE(Apply::make(arena_, ScalarOp::kAdd, {x, one}),
+            Apply::make(arena_, ScalarOp::kAdd, {one, x}));
   EXPECT_EQ(var(DType::kF32, "x"), x);
   EXPECT_NE(var(DType::kF64, "x"), static_cast<Expr>(x));
   EXPECT_NE(Constant::make_int(arena_, DType::kI32, 1), Constant::make_int(arena_, DType::kI64, 1));
@@ -54,7 +58,8 @@ TEST_F(IrTest, ConstantsRoundAndWrap) {
   EXPECT_EQ(as<Constant>(Constant::make_int(arena_, DType::kU8, -1))->as_int(), 255);
   EXPECT_EQ(as<Constant>(Constant::make_int(arena_, DType::kI8, 200))->as_int(), -56);
   EXPECT_EQ(as<Constant>(Constant::make_int(arena_, DType::kBool, 7))->bits, 1U);
-  EXPECT_EQ(as<Constant>(Constant::make_float(arena_, DType::kBF16, 1.0 + 1.0 / 256))->as_double(), 1.0);
+  EXPECT_EQ(as<Constant>(Constant::make_float(arena_, DType::kBF16, 1.0 + 1.0 / 256))->as_double(),
+            1.0);
   EXPECT_EQ(as<Constant>(Constant::make_int(arena_, DType::kF32, 3))->as_double(), 3.0);
 }
 
@@ -156,7 +161,7 @@ TEST_F(IrTest, FreshNamesAreNew) {
   EXPECT_EQ(arena_.fresh_name("x"), "x.1");
 }
 
-// ---- Scalar values ---------------------------------------------------------------------------------------
+// ---- Scalar values ------------------------------------------------------------------------------
 
 // All f16 values, and the rounding of what lies between two of them.
 TEST(ScalarValueTest, HalfPrecisionConversionsAreExact) {
@@ -214,10 +219,12 @@ TEST(ScalarValueTest, IntegersWrapAndDivideAsStated) {
 }
 
 TEST(ScalarValueTest, UndefinedDivisionsHaveNoAnswer) {
-  for (const ScalarOp op : {ScalarOp::kTruncDiv, ScalarOp::kFloorDiv, ScalarOp::kRem, ScalarOp::kMod}) {
+  for (const ScalarOp op :
+       {ScalarOp::kTruncDiv, ScalarOp::kFloorDiv, ScalarOp::kRem, ScalarOp::kMod}) {
     const std::vector<uint64_t> by_zero = {1, 0};
     EXPECT_EQ(evaluate(op, DType::kI32, by_zero), std::nullopt);
-    const std::vector<uint64_t> lowest = {encode_int(DType::kI32, INT32_MIN), encode_int(DType::kI32, -1)};
+    const std::vector<uint64_t> lowest = {encode_int(DType::kI32, INT32_MIN),
+                                          encode_int(DType::kI32, -1)};
     EXPECT_EQ(evaluate(op, DType::kI32, lowest), std::nullopt);
     const std::vector<uint64_t> fine = {128, 255};
     EXPECT_NE(evaluate(op, DType::kU8, fine), std::nullopt);
@@ -237,7 +244,8 @@ TEST(ScalarValueTest, FloatsPropagateNanAndRound) {
   EXPECT_EQ(eval_f32(ScalarOp::kRem, {-7, 2}), -1);
   EXPECT_TRUE(std::signbit(eval_f32(ScalarOp::kNeg, {0})));
   EXPECT_EQ(eval_f32(ScalarOp::kSigmoid, {-1000}), 0);
-  EXPECT_EQ(eval_f32(ScalarOp::kTanh, {1}), static_cast<double>(static_cast<float>(std::tanh(1.0))));
+  EXPECT_EQ(eval_f32(ScalarOp::kTanh, {1}),
+            static_cast<double>(static_cast<float>(std::tanh(1.0))));
   EXPECT_EQ(evaluate(ScalarOp::kNe, DType::kF32,
                      std::vector<uint64_t>{encode_float(DType::kF32, NAN), 0}),
             1U);
@@ -245,14 +253,17 @@ TEST(ScalarValueTest, FloatsPropagateNanAndRound) {
 
 TEST(ScalarValueTest, ConversionsFollowTheRules) {
   EXPECT_EQ(convert(DType::kI64, DType::kU8, static_cast<uint64_t>(-1)), 255U);
-  EXPECT_EQ(decode_int(DType::kI32, convert(DType::kF32, DType::kI32, encode_float(DType::kF32, -2.9))), -2);
+  EXPECT_EQ(
+      decode_int(DType::kI32, convert(DType::kF32, DType::kI32, encode_float(DType::kF32, -2.9))),
+      -2);
   EXPECT_EQ(convert(DType::kF32, DType::kBool, encode_float(DType::kF32, NAN)), 1U);
   EXPECT_EQ(convert(DType::kF32, DType::kBool, encode_float(DType::kF32, -0.0)), 0U);
   EXPECT_EQ(convert(DType::kU8, DType::kI8, 200), 200U);
   // Directly to f32, without a stop at f64: 2^60 + 2^36 + 1 is just above half way between two f32.
   const int64_t big = (int64_t{1} << 60) + (int64_t{1} << 36) + 1;
-  EXPECT_EQ(decode_float(DType::kF32, convert(DType::kI64, DType::kF32, static_cast<uint64_t>(big))),
-            static_cast<double>(static_cast<float>(big)));
+  EXPECT_EQ(
+      decode_float(DType::kF32, convert(DType::kI64, DType::kF32, static_cast<uint64_t>(big))),
+      static_cast<double>(static_cast<float>(big)));
   EXPECT_EQ(convert(DType::kBool, DType::kF32, 1), encode_float(DType::kF32, 1));
 }
 

@@ -1,4 +1,5 @@
-// The hand-written nests of tests/lit/loop/nests, run by the interpreter and compared with plain C++ loops.
+// The hand-written nests of tests/lit/loop/nests, run by the interpreter and compared with plain
+// C++ loops.
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -57,9 +58,9 @@ class Nest {
       if (data.buffer->name != name) continue;
       const DType dtype = data.buffer->dtype;
       for (size_t i = 0; i < values.size(); ++i)
-        data.set_element(static_cast<int64_t>(i), is_float(dtype)
-                                                      ? encode_float(dtype, values[i])
-                                                      : encode_int(dtype, static_cast<int64_t>(values[i])));
+        data.set_element(static_cast<int64_t>(i),
+                         is_float(dtype) ? encode_float(dtype, values[i])
+                                         : encode_int(dtype, static_cast<int64_t>(values[i])));
       before_[data.buffer->name] = read(data);
     }
   }
@@ -105,7 +106,8 @@ constexpr double kF32 = 4e-6;
 const InterpreterOptions kOrders[] = {{}, {.partials = 4, .seed = 0}, {.partials = 16, .seed = 3}};
 
 TEST(LoopNestsTest, PackedGemmWithBiasAndGelu) {
-  for (const auto& [m, n, k] : {std::array<int64_t, 3>{18, 37, 20}, {3, 16, 1}, {4, 1, 0}, {1, 33, 600}}) {
+  for (const auto& [m, n, k] :
+       {std::array<int64_t, 3>{18, 37, 20}, {3, 16, 1}, {4, 1, 0}, {1, 33, 600}}) {
     for (const InterpreterOptions& options : kOrders) {
       Nest nest("packed_gemm", {{"m", m}, {"n", n}, {"k", k}});
       ASSERT_EQ(nest.run(options), 0);
@@ -113,7 +115,8 @@ TEST(LoopNestsTest, PackedGemmWithBiasAndGelu) {
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double sum = nest.before("bias")({j});
-          for (int64_t p = 0; p < k; ++p) sum += nest.before("x")({i, p}) * nest.before("w")({p, j});
+          for (int64_t p = 0; p < k; ++p)
+            sum += nest.before("x")({i, p}) * nest.before("w")({p, j});
           expected({i, j}) = 0.5 * sum * (1 + std::erf(sum / std::sqrt(2.0)));
         }
       }
@@ -123,14 +126,16 @@ TEST(LoopNestsTest, PackedGemmWithBiasAndGelu) {
 }
 
 TEST(LoopNestsTest, SplitK) {
-  for (const auto& [m, n, k, pieces] : {std::array<int64_t, 4>{5, 11, 103, 4}, {1, 1, 7, 3}, {2, 9, 2, 5}}) {
+  for (const auto& [m, n, k, pieces] :
+       {std::array<int64_t, 4>{5, 11, 103, 4}, {1, 1, 7, 3}, {2, 9, 2, 5}}) {
     for (const InterpreterOptions& options : kOrders) {
       Nest nest("split_k", {{"m", m}, {"n", n}, {"k", k}, {"pieces", pieces}});
       ASSERT_EQ(nest.run(options), 0);
       Array expected = zeros({m, n});
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j)
-          for (int64_t p = 0; p < k; ++p) expected({i, j}) += nest.before("a")({i, p}) * nest.before("b")({p, j});
+          for (int64_t p = 0; p < k; ++p)
+            expected({i, j}) += nest.before("a")({i, p}) * nest.before("b")({p, j});
       expect_near(nest.after("y"), expected, kF32);
     }
   }
@@ -152,7 +157,8 @@ Array attention(const Array& q, const Array& k, const Array& v) {
         total += weights.back();
       }
       for (int64_t j = 0; j <= i; ++j)
-        for (int64_t d = 0; d < width; ++d) y({h, i, d}) += weights[static_cast<size_t>(j)] / total * v({h, j, d});
+        for (int64_t d = 0; d < width; ++d)
+          y({h, i, d}) += weights[static_cast<size_t>(j)] / total * v({h, j, d});
     }
   }
   return y;
@@ -163,7 +169,8 @@ TEST(LoopNestsTest, CausalAttention) {
     for (const InterpreterOptions& options : kOrders) {
       Nest nest("attention", {{"heads", heads}, {"length", length}});
       ASSERT_EQ(nest.run(options), 0);
-      expect_near(nest.after("y"), attention(nest.before("q"), nest.before("k"), nest.before("v")), kF32);
+      expect_near(nest.after("y"), attention(nest.before("q"), nest.before("k"), nest.before("v")),
+                  kF32);
     }
   }
 }
@@ -189,8 +196,9 @@ TEST(LoopNestsTest, Winograd) {
   for (const auto& [channels, filters, height, width] :
        {std::array<int64_t, 4>{3, 5, 7, 6}, {1, 1, 1, 1}, {4, 8, 8, 9}, {9, 3, 2, 13}}) {
     for (const InterpreterOptions& options : kOrders) {
-      Nest nest("winograd",
-                {{"channels", channels}, {"filters", filters}, {"height", height}, {"width", width}});
+      Nest nest(
+          "winograd",
+          {{"channels", channels}, {"filters", filters}, {"height", height}, {"width", width}});
       ASSERT_EQ(nest.run(options), 0);
       expect_near(nest.after("y"), convolve(nest.before("x"), nest.before("w")), 2e-6);
     }
@@ -198,11 +206,11 @@ TEST(LoopNestsTest, Winograd) {
 }
 
 TEST(LoopNestsTest, ArgmaxTakesTheFirstAndNanWins) {
-  const std::vector<double> rows = {3, 7, 7,   1,         //
-                                    2, NAN, 9, NAN,       //
+  const std::vector<double> rows = {3,         7,         7,         1,          //
+                                    2,         NAN,       9,         NAN,        //
                                     -INFINITY, -INFINITY, -INFINITY, -INFINITY,  //
-                                    -0.0, 0.0, -0.0, 0.0,
-                                    INFINITY, 1, INFINITY, NAN};
+                                    -0.0,      0.0,       -0.0,      0.0,
+                                    INFINITY,  1,         INFINITY,  NAN};
   for (const int64_t partials : {1, 2, 3, 8}) {
     for (const uint64_t seed : {0, 1, 2, 5}) {
       Nest nest("argmax", {{"rows", 5}, {"columns", 4}});
@@ -248,7 +256,8 @@ TEST(LoopNestsTest, MaskedSoftmax) {
     Array expected = zeros({6, 45});
     for (int64_t i = 0; i < 6; ++i) {
       double sum = 0;
-      for (int64_t j = 0; j < 45; ++j) sum += nest.before("mask")({i, j}) * std::exp(nest.before("x")({i, j}));
+      for (int64_t j = 0; j < 45; ++j)
+        sum += nest.before("mask")({i, j}) * std::exp(nest.before("x")({i, j}));
       for (int64_t j = 0; j < 45; ++j)
         expected({i, j}) = nest.before("mask")({i, j}) * std::exp(nest.before("x")({i, j})) / sum;
     }
@@ -281,10 +290,12 @@ TEST(LoopNestsTest, PhiloxDropout) {
   for (const InterpreterOptions& options : kOrders) {
     Nest nest("philox_dropout", {{"n", 103}});
     ASSERT_EQ(nest.run(options), 0);
-    const std::array<uint32_t, 2> key = {static_cast<uint32_t>(static_cast<int64_t>(nest.before("key")({0}))),
-                                         static_cast<uint32_t>(static_cast<int64_t>(nest.before("key")({1})))};
+    const std::array<uint32_t, 2> key = {
+        static_cast<uint32_t>(static_cast<int64_t>(nest.before("key")({0}))),
+        static_cast<uint32_t>(static_cast<int64_t>(nest.before("key")({1})))};
     for (int64_t i = 0; i < 103; ++i) {
-      const auto counter = static_cast<uint64_t>(nest.before("offset")({})) + static_cast<uint64_t>(i / 4);
+      const auto counter =
+          static_cast<uint64_t>(nest.before("offset")({})) + static_cast<uint64_t>(i / 4);
       const auto words =
           philox({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}, key);
       const double uniform = (words[static_cast<size_t>(i % 4)] >> 8) * 0x1p-24;
@@ -301,7 +312,8 @@ TEST(LoopNestsTest, RaggedSum) {
     ASSERT_EQ(nest.run(options), 0);
     Array expected = zeros({9});
     for (int64_t i = 0; i < 9; ++i)
-      for (auto j = static_cast<int64_t>(nest.before("offsets")({i})); j < nest.before("offsets")({i + 1}); ++j)
+      for (auto j = static_cast<int64_t>(nest.before("offsets")({i}));
+           j < nest.before("offsets")({i + 1}); ++j)
         expected({i}) += nest.before("x")({j});
     EXPECT_EQ(nest.after("y").values, expected.values);
   }

@@ -43,7 +43,8 @@ TEST(RunDataTest, DirectivesMakeArgumentsAndJudgeResults) {
   EXPECT_EQ(arguments.sizes, (std::vector<int64_t>{3}));
   EXPECT_EQ(values(arguments.find("a")), (std::vector<double>{0, 1, 2}));
   EXPECT_EQ(values(arguments.find("b")), (std::vector<double>{5, -7, -7}));
-  EXPECT_THAT(values(arguments.find("c")), testing::Each(testing::AllOf(testing::Ge(-3), testing::Lt(3))));
+  EXPECT_THAT(values(arguments.find("c")),
+              testing::Each(testing::AllOf(testing::Ge(-3), testing::Lt(3))));
   EXPECT_TRUE(std::ranges::is_sorted(values(arguments.find("d"))));
   EXPECT_THAT(*find_difference(arguments, directives, {}), HasSubstr("%y: element 0 is"));
   interpret(kernel, arguments.sizes, arguments.pointers());
@@ -65,7 +66,8 @@ TEST(RunDataTest, DataDependsOnSeedAndNameOnly) {
 TEST(RunDataTest, StridedBuffersHoldTheirElementsApart) {
   Arena arena;
   const Kernel kernel = parse_kernel(arena, "kernel @k(%x: in i64[2, 3] strides[1, 4]) {}");
-  const KernelArguments arguments = make_arguments(kernel, parse_directives("// RUN-DATA: %x = arange"), {}, 1);
+  const KernelArguments arguments =
+      make_arguments(kernel, parse_directives("// RUN-DATA: %x = arange"), {}, 1);
   EXPECT_EQ(arguments.buffers[0].bytes.size(), 10 * sizeof(int64_t));
   EXPECT_EQ(values(arguments.buffers[0]), (std::vector<double>{0, 1, 2, 3, 4, 5}));
 }
@@ -95,7 +97,9 @@ TEST(RunDataTest, UlpsCountRepresentableValues) {
   EXPECT_EQ(ulps(-0x1p-149, 0x1p-149), 2);
   EXPECT_EQ(ulps(NAN, NAN), 0);
   EXPECT_EQ(ulps(NAN, 1), INFINITY);
-  EXPECT_EQ(ulps_between(DType::kF64, encode_float(DType::kF64, 1), encode_float(DType::kF64, 1 + 0x1p-52)), 1);
+  EXPECT_EQ(ulps_between(DType::kF64, encode_float(DType::kF64, 1),
+                         encode_float(DType::kF64, 1 + 0x1p-52)),
+            1);
 }
 
 }  // namespace

@@ -46,16 +46,20 @@ class Draw {
 
   size_t below(size_t n) { return random_() % n; }
 
-  // Values where rules go wrong if they do: zeros of both signs, NaN, infinities, extremes, and any bits at all.
+  // Values where rules go wrong if they do: zeros of both signs, NaN, infinities, extremes, and any
+  // bits at all.
   uint64_t value(DType dtype) {
     if (dtype == DType::kBool) return below(2);
     if (!is_float(dtype)) {
-      static constexpr int64_t kEdges[] = {0, 1, -1, 2, INT64_MAX, INT64_MIN, INT32_MIN, 127, -128, 7};
+      static constexpr int64_t kEdges[] = {0,         1,         -1,  2,    INT64_MAX,
+                                           INT64_MIN, INT32_MIN, 127, -128, 7};
       return encode_int(dtype, below(3) == 0 ? static_cast<int64_t>(random_()) : kEdges[below(10)]);
     }
-    static const double kEdges[] = {0.0, -0.0, 1.0, -1.0, INFINITY, -INFINITY, NAN, 0.5, 1e-45, 3e38, 2.5, -1.5};
+    static const double kEdges[] = {0.0, -0.0, 1.0,   -1.0, INFINITY, -INFINITY,
+                                    NAN, 0.5,  1e-45, 3e38, 2.5,      -1.5};
     const double edge = kEdges[below(12)];
-    const double any = std::ldexp(static_cast<double>(random_() % 2000) - 1000, static_cast<int>(below(40)) - 20);
+    const double any =
+        std::ldexp(static_cast<double>(random_() % 2000) - 1000, static_cast<int>(below(40)) - 20);
     return encode_float(dtype, below(2) == 0 ? edge : any);
   }
 
@@ -75,12 +79,16 @@ class SimplifierTest : public testing::Test {
   Arena arena_;
 };
 
-// Leaves for the names of a rule: kX of a select's condition is bool. Returns the values of the variables.
-Values bind_names(Arena& arena, const RewriteRule& rule, DType dtype, Draw& draw, Bindings& bindings) {
+// Leaves for the names of a rule: kX of a select's condition is bool. Returns the values of the
+// variables.
+Values bind_names(Arena& arena, const RewriteRule& rule, DType dtype, Draw& draw,
+                  Bindings& bindings) {
   Values values;
   for (size_t name = 0; name < kMostNames; ++name) {
     const bool is_condition = name == 0 && rule.pattern.nodes[0].op == ScalarOp::kSelect;
-    const DType own = is_condition && rule.name != "select-true" && rule.name != "select-false" ? DType::kBool : dtype;
+    const DType own = is_condition && rule.name != "select-true" && rule.name != "select-false"
+                          ? DType::kBool
+                          : dtype;
     if (name >= 3) {
       bindings[name] = Constant::make(arena, own, draw.value(own));
     } else {
@@ -92,12 +100,13 @@ Values bind_names(Arena& arena, const RewriteRule& rule, DType dtype, Draw& draw
 }
 
 // Numbers in a select's condition are bool, elsewhere of the operands' dtype.
-Expr build_pattern(Arena& arena, const RewriteRule& rule, const Pattern& pattern, const Bindings& bindings,
-                   DType result, DType dtype) {
+Expr build_pattern(Arena& arena, const RewriteRule& rule, const Pattern& pattern,
+                   const Bindings& bindings, DType result, DType dtype) {
   if (rule.name == "select-true" || rule.name == "select-false") {
     if (&pattern == &rule.pattern)
       return Apply::make(arena, ScalarOp::kSelect,
-                         {Constant::make_int(arena, DType::kBool, rule.name == "select-true"), bindings[0], bindings[1]});
+                         {Constant::make_int(arena, DType::kBool, rule.name == "select-true"),
+                          bindings[0], bindings[1]});
   }
   return build(arena, pattern, bindings, result, dtype, [&](ScalarOp op, std::vector<Expr> args) {
     return Apply::make(arena, op, std::move(args));
@@ -122,8 +131,8 @@ TEST_F(SimplifierTest, EveryRuleIsExact) {
       const auto found = evaluate_expr(after, values);
       ASSERT_TRUE(found) << rule.name;
       ASSERT_TRUE(is_same(before->dtype, *expected, *found))
-          << rule.name << ": " << print(before) << " -> " << print(after) << " gives " << std::hex << *found
-          << ", expected " << *expected;
+          << rule.name << ": " << print(before) << " -> " << print(after) << " gives " << std::hex
+          << *found << ", expected " << *expected;
     }
   }
 }
@@ -165,7 +174,8 @@ class RandomExpr {
 
   Expr make_apply(DType dtype, int depth) {
     while (true) {
-      const auto op = static_cast<ScalarOp>(draw_.below(static_cast<size_t>(ScalarOp::kSelect) + 1));
+      const auto op =
+          static_cast<ScalarOp>(draw_.below(static_cast<size_t>(ScalarOp::kSelect) + 1));
       const OpClass op_class = scalar_op_class(op);
       // The sign of a NaN is not defined, and min and max choose either zero.
       if (op == ScalarOp::kSignBit || op == ScalarOp::kDiv) continue;
@@ -177,7 +187,8 @@ class RandomExpr {
       }
       std::vector<Expr> args;
       for (int i = 0; i < scalar_op_arity(op); ++i)
-        args.push_back(make(op == ScalarOp::kSelect && i == 0 ? DType::kBool : operands, depth - 1));
+        args.push_back(
+            make(op == ScalarOp::kSelect && i == 0 ? DType::kBool : operands, depth - 1));
       if (operands == DType::kF16 || operands == DType::kBF16) {
         if (op != ScalarOp::kSelect) return make_variable(dtype);
       }
@@ -188,13 +199,13 @@ class RandomExpr {
 
   static bool is_legal(OpClass op_class, DType operands) {
     switch (op_class) {
-      case OpClass::kArith: return operands != DType::kBool;
-      case OpClass::kInteger: return is_integer(operands);
-      case OpClass::kFloat:
-      case OpClass::kTest: return is_float(operands);
-      case OpClass::kLogic: return !is_float(operands);
-      case OpClass::kCompare:
-      case OpClass::kSelect: return true;
+    case OpClass::kArith: return operands != DType::kBool;
+    case OpClass::kInteger: return is_integer(operands);
+    case OpClass::kFloat:
+    case OpClass::kTest: return is_float(operands);
+    case OpClass::kLogic: return !is_float(operands);
+    case OpClass::kCompare:
+    case OpClass::kSelect: return true;
     }
     return false;
   }
@@ -211,15 +222,16 @@ TEST_F(SimplifierTest, RandomExpressionsKeepTheirValue) {
     const Expr before = random.make(static_cast<DType>(draw.below(kNumDTypes)), 5);
     const Expr after = simplify(arena_, before);
     ASSERT_EQ(before->dtype, after->dtype);
-    ASSERT_EQ(simplify(arena_, after), after) << "not idempotent: " << print(before) << " -> " << print(after);
+    ASSERT_EQ(simplify(arena_, after), after)
+        << "not idempotent: " << print(before) << " -> " << print(after);
     changed += before != after ? 1 : 0;
     const auto expected = evaluate_expr(before, random.values);
     if (!expected) continue;
     const auto found = evaluate_expr(after, random.values);
     ASSERT_TRUE(found) << print(before) << " -> " << print(after);
     ASSERT_TRUE(is_same(before->dtype, *expected, *found))
-        << "seed " << seed << ": " << print(before) << "\n -> " << print(after) << "\n gives " << std::hex << *found
-        << ", expected " << *expected;
+        << "seed " << seed << ": " << print(before) << "\n -> " << print(after) << "\n gives "
+        << std::hex << *found << ", expected " << *expected;
   }
   EXPECT_GT(changed, 1000);
 }

@@ -78,9 +78,10 @@ TEST(LoopTextTest, ManyKernelsInOneText) {
 class LoopExprTextTest : public testing::Test {
  protected:
   LoopExprTextTest()
-      : variables_{Variable::make(arena_, DType::kF32, "x"), Variable::make(arena_, DType::kF32, "y"),
-                   Variable::make(arena_, DType::kI64, "n"), Variable::make(arena_, DType::kBool, "b"),
-                   Variable::make(arena_, DType::kF16, "h")} {}
+      : variables_{
+            Variable::make(arena_, DType::kF32, "x"), Variable::make(arena_, DType::kF32, "y"),
+            Variable::make(arena_, DType::kI64, "n"), Variable::make(arena_, DType::kBool, "b"),
+            Variable::make(arena_, DType::kF16, "h")} {}
 
   Expr parse(std::string_view text, DType dtype = DType::kF32) {
     return parse_expr(arena_, text, variables_, dtype);
@@ -93,15 +94,17 @@ class LoopExprTextTest : public testing::Test {
 TEST_F(LoopExprTextTest, PrecedenceAndGrouping) {
   for (const std::string_view text :
        {"%x + %y * %x", "(%x + %y) * %x", "%x - (%y - %x)", "%x - %y - %x", "%x * (%y * %x)",
-        "%x < %y & %x + 1.0 < %y | %b ^ %b", "(%x < %y) == %b", "%b == (%x < %y)", "(%b | %b) & %b", "neg(%x)",
-        "%x + -1.0", "-1.0 * %x", "%x - -1.0", "select(%b, %x, 0.0)", "fma(%x, 2.0, %y)"})
+        "%x < %y & %x + 1.0 < %y | %b ^ %b", "(%x < %y) == %b", "%b == (%x < %y)", "(%b | %b) & %b",
+        "neg(%x)", "%x + -1.0", "-1.0 * %x", "%x - -1.0", "select(%b, %x, 0.0)",
+        "fma(%x, 2.0, %y)"})
     EXPECT_EQ(print(parse(text)), text);
   EXPECT_EQ(print(parse("-%x")), "neg(%x)");
   EXPECT_EQ(print(parse("- -1.0")), "neg(f32(-1.0))");
 }
 
 TEST_F(LoopExprTextTest, LiteralsTakeTheDtypeOfTheirPartner) {
-  EXPECT_EQ(parse("%n + 1"), apply(arena_, ScalarOp::kAdd, {variables_[2], int_constant(arena_, 1)}));
+  EXPECT_EQ(parse("%n + 1"),
+            apply(arena_, ScalarOp::kAdd, {variables_[2], int_constant(arena_, 1)}));
   EXPECT_EQ(print(parse("max(%x, 0)")), "max(%x, 0.0)");
   EXPECT_EQ(print(parse("%n * 2 < 3 + 4")), "%n * 2 < 3 + 4");
   EXPECT_EQ(print(parse("i64(3) == 3")), "i64(3) == i64(3)");
@@ -150,7 +153,8 @@ TEST_F(LoopExprTextTest, IntegersAreCheckedAgainstTheirDtype) {
 
 TEST(LoopTextErrorTest, MessagesNamePlaceFoundAndExpected) {
   const auto body = [](std::string_view text) {
-    return parse_error("kernel @k(%x: in f32[4], %n: in i64[4], %y: out f32[4]) {\n" + std::string(text) + "\n}");
+    return parse_error("kernel @k(%x: in f32[4], %n: in i64[4], %y: out f32[4]) {\n" +
+                       std::string(text) + "\n}");
   };
   EXPECT_EQ(body("store %y[0] = %z"), "2:15: %z is not defined");
   EXPECT_EQ(body("store %y[0] = %x[0] + %n[0]"), "2:21: add: operands are f32 and i64");
@@ -164,7 +168,8 @@ TEST(LoopTextErrorTest, MessagesNamePlaceFoundAndExpected) {
   EXPECT_EQ(body("let %a: i64 = sqrt(%n[0])"), "2:15: sqrt: operand is i64, expected f32 or f64");
   EXPECT_EQ(body("frob"), "2:1: expected a statement, found 'frob'");
   EXPECT_EQ(body("check true else 0"), "2:17: error code 0, expected above 0");
-  EXPECT_EQ(body("atomic mul %y[0] = 1.0"), "2:8: atomic mul: the op must be add, min, max, and, or, xor");
+  EXPECT_EQ(body("atomic mul %y[0] = 1.0"),
+            "2:8: atomic mul: the op must be add, min, max, and, or, xor");
   EXPECT_EQ(body("for %i in 0..1.5 {}"), "2:14: literal 1.5 where i64 is expected");
   EXPECT_EQ(body("for %i in 0..4 unroll(0) {}"), "2:5: loop %i: unroll must be at least 1");
   EXPECT_EQ(body("for %i in 0..4 {} let %a: i64 = %i"), "2:33: %i is not defined");
@@ -172,7 +177,8 @@ TEST(LoopTextErrorTest, MessagesNamePlaceFoundAndExpected) {
             "2:19: reduce yields 2 values, but carries 1");
   EXPECT_EQ(body("let %a: f32 = %x"), "3:1: expected '[', found '}'");
   EXPECT_EQ(body("alloc %a: global f32[4]"), "2:11: alloc: a global buffer is a parameter");
-  EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0][0, 1] += %x[0][0, 1] * %x[0][0, 1] tile(1, 1, 1)"),
+  EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0][0, 1] += %x[0][0, 1] * %x[0][0, 1] "
+                 "tile(1, 1, 1)"),
             "3:1: %a: tile axes [0, 1] must be two dimensions below 1");
   EXPECT_EQ(body("if %x[0] {}"), "2:1: condition is f32, expected bool");
   EXPECT_THAT(parse_error("kernel @k() {"), HasSubstr("expected a statement, found end of text"));

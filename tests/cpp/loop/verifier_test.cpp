@@ -21,33 +21,40 @@ std::string verify_error(const Kernel& kernel) {
 
 std::string verify_error(std::string_view body) {
   Arena arena;
-  const std::string text = "kernel @k(%n: i64; %x: in f32[%n], %i: in i64[%n], %y: out f32[%n]) errors(1: IndexError \"e\") {\n" +
+  const std::string text = "kernel @k(%n: i64; %x: in f32[%n], %i: in i64[%n], %y: out f32[%n]) "
+                           "errors(1: IndexError \"e\") {\n" +
                            std::string(body) + "\n}";
   return verify_error(parse_kernel(arena, text));
 }
 
 TEST(LoopVerifierTest, AcceptsWhatIsRight) {
-  EXPECT_EQ(verify_error("for %a in 0..%n parallel { for %b in 0..4 { for %c in 0..%n vector { store %y[%c] = %x[%c] } } }"),
+  EXPECT_EQ(verify_error("for %a in 0..%n parallel { for %b in 0..4 { for %c in 0..%n vector { "
+                         "store %y[%c] = %x[%c] } } }"),
             "no error");
-  EXPECT_EQ(verify_error("let %e: i64 = %i[0] for %a in 0..%e { check %e > 0 else 1 }"), "no error");
+  EXPECT_EQ(verify_error("let %e: i64 = %i[0] for %a in 0..%e { check %e > 0 else 1 }"),
+            "no error");
   EXPECT_EQ(verify_error(""), "no error");
 }
 
 TEST(LoopVerifierTest, NamesStatementAndRule) {
   EXPECT_EQ(verify_error("for %a in 0..%n { for %b in 0..%n parallel { } }"),
-            "kernel @k: 'for %b in 0..%n parallel {': a parallel loop must be the last statement of its phase, after nothing but lets");
+            "kernel @k: 'for %b in 0..%n parallel {': a parallel loop must be the last statement "
+            "of its phase, after nothing but lets");
 }
 
 TEST(LoopVerifierTest, LoopRules) {
-  EXPECT_THAT(verify_error("store %y[0] = 0.0 for %b in 0..%n parallel { }"),
-              EndsWith("a parallel loop must be the last statement of its phase, after nothing but lets"));
+  EXPECT_THAT(
+      verify_error("store %y[0] = 0.0 for %b in 0..%n parallel { }"),
+      EndsWith("a parallel loop must be the last statement of its phase, after nothing but lets"));
   EXPECT_THAT(verify_error("for %b in 0..%i[0] parallel { }"),
               EndsWith("the bounds of a parallel loop must follow from sizes"));
   EXPECT_THAT(verify_error("let %z: i64 = %i[0] let %w: i64 = %z for %b in 0..%w parallel { }"),
               EndsWith("the bounds of a parallel loop must follow from sizes"));
-  EXPECT_EQ(verify_error("let %z: i64 = %n * 2 let %w: i64 = %z for %b in %n..%w parallel { }"), "no error");
-  EXPECT_THAT(verify_error("for %a in 0..4 vector { for %b in 0..4 { for %c in 0..4 vector { } } }"),
-              EndsWith("a vector loop inside a vector loop"));
+  EXPECT_EQ(verify_error("let %z: i64 = %n * 2 let %w: i64 = %z for %b in %n..%w parallel { }"),
+            "no error");
+  EXPECT_THAT(
+      verify_error("for %a in 0..4 vector { for %b in 0..4 { for %c in 0..4 vector { } } }"),
+      EndsWith("a vector loop inside a vector loop"));
   EXPECT_THAT(verify_error("reduce %a in 0..4 vector (%s: f32 = 0) { yield %s } -> %r"),
               EndsWith("a vector reduce needs a combine"));
   EXPECT_THAT(verify_error("reduce %a in 0..4 parallel (%s: f32 = 0) { yield %s } -> %r"),
@@ -55,19 +62,23 @@ TEST(LoopVerifierTest, LoopRules) {
 }
 
 TEST(LoopVerifierTest, MemoryRules) {
-  EXPECT_THAT(verify_error("store %x[0] = 0.0"), EndsWith("%x is an input and must not be written"));
-  EXPECT_THAT(verify_error("atomic add %x[0] = 0.0"), EndsWith("%x is an input and must not be written"));
+  EXPECT_THAT(verify_error("store %x[0] = 0.0"),
+              EndsWith("%x is an input and must not be written"));
+  EXPECT_THAT(verify_error("atomic add %x[0] = 0.0"),
+              EndsWith("%x is an input and must not be written"));
   EXPECT_THAT(verify_error("alloc %t: stack f32[%n]"),
               EndsWith("the shape of a stack or register buffer must be constants above 0"));
   EXPECT_THAT(verify_error("alloc %t: register f32[0]"),
               EndsWith("the shape of a stack or register buffer must be constants above 0"));
   EXPECT_THAT(verify_error("alloc %t: shared f32[%i[0]]"), EndsWith("%t: its shape reads memory"));
-  EXPECT_THAT(verify_error("alloc %t: stack f32[4, 4]\ncontract %t[0, 0][0, 1] += %t[0, 0][0, 1] * %t[0, 0][0, 1] tile(4, 4, 4)"),
+  EXPECT_THAT(verify_error("alloc %t: stack f32[4, 4]\ncontract %t[0, 0][0, 1] += %t[0, 0][0, 1] * "
+                           "%t[0, 0][0, 1] tile(4, 4, 4)"),
               EndsWith("%t is both accumulator and operand"));
 }
 
 TEST(LoopVerifierTest, CodesAreDescribedOnce) {
-  EXPECT_THAT(verify_error("check true else 2"), EndsWith("the errors of the kernel do not describe code 2"));
+  EXPECT_THAT(verify_error("check true else 2"),
+              EndsWith("the errors of the kernel do not describe code 2"));
   Arena arena;
   EXPECT_THAT(verify_error(parse_kernel(arena, "kernel @k() errors(1: A \"\", 1: B \"\") {}")),
               EndsWith("error code 1 is described twice"));
@@ -87,14 +98,18 @@ class LoopVerifierNamesTest : public testing::Test {
 TEST_F(LoopVerifierNamesTest, DefinedOnceAndBeforeUse) {
   const Expr one = int_constant(arena_, 1);
   const Expr a = Variable::make(arena_, DType::kI64, "a");
-  EXPECT_THAT(verify_error(kernel({{let("a", one), let("a", one)}})), EndsWith("%a is defined twice"));
-  EXPECT_THAT(verify_error(kernel({{let("b", a), let("a", one)}})), EndsWith("%a is not defined here"));
-  EXPECT_THAT(verify_error(kernel({{let("a", one)}, {let("b", a)}})), EndsWith("%a is not defined here"));
+  EXPECT_THAT(verify_error(kernel({{let("a", one), let("a", one)}})),
+              EndsWith("%a is defined twice"));
+  EXPECT_THAT(verify_error(kernel({{let("b", a), let("a", one)}})),
+              EndsWith("%a is not defined here"));
+  EXPECT_THAT(verify_error(kernel({{let("a", one)}, {let("b", a)}})),
+              EndsWith("%a is not defined here"));
   EXPECT_THAT(verify_error(kernel({{let("a b", one)}})), EndsWith("%a b is not a name"));
   EXPECT_THAT(verify_error(kernel({{let("a.", one)}})), EndsWith("%a. is not a name"));
   EXPECT_EQ(verify_error(kernel({{let("a.1", one)}})), "no error");
   EXPECT_THAT(verify_error(kernel({})), EndsWith("it has no phase"));
-  const Stmt branch = If::make(arena_, Constant::make_int(arena_, DType::kBool, 1), {let("a", one)});
+  const Stmt branch =
+      If::make(arena_, Constant::make_int(arena_, DType::kBool, 1), {let("a", one)});
   EXPECT_THAT(verify_error(kernel({{branch, let("b", a)}})), EndsWith("%a is not defined here"));
 }
 
