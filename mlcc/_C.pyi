@@ -1,4 +1,7 @@
-"""The compiled core. Sizes are ints or texts of symbolic expressions ("s0*2 + 1"); dtypes are named as in the graph IR."""
+"""The compiled core.
+
+Sizes are ints or texts of symbolic expressions ("s0*2 + 1"); dtypes are named as in the graph IR ("f32").
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -81,8 +84,11 @@ class GraphBuilder:
         mutates: Sequence[int] = [],
         aliases: bool = False,
     ) -> list[Value | None]:
-        """Call a dispatcher op ("aten.addmm.default"). `operands` are the values in the arguments, in order of appearance
-        unless given; references and `mutates` count them."""
+        """Call a dispatcher op ("aten.addmm.default").
+
+        `operands` are the values in the arguments, in order of appearance, unless given; references and `mutates`
+        count them.
+        """
 
     def extern_size(
         self,
@@ -118,7 +124,10 @@ class Executable:
     def stats(self) -> dict[str, int | float]: ...
 
 def compile(graph: GraphBuilder | str, options: _Options = None) -> Executable:
-    """Compile a GraphBuilder's graph, which it gives up, or the text of one. Options are those of mlcc.config unless given."""
+    """Compile a GraphBuilder's graph, which it gives up, or the text of one.
+
+    Options are those of mlcc.config unless given.
+    """
 
 def run_loop_kernel(
     text: str,

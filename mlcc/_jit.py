@@ -1,196 +1,428 @@
-"""`mlcc.jit`: traces functions and modules by themselves, without Dynamo.
+"""`mlcc.jit`: functions and modules compiled without Dynamo.
 
-A call looks its signature up: the structure of its arguments, dtypes, devices, sizes and strides of tensors, which of
-them share memory, the values of everything else, and torch's modes. A new signature is traced once with fake tensors through
-AOTAutograd (so the result is differentiable, and mutated arguments are written back) and compiled like any graph.
+A call is looked up by the structure of its arguments (nesting, dtypes, devices, ranks, layouts, requires-grad, the
+modes that torch is in); sizes and numbers are symbols with guards. On a miss the function is traced with fake tensors
+through AOTAutograd, by the same compilers as the backend's. What the trace would have to read from globals or closure
+cells is an error that names the variable, since nothing would notice that it changed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
+import inspect
+import operator
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 import torch
-from torch.utils import _pytree as pytree
 
-from mlcc import _torch_compat, _trace_reads, backend, config
-from mlcc._errors import Error
+from mlcc import _reads, _torch_compat, backend, config
+from mlcc._errors import Error, InternalError
 from mlcc.logging import get_logger
 
-# Each entry holds compiled code for one signature.
-_Entry = Callable[..., Any]
+_CONSTANTS = (bool, str, type(None), enum.Enum, torch.dtype, torch.device, torch.memory_format, torch.layout)
 
 
-class JitFunction:
-    """A function that runs compiled. Thread safe; signatures are traced under one lock."""
+@overload
+def jit(function: Callable[..., Any], *, dynamic: bool | None = ..., static: Sequence[str | int] = ...) -> Jitted: ...
 
-    def __init__(
-        self, function: Callable[..., Any], static: tuple[str, ...], module: torch.nn.Module | None
-    ) -> None:
+
+@overload
+def jit(
+    *, dynamic: bool | None = ..., static: Sequence[str | int] = ...
+) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+
+def jit(function: Any = None, *, dynamic: bool | None = None, static: Sequence[str | int] = ()) -> Any:
+    """Compile a function or an nn.Module, as `mlcc.jit(f)`, `@mlcc.jit` or `@mlcc.jit(static=("n",))`.
+
+    With `dynamic=False` each shape is traced anew. `static` names (or counts) the parameters whose values are
+    constants of the trace. The result is called like the function, and is differentiable.
+    """
+    if function is None:
+        return functools.partial(jit, dynamic=dynamic, static=static)
+    if not callable(function):
+        raise Error(f"jit: found a {type(function).__name__}, expected a function or an nn.Module")
+    return Jitted(function, dynamic is not False, static)
+
+
+class Jitted:
+    """What `jit` returns: a callable that traces at the first call of each structure."""
+
+    def __init__(self, function: Callable[..., Any], dynamic: bool, static: Sequence[str | int]) -> None:
+        functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._static = static
-        self._module = module
-        self._entries: dict[Hashable, _Entry] = {}
+        self._module = function if isinstance(function, torch.nn.Module) else None
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._dynamic = dynamic
+        self._static = _static_names(function, static)
+        self._signature = inspect.signature(_plain_function(function)) if static else None
+        self._entries: dict[Any, list[_Entry]] = {}
         self._lock = threading.RLock()
-        functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on `args`; raises what the function raises eagerly, or mlcc.Error where it cannot be traced."""
-        state = {} if self._module is None else _tensors_of(self._module)
-        leaves, spec = pytree.tree_flatten((state, args, kwargs))
-        if config.resolve(None)["disable"] or _must_run_eagerly(leaves):
+        """The function's result."""
+        if _torch_compat.under_modes() or config.disable:
             return self._function(*args, **kwargs)
-        key = self._key(leaves, spec)
-        entry = self._entries.get(key)
-        if entry is not None:
-            return entry(state, args, kwargs)
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return self._first_call(key, state, args, kwargs)
-        return entry(state, args, kwargs)
+        call = self._read_call(args, kwargs)
+        if call is None:
+            return self._function(*args, **kwargs)
+        entry = self._find(call)
+        if entry is None:
+            with self._lock:
+                entry = self._find(call)
+                if entry is None:
+                    return self._trace_and_run(call, args, kwargs)
+        if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
+            return self._function(*args, **kwargs)
+        return entry.run(call.leaves)
 
-    def _key(self, leaves: list[Any], spec: pytree.TreeSpec) -> Hashable:
-        first_user: dict[int, int] = {}
-        parts: list[Hashable] = [str(spec), *_torch_compat.global_state()]
-        if self._module is not None:
-            parts.append(tuple(module.training for module in self._module.modules()))
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                owner = first_user.setdefault(leaf.untyped_storage()._cdata, place)
-                parts.append((_signature(leaf), owner))
-            else:
-                parts.append((type(leaf), repr(leaf) if isinstance(leaf, float) else leaf))
-        return tuple(parts)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self.__dict__.get("_module") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._module, name)
 
-    def _first_call(self, key: Hashable, state: Mapping[str, Any], args: Any, kwargs: Any) -> Any:
-        _trace_reads.check(self._function, self._name())
-        if self._entries:
-            get_logger("recompiles").info(
-                "recompile %d of %s: a new signature of its arguments",
-                len(self._entries),
-                self._name(),
-            )
-        tracing = _Tracing()
-        entry = _torch_compat.trace_function(
-            self._traced,
-            *backend.compilers(None, config.resolve(None), tracing.compiled),
-            decompositions=backend.decomposition_table(),
-        )
+    def __repr__(self) -> str:
+        return f"<mlcc.jit of {self._name}>"
+
+    # -- lookup
+
+    def _read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """The call as leaves and key; None where the original function must run."""
+        fixed: tuple[Any, ...] = ()
+        if self._signature is not None:
+            args, kwargs, fixed = self._take_static(args, kwargs)
+        leaves, structure = _torch_compat.flatten((args, kwargs))
+        forms = []
+        for leaf in leaves:
+            form = _form_of(leaf, self._dynamic)
+            if form is None:
+                return None
+            forms.append(form)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if len({id(tensor) for tensor in tensors}) != len(tensors):
+            return None
+        key = (structure, tuple(forms), fixed, _torch_compat.global_state())
+        return _Call(key, leaves, structure, fixed)
+
+    def _take_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, tuple[Any, ...]]:
+        assert self._signature is not None
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        fixed = tuple((name, bound.arguments.pop(name)) for name in self._static if name in bound.arguments)
+        rest = {name: value for name, value in bound.arguments.items() if name not in self._static}
+        for name, value in fixed:
+            try:
+                hash(value)
+            except TypeError:
+                raise Error(f"jit of {self._name}: static argument {name} is not hashable") from None
+        return (), rest, fixed
+
+    def _find(self, call: _Call) -> _Entry | None:
+        for entry in self._entries.get(call.key, ()):
+            if entry.guard(call.leaves):
+                return entry
+        return None
+
+    # -- tracing
+
+    def _trace_and_run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entry = _Entry()
         try:
-            result = entry(state, args, kwargs)
-        except Error:
+            self._trace(entry, call)
+        except (Error, InternalError):
             raise
         except Exception as error:
-            if tracing.done:
-                raise  # the run failed, as eager would
-            return self._trace_failed(key, error, args, kwargs)
-        self._entries[key] = entry
-        return result
-
-    def _trace_failed(self, key: Hashable, error: Exception, args: Any, kwargs: Any) -> Any:
-        if _torch_compat.is_data_dependent(error):
-            raise Error(
-                f"{self._name()}: Python control flow on the value of a tensor "
-                f"({type(error).__name__}); use torch.where or torch.cond, or compute the value outside "
-                "and pass it as an argument"
-            ) from error
-        result = self._function(*args, **kwargs)  # raises eager's own exception if there is one
-        get_logger("fallback").info("%s runs eagerly: tracing failed: %s", self._name(), error)
-        self._entries[key] = lambda state, args, kwargs: self._function(*args, **kwargs)
-        return result
-
-    def _traced(self, state: dict[str, torch.Tensor], args: Any, kwargs: Any) -> Any:
-        if self._module is None:
+            if _torch_compat.is_data_dependent(error):
+                raise Error(self._data_dependence(error)) from None
+            result = self._function(*args, **kwargs)  # raises what eager raises
+            reason = f"{type(error).__name__}: {error}".split("\n")[0]
+            get_logger("fallback").info("%s runs eagerly: its trace failed: %s", self._name, reason)
+            entry.run, entry.guard = None, _always
+            self._entries.setdefault(call.key, []).append(entry)
+            return result
+        self._entries.setdefault(call.key, []).append(entry)
+        if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
             return self._function(*args, **kwargs)
-        return torch.func.functional_call(self._module, state, args, kwargs)
+        return entry.run(call.leaves)
 
-    def _name(self) -> str:
-        if self._module is not None:
-            return type(self._module).__name__
-        return getattr(self._function, "__name__", repr(self._function))
+    def _trace(self, entry: _Entry, call: _Call) -> None:
+        fakes = _torch_compat.Fakes()
+        inputs = [_fake_leaf(fakes, place, leaf, self._dynamic) for place, leaf in enumerate(call.leaves)]
+        varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf)]
+        traced = _TracedModule(self, call, inputs, varying)
+        session = backend.Session(None, config.resolve({"torch_caches": False}))
+        with fakes.tracing():
+            compiled = session.compile(traced, [inputs[place] for place in varying])
+        entry.guard = _all_of(_size_guard(fakes, call.leaves, self._dynamic), _module_guard(self._module))
+        metadata = fakes.metadata()
+        entry.writes_inputs = _torch_compat.writes_inputs(metadata)
+        direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
+        parameters = _parameters(self._module)
+        if direct is not None and direct.num_inputs == len(parameters) + len(varying):
+            entry.run = _direct_caller(direct, parameters, varying, traced)
+        else:
+            entry.run = _wrapped_caller(compiled, varying, traced)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Methods: the instance becomes the first argument."""
-        return self if instance is None else functools.partial(self, instance)
+    def _data_dependence(self, error: BaseException) -> str:
+        place = _reads.user_line(error)
+        return (
+            f"jit of {self._name}{f' ({place})' if place else ''}: Python code asks for the value of a tensor; "
+            "use torch.where for the choice, or leave this part outside of the function"
+        )
 
 
-class _Tracing:
-    """Whether tracing got as far as compiled code."""
+class _Call:
+    """The arguments of one call."""
+
+    __slots__ = ("fixed", "key", "leaves", "structure")
+
+    def __init__(self, key: Any, leaves: list[Any], structure: Any, fixed: tuple[Any, ...]) -> None:
+        self.key = key
+        self.leaves = leaves
+        self.structure = structure
+        self.fixed = fixed
+
+
+class _Entry:
+    """One trace: when it holds, and how it runs (None: the original function)."""
+
+    __slots__ = ("guard", "run", "writes_inputs")
 
     def __init__(self) -> None:
-        self.done = False
-
-    def compiled(self) -> None:
-        self.done = True
-
-
-def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self.guard: Callable[[list[Any]], bool] = _always
+        self.run: Callable[[list[Any]], Any] | None = None
+        self.writes_inputs = False
 
 
-def _signature(tensor: torch.Tensor) -> Hashable:
-    return (
-        type(tensor) is torch.nn.Parameter,
-        tensor.dtype,
-        tensor.device,
-        tuple(tensor.shape),
-        tensor.stride(),
-        tensor.requires_grad,
-        tensor.is_inference(),
-    )
+class _TracedModule(torch.nn.Module):
+    """The function as AOTAutograd traces it: flat inputs that vary to a flat list of tensors and symbolic numbers."""
+
+    def __init__(self, jitted: Jitted, call: _Call, inputs: list[Any], varying: list[int]) -> None:
+        super().__init__()
+        if jitted._module is not None:
+            self.traced = jitted._module
+        self._jitted_function = jitted._function
+        self._call = call
+        self._constants = list(call.leaves)
+        self._varying = varying
+        self._name = jitted._name
+        self._checked = False
+        self.places: list[tuple[bool, Any]] = []  # per output leaf: (is a result, its place or the constant)
+        self.structure: Any = None
+        del inputs
+
+    def forward(self, *values: Any) -> list[Any]:
+        """Run the function on fakes."""
+        leaves = list(self._constants)
+        for place, value in zip(self._varying, values, strict=True):
+            leaves[place] = value
+        args, kwargs = _torch_compat.unflatten(leaves, self._call.structure)
+        kwargs = {**kwargs, **dict(self._call.fixed)}
+        with self._watch():
+            result = self._jitted_function(*args, **kwargs)
+        return self._flatten_result(result)
+
+    def _watch(self) -> contextlib.AbstractContextManager[Any]:
+        if self._checked:
+            return contextlib.nullcontext()
+        self._checked = True
+        return _reads.refuse_outside_values(self._name)
+
+    def _flatten_result(self, result: Any) -> list[Any]:
+        leaves, self.structure = _torch_compat.flatten(result)
+        results = []
+        self.places = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
+                self.places.append((True, len(results)))
+                results.append(leaf)
+            else:
+                self.places.append((False, leaf))
+        return results
+
+    def restore(self, results: Sequence[Any]) -> Any:
+        """The function's result from the flat list."""
+        leaves = [results[value] if is_result else value for is_result, value in self.places]
+        return _torch_compat.unflatten(leaves, self.structure)
 
 
-def _must_run_eagerly(leaves: list[Any]) -> bool:
-    """Under modes that see each op, and with tensors that are more than dense memory, the original function runs."""
-    if _torch_compat.has_interposed_modes():
-        return True
-    for leaf in leaves:
+def _direct_caller(
+    graph: Any, parameters: list[torch.Tensor], varying: list[int], traced: _TracedModule
+) -> Callable[[list[Any]], Any]:
+    """The compiled graph itself, without AOTAutograd's wrapper."""
+    single = traced.places == [(True, 0)] and traced.structure == _LEAF
+
+    def run(leaves: list[Any]) -> Any:
+        results = graph([*parameters, *(leaves[place] for place in varying)])
+        return results[0] if single else traced.restore(results)
+
+    return run
+
+
+def _wrapped_caller(
+    compiled: Callable[..., Any], varying: list[int], traced: _TracedModule
+) -> Callable[[list[Any]], Any]:
+    def run(leaves: list[Any]) -> Any:
+        return traced.restore(compiled(*(leaves[place] for place in varying)))
+
+    return run
+
+
+_LEAF = _torch_compat.flatten(0)[1]
+
+
+def _always(leaves: list[Any]) -> bool:
+    del leaves
+    return True
+
+
+# -- arguments
+
+
+def _form_of(leaf: Any, dynamic: bool) -> Any:
+    """What the key says of a leaf; None where jit steps aside. Error for what no trace can take."""
+    kind = type(leaf)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if leaf.is_conj() or leaf.is_neg() or leaf.layout != torch.strided:
+            return None
+        layout = _layout_of(leaf) if dynamic else (leaf.shape, leaf.stride())
+        return (leaf.dtype, leaf.device, leaf.dim(), layout, leaf.requires_grad, leaf.is_inference())
+    if isinstance(leaf, torch.Tensor):
+        return None
+    if isinstance(leaf, _CONSTANTS):
+        return (kind, leaf)
+    if kind is int or kind is float:
+        return (kind,) if dynamic else (kind, leaf)
+    if isinstance(leaf, torch.nn.Module):
+        raise Error("jit: an argument is an nn.Module; jit the module itself, or a function of its tensors")
+    raise Error(f"jit: an argument is a {kind.__name__}, expected tensors, numbers, strings, and lists and dicts of them")
+
+
+def _layout_of(tensor: torch.Tensor) -> Any:
+    """"c" for row-major, the order of the dimensions for other dense layouts, else sizes and strides themselves."""
+    if tensor.is_contiguous():
+        return "c"
+    strides, shape = tensor.stride(), tensor.shape
+    order = sorted(range(tensor.dim()), key=lambda d: (strides[d], shape[d]))
+    expected = 1
+    for dim in order:
+        if shape[dim] != 1 and strides[dim] != expected:
+            return (tuple(shape), strides)
+        expected *= shape[dim]
+    return tuple(order) if 1 not in shape else (tuple(shape), strides)
+
+
+def _varies(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) or type(leaf) in (int, float)
+
+
+def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        layout = _layout_of(leaf)
+        return fakes.tensor(place, leaf, dynamic and (layout == "c" or not isinstance(layout[0], tuple)))
+    if _varies(leaf) and dynamic:
+        return fakes.number(place, leaf)
+    return leaf
+
+
+def _share_memory(leaves: Iterable[Any]) -> bool:
+    storages = [leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return len(set(storages)) != len(storages)
+
+
+def _plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.forward if isinstance(function, torch.nn.Module) else function
+
+
+def _static_names(function: Callable[..., Any], static: Sequence[str | int]) -> tuple[str, ...]:
+    if not static:
+        return ()
+    names = list(inspect.signature(_plain_function(function)).parameters)
+    chosen = []
+    for one in [static] if isinstance(static, str | int) else static:
+        name = names[one] if isinstance(one, int) and one < len(names) else one
+        if name not in names:
+            raise Error(f"jit: static parameter {one}: not one of {', '.join(names)}")
+        chosen.append(str(name))
+    return tuple(chosen)
+
+
+# -- guards
+
+
+def _all_of(*guards: Callable[[list[Any]], bool] | None) -> Callable[[list[Any]], bool]:
+    given = [guard for guard in guards if guard is not None]
+    if not given:
+        return _always
+    if len(given) == 1:
+        return given[0]
+    return lambda leaves: all(guard(leaves) for guard in given)
+
+
+def _size_guard(
+    fakes: _torch_compat.Fakes, leaves: list[Any], dynamic: bool
+) -> Callable[[list[Any]], bool] | None:
+    """Whether the sizes and numbers of a call are as the trace assumed."""
+    if not dynamic:
+        return None
+    names, sources = [], []
+    for name, (place, dim) in fakes.symbols.items():
+        names.append(name)
+        sources.append(f"leaves[{place}]" if dim is None else f"leaves[{place}].shape[{dim}]")
+    symbolic = {source for source in fakes.symbols.values() if source[1] is not None}
+    tests = []
+    for place, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
-            if (
-                type(leaf) not in (torch.Tensor, torch.nn.Parameter)
-                or leaf.layout is not torch.strided
-            ):
-                return True
-            if leaf.is_conj() or leaf.is_neg() or leaf.is_quantized:
-                return True
-        else:
-            try:
-                hash(leaf)
-            except TypeError:
-                return True
-    return False
+            for dim, size in enumerate(leaf.shape):
+                if (place, dim) not in symbolic:
+                    tests.append(f"leaves[{place}].shape[{dim}] == {size}")
+    tests += fakes.guards()
+    if not tests:
+        return None
+    lines = ["def guard(leaves):"]
+    lines += [f"    {name} = {source}" for name, source in zip(names, sources, strict=True)]
+    lines += ["    return " + " and ".join(f"({test})" for test in tests)]
+    return _compile_guard("\n".join(lines))
 
 
-@overload
-def jit(
-    function: Callable[..., Any], *, dynamic: bool | None = None, static: tuple[str, ...] = ()
-) -> Any: ...
-@overload
-def jit(
-    function: None = None, *, dynamic: bool | None = None, static: tuple[str, ...] = ()
-) -> Callable[..., Any]: ...
-def jit(
-    function: Callable[..., Any] | None = None,
-    *,
-    dynamic: bool | None = None,
-    static: tuple[str, ...] = (),
-) -> Any:
-    """Compile a function or a module: `@mlcc.jit`, `@mlcc.jit(...)` or `mlcc.jit(module)`.
+def _compile_guard(text: str) -> Callable[[list[Any]], bool]:
+    import math
 
-    function: takes and returns any nesting of tuples, lists and dicts of tensors; other arguments are constants.
-    dynamic: sizes are part of the signature today, so None and False mean the same; True raises.
-    static: names of arguments that are constants; all arguments that are not tensors are.
+    scope: dict[str, Any] = {"math": math, "torch": torch}
+    exec(text, scope)
+    guard: Callable[[list[Any]], bool] = scope["guard"]
+    return guard
 
-    A tensor, a module or a plain value that the function reads from a closure or a global raises mlcc.Error, which
-    names the variable: pass it as an argument. So does Python control flow on the value of a tensor.
-    """
-    if dynamic:
-        raise Error("mlcc.jit: dynamic=True is not supported yet, sizes are part of the signature")
-    if function is None:
-        return lambda real: jit(real, dynamic=dynamic, static=static)
-    if isinstance(function, torch.nn.Module):
-        return JitFunction(function.__call__, tuple(static), function)
-    return JitFunction(function, tuple(static), None)
+
+def _parameters(module: torch.nn.Module | None) -> list[torch.Tensor]:
+    """Parameters and buffers in the order in which AOTAutograd makes them inputs."""
+    if module is None:
+        return []
+    return [*module.parameters(), *module.buffers()]
+
+
+def _module_guard(module: torch.nn.Module | None) -> Callable[[list[Any]], bool] | None:
+    """Whether a module still has the parameters, buffers, submodules, hooks and plain attributes of the trace."""
+    if module is None:
+        return None
+    objects: list[tuple[dict[str, Any], list[Any]]] = []
+    plain: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+    for one in module.modules():
+        for name in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
+            members = one.__dict__[name]
+            objects.append((members, list(members.values())))
+        names = tuple(n for n, v in one.__dict__.items() if isinstance(v, bool | int | float | str | None))
+        plain.append((one.__dict__, names, tuple(one.__dict__[n] for n in names)))
+
+    def guard(leaves: list[Any]) -> bool:
+        del leaves
+        for members, values in objects:
+            if len(members) != len(values) or not all(map(operator.is_, members.values(), values)):
+                return False
+        return all(tuple(map(members.get, names)) == values for members, names, values in plain)
+
+    return guard

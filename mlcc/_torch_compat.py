@@ -50,7 +50,7 @@ def cache_bypass(reason: str) -> Exception:
 
 
 def compile_with_aot(
-    gm: torch.fx.GraphModule,
+    module: Any,
     example_inputs: Sequence[Any],
     *,
     forward: Compiler,
@@ -59,8 +59,10 @@ def compile_with_aot(
     decompositions: dict[Any, Callable[..., Any]],
     cache_key: str | None,
 ) -> Callable[..., Any]:
-    """Trace `gm` to functional ATen graphs and hand each to its compiler.
+    """Trace `module` to functional ATen graphs and hand each to its compiler.
 
+    `module` is a GraphModule from Dynamo, or an nn.Module that takes and returns flat lists of tensors and numbers (its
+    parameters and buffers become the first inputs); then the inputs are fake tensors, and there is no `cache_key`.
     The compilers return boxed callables: one list of inputs, which they may empty, in; a list of outputs out. With a
     `cache_key` they return `OutputCode`, and torch's cache of AOTAutograd stores and finds it under the graph plus
     that key; without one, or where this torch lacks the cache, nothing is stored.
@@ -79,7 +81,7 @@ def compile_with_aot(
     counters["aot_autograd"]["total"] += 1
     with context:
         compiled = aot_module_simplified(
-            gm,
+            module,
             example_inputs,
             fw_compiler=forward,
             bw_compiler=backward,
@@ -112,6 +114,13 @@ def trace_function(
     )
 
 
+def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of nested containers, and their structure."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_flatten(tree)
+
+
 def global_state() -> tuple[Any, ...]:
     """The modes of this thread that a trace depends on."""
     return (
@@ -132,6 +141,13 @@ def has_interposed_modes() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.compiler.is_compiling()
     )
+
+
+def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
+    """Real tensors may be touched inside, although torch is tracing with fake ones."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
 
 
 def is_data_dependent(error: Exception) -> bool:
@@ -371,3 +387,142 @@ def no_dispatch_guards() -> Iterator[None]:
     """Runs below autograd and without autocast, as a compiled graph's nodes do."""
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         yield
+
+
+# -- tracing without Dynamo
+
+
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    """Leaves of nested tuples, lists and dicts, and their structure, which is hashable."""
+    from torch.utils._pytree import tree_flatten
+
+    return tree_flatten(value)  # type: ignore[no-any-return]
+
+
+def unflatten(leaves: Sequence[Any], structure: Any) -> Any:
+    """The inverse of `flatten`."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten(list(leaves), structure)
+
+
+def global_state() -> tuple[Any, ...]:
+    """What a trace depends on beside its arguments: grad, inference and autocast modes, determinism, default dtype."""
+    autocast = torch.is_autocast_enabled("cpu")
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_autocast_dtype("cpu") if autocast else None,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+    )
+
+
+def under_modes() -> bool:
+    """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, or a compiler."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch.compiler.is_compiling()
+    )
+
+
+class Fakes:
+    """Fake stand-ins for the leaves of a call, with a symbol for each size and number that may change.
+
+    `symbols` tells where the symbols come from: "s0" -> (leaf, dimension), dimension None for a number.
+    """
+
+    def __init__(self) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.shape_env = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.symbols: dict[str, tuple[int, int | None]] = {}
+
+    def tensor(self, leaf: int, value: torch.Tensor, dynamic: bool) -> torch.Tensor:
+        """A fake tensor of the same form, which shares memory with no other."""
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        with torch.inference_mode(value.is_inference()):
+            form = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim())
+        fake = self.mode.from_tensor(
+            form,
+            static_shapes=not dynamic,
+            source=ConstantSource(f"leaf{leaf}"),
+            symbolic_context=context if dynamic else None,
+        )
+        for dim, size in enumerate(fake.shape):
+            if isinstance(size, torch.SymInt):
+                self.symbols[str(sym_expr(size))] = (leaf, dim)
+        return fake.requires_grad_(value.requires_grad)
+
+    def number(self, leaf: int, value: float) -> Any:
+        """A SymInt or SymFloat."""
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        source = ConstantSource(f"leaf{leaf}")
+        symbol = self.shape_env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+        self.symbols[str(symbol)] = (leaf, None)
+        if isinstance(value, int):
+            return self.shape_env.create_symintnode(symbol, hint=value, source=source)
+        return self.shape_env.create_symfloatnode(symbol, hint=value, source=source)
+
+    def guards(self) -> list[str]:
+        """Python expressions over the symbols' names that hold wherever the trace does."""
+        from torch.utils._sympy.printers import PythonPrinter
+
+        printer = PythonPrinter()
+        texts = []
+        for symbol, value_range in self.shape_env.var_to_range.items():
+            if str(symbol) in self.symbols:
+                low, high = _bound(value_range.lower), _bound(value_range.upper)
+                texts += [f"{symbol} >= {low}"] if low is not None else []
+                texts += [f"{symbol} <= {high}"] if high is not None else []
+        texts += [printer.doprint(guard.expr) for guard in self.shape_env.guards]
+        return texts
+
+    def tracing(self) -> contextlib.AbstractContextManager[Any]:
+        """The context that AOTAutograd finds these fakes by."""
+        from torch._guards import TracingContext, tracing
+
+        self.context = TracingContext(self.mode)
+        return tracing(self.context)
+
+    def metadata(self) -> Any:
+        """What AOTAutograd found out about inputs and outputs, after it ran."""
+        return getattr(self.context, "fw_metadata", None)
+
+
+def writes_inputs(metadata: Any) -> bool:
+    """Whether the traced function writes into an input; True if torch does not say."""
+    info = getattr(metadata, "input_info", None)
+    return info is None or any(one.mutates_data or one.mutates_metadata for one in info)
+
+
+def needs_no_wrapper(metadata: Any) -> bool:
+    """Whether the compiled graph alone does what the function does: plain outputs, no input written."""
+    try:
+        plain = {"non_alias", "unsafe_view_alias"}
+        return (
+            not writes_inputs(metadata)
+            and all(one.output_type.name in plain for one in metadata.output_info)
+            and metadata.num_intermediate_bases == 0
+            and not metadata.is_rng_op_functionalized
+            and not metadata.tokens
+        )
+    except AttributeError:
+        return False
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether a trace failed because Python code asked for the value of a tensor."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)

@@ -122,8 +122,9 @@ class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
             return
         start = time.perf_counter()
         options = config.resolve(self._options)
-        self._link(load_core().compile(self.graph_text, options))
-        get_logger("cache").info("graph loaded from torch's cache: %s", self._executable.stats)
+        executable = load_core().compile(self.graph_text, options)
+        self._link(executable)
+        get_logger("cache").info("graph loaded from torch's cache: %s", executable.stats)
         _add_callback_time(time.perf_counter() - start)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:

@@ -155,7 +155,8 @@ class Importer:
         if value.numel() == 0:
             self._env[node] = Tensor(self.full(shape, dtype, 0), dtype)
             return
-        self.imported.constants.append(value.detach())
+        with _torch_compat.outside_fake_mode():
+            self.imported.constants.append(value.detach())
         name = f"constant{len(self.imported.constants) - 1}"
         self._env[node] = Tensor(self.builder.add_input(name, dtype, shape, strides), dtype)
 

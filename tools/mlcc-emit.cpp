@@ -1,6 +1,7 @@
 // mlcc-emit: shows what the CPU backend makes of the kernels in a loop IR file.
 //
-//   mlcc-emit kernels.mlcc [--emit=llvm|asm] [--cpu=haswell] [--llvm=path/to/libmlcc_llvm.so] [--time=N]
+//   mlcc-emit kernels.mlcc [--emit=llvm|asm] [--cpu=haswell] [--llvm=path/to/libmlcc_llvm.so]
+//   [--time=N]
 //
 // --time=N compiles each kernel N times and prints the median CPU time in milliseconds
 // instead. Ends with 1 on an error and 2
@@ -38,15 +39,22 @@ Arguments parse_arguments(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     const auto value_of = [&](std::string_view option) {
-      return argument.starts_with(option) ? std::optional(std::string(argument.substr(option.size())))
-                                          : std::nullopt;
+      return argument.starts_with(option)
+                 ? std::optional(std::string(argument.substr(option.size())))
+                 : std::nullopt;
     };
-    if (const auto emit = value_of("--emit=")) arguments.emit = *emit;
-    else if (const auto cpu = value_of("--cpu=")) arguments.cpu = *cpu;
-    else if (const auto library = value_of("--llvm=")) arguments.library = *library;
-    else if (const auto repeats = value_of("--time=")) arguments.repeats = std::stoi(*repeats);
-    else if (!argument.starts_with("--") && arguments.file.empty()) arguments.file = argument;
-    else throw Error(detail::join(argument, ": unknown argument"));
+    if (const auto emit = value_of("--emit="))
+      arguments.emit = *emit;
+    else if (const auto cpu = value_of("--cpu="))
+      arguments.cpu = *cpu;
+    else if (const auto library = value_of("--llvm="))
+      arguments.library = *library;
+    else if (const auto repeats = value_of("--time="))
+      arguments.repeats = std::stoi(*repeats);
+    else if (!argument.starts_with("--") && arguments.file.empty())
+      arguments.file = argument;
+    else
+      throw Error(detail::join(argument, ": unknown argument"));
   }
   MLCC_USER_CHECK(!arguments.file.empty(), "no file given");
   MLCC_USER_CHECK(arguments.emit == "llvm" || arguments.emit == "asm", "--emit=", arguments.emit,
@@ -60,7 +68,8 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-double median_compile_ms(const codegen::Backend& backend, const codegen::CompileRequest& request, int repeats) {
+double median_compile_ms(const codegen::Backend& backend, const codegen::CompileRequest& request,
+                         int repeats) {
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
     const std::clock_t start = std::clock();

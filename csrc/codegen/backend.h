@@ -11,11 +11,11 @@ namespace mlcc::codegen {
 
 // What code is generated for. Everything in it enters the kernel's key through `str()`.
 struct Target {
-  std::string backend;        // "cpu"
-  std::string cpu;            // LLVM name, e.g. "znver4"
-  std::string features;       // "+avx512f,+avx512bw,...", sorted
-  int64_t vector_bits = 0;    // 512, 256, 128, or 0: scalar code only
-  std::string emitter;        // version of emitter and LLVM
+  std::string backend;      // "cpu"
+  std::string cpu;          // LLVM name, e.g. "znver4"
+  std::string features;     // "+avx512f,+avx512bw,...", sorted
+  int64_t vector_bits = 0;  // 512, 256, 128, or 0: scalar code only
+  std::string emitter;      // version of emitter and LLVM
   std::string str() const;
 };
 
@@ -26,7 +26,7 @@ struct ObjectCode {
 };
 
 struct CompileRequest {
-  std::string_view text;      // canonical loop IR of one kernel
+  std::string_view text;  // canonical loop IR of one kernel
   bool want_llvm_text = false;
   bool want_asm_text = false;
 };

@@ -23,7 +23,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // A node that does arithmetic or moves data: everything but index maps and size bookkeeping.
 bool counts_as_work(const graph::Node& node) {
@@ -32,7 +34,12 @@ bool counts_as_work(const graph::Node& node) {
 }
 
 Hash128 kernel_key(const std::string& text, const codegen::Target& target, const Options& options) {
-  return FieldHasher().add("kernel").add(text).add(target.str()).add(options.code_fingerprint()).finish();
+  return FieldHasher()
+      .add("kernel")
+      .add(text)
+      .add(target.str())
+      .add(options.code_fingerprint())
+      .finish();
 }
 
 class Compiler {
@@ -95,10 +102,15 @@ class Compiler {
       planned.lowered = lower::lower_group(*graph_, fusion_, group, machine, arena);
       planned.text = loop::print(planned.lowered.kernel);
       planned.key = kernel_key(planned.text, target, options_);
-      log(LogChannel::kFusion, "kernel ", kernels_.size(), ": ", planned.lowered.label, " over [", domain_text(group),
-          "], ideal ", group.ideal_bytes.str(), " bytes, ", planned.lowered.schedule.str());
+      log(LogChannel::kFusion, "kernel ", kernels_.size(), ": ", planned.lowered.label, " over [",
+          domain_text(group), "], ideal ", group.ideal_bytes.str(), " bytes, ",
+          planned.lowered.schedule.str());
       dump_.write("loop", "kernel" + std::to_string(kernels_.size()), planned.text);
-      planned.lowered.kernel = {planned.lowered.kernel.name, {}, {}, {}, planned.lowered.kernel.errors};  // the arena ends here
+      planned.lowered.kernel = {planned.lowered.kernel.name,
+                                {},
+                                {},
+                                {},
+                                planned.lowered.kernel.errors};  // the arena ends here
       kernels_.push_back(std::move(planned));
     }
   }
@@ -142,7 +154,8 @@ class Compiler {
   int64_t num_threads() const {
     static constexpr int64_t kMostThreads = 8;
     const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-    const int64_t wanted = options_.num_compile_threads > 0 ? options_.num_compile_threads : std::min(cores, kMostThreads);
+    const int64_t wanted = options_.num_compile_threads > 0 ? options_.num_compile_threads
+                                                            : std::min(cores, kMostThreads);
     return std::min<int64_t>(wanted, static_cast<int64_t>(kernels_.size()));
   }
 
@@ -156,13 +169,16 @@ class Compiler {
       request.want_asm_text = dump_.wants("asm");
       Result<codegen::ObjectCode> object = cpu.backend->compile(request);
       if (!object) return unsupported(object.reason());
-      log(LogChannel::kKernels, "compiled ", planned.lowered.label, " (", planned.key.hex().substr(0, 12), ") in ",
-          static_cast<int64_t>(seconds_since(start) * 1e6), " us, ", object->bytes.size(), " bytes");
+      log(LogChannel::kKernels, "compiled ", planned.lowered.label, " (",
+          planned.key.hex().substr(0, 12), ") in ",
+          static_cast<int64_t>(seconds_since(start) * 1e6), " us, ", object->bytes.size(),
+          " bytes");
       dump_texts(*object, planned);
       return std::move(object).value().bytes;
     };
     Result<runtime::FoundKernel> kernel = kernel_cache().find_or_compile(
-        planned.key, "k", static_cast<int>(planned.lowered.phases.size()), *cpu.loader, store(options_).get(), compile);
+        planned.key, "k", static_cast<int>(planned.lowered.phases.size()), *cpu.loader,
+        store(options_).get(), compile);
     MLCC_CHECK(kernel, "kernel ", planned.lowered.label, ": ", kernel.reason(), "\n", planned.text);
     return *kernel;
   }
@@ -174,10 +190,11 @@ class Compiler {
   }
 
   void report(const CompileStats& stats) const {
-    log(LogChannel::kGraph, "graph ", graph_->name(), ": ", stats.nodes, " nodes, ", stats.generated_nodes, " of them in ",
-        stats.kernels, " kernels, ", stats.extern_calls, " calls of ATen; ", stats.compiled, " kernels compiled, ",
-        stats.memory_hits, " from memory, ", stats.disk_hits, " from disk, ", static_cast<int64_t>(stats.seconds * 1e3),
-        " ms");
+    log(LogChannel::kGraph, "graph ", graph_->name(), ": ", stats.nodes, " nodes, ",
+        stats.generated_nodes, " of them in ", stats.kernels, " kernels, ", stats.extern_calls,
+        " calls of ATen; ", stats.compiled, " kernels compiled, ", stats.memory_hits,
+        " from memory, ", stats.disk_hits, " from disk, ",
+        static_cast<int64_t>(stats.seconds * 1e3), " ms");
   }
 
   std::unique_ptr<graph::Graph> graph_;

@@ -1,4 +1,5 @@
-// From a graph to an executable: the pipeline, and the process-wide state it uses (backend, kernel cache, store).
+// From a graph to an executable: the pipeline, and the process-wide state it uses (backend, kernel
+// cache, store).
 #pragma once
 
 #include <memory>
@@ -13,10 +14,10 @@ namespace mlcc::driver {
 
 // What a compilation did, for logs, reports and tests.
 struct CompileStats {
-  int64_t nodes = 0;              // graph nodes that do arithmetic or move data
-  int64_t generated_nodes = 0;    // those of them that stand in kernels
-  int64_t kernels = 0;            // launches in the executable
-  int64_t compiled = 0;           // kernels compiled now
+  int64_t nodes = 0;            // graph nodes that do arithmetic or move data
+  int64_t generated_nodes = 0;  // those of them that stand in kernels
+  int64_t kernels = 0;          // launches in the executable
+  int64_t compiled = 0;         // kernels compiled now
   int64_t memory_hits = 0;
   int64_t disk_hits = 0;
   int64_t extern_calls = 0;
@@ -25,11 +26,12 @@ struct CompileStats {
 
 struct Compilation {
   std::shared_ptr<const runtime::Executable> executable;
-  std::string graph_text;         // as it came in: what a cache entry stores
+  std::string graph_text;  // as it came in: what a cache entry stores
   CompileStats stats;
 };
 
-// Verifies, rewrites, fuses, lowers, compiles (or finds) every kernel of `graph`. `graph` is consumed.
+// Verifies, rewrites, fuses, lowers, compiles (or finds) every kernel of `graph`. `graph` is
+// consumed.
 Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options);
 
 }  // namespace mlcc::driver

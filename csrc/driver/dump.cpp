@@ -30,7 +30,8 @@ std::string padded(int number) {
 
 Dump::Dump(const Options& options, std::string_view name) : stages_(options.dump), name_(name) {
   if (stages_.empty()) return;
-  const std::string base = options.dump_dir.empty() ? options.cache_directory() + "/repro" : options.dump_dir;
+  const std::string base =
+      options.dump_dir.empty() ? options.cache_directory() + "/repro" : options.dump_dir;
   folder_ = base + "/" + padded(next_graph++) + "_" + name_;
 }
 
@@ -42,7 +43,8 @@ void Dump::write(std::string_view stage, std::string_view label, std::string_vie
   const std::filesystem::path folder(folder_);
   if (next_ == 0 && std::filesystem::create_directories(folder, error))
     std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
-  const std::string path = folder_ + "/" + padded(next_++) + "_" + std::string(label) + "." + std::string(stage);
+  const std::string path =
+      folder_ + "/" + padded(next_++) + "_" + std::string(label) + "." + std::string(stage);
   std::ofstream file(path, std::ios::binary);
   file << text;
   if (!file) log_warning(LogChannel::kGraph, "dump: cannot write ", path);

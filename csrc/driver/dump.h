@@ -12,7 +12,7 @@ class Dump {
  public:
   // Makes the folder at the first file; `name` is the graph's.
   Dump(const Options& options, std::string_view name);
-  bool wants(std::string_view stage) const;          // "graph", "loop", "llvm", "asm"
+  bool wants(std::string_view stage) const;  // "graph", "loop", "llvm", "asm"
   // Writes "<number>_<label>.<stage>"; failures of the file system are logged, never raised.
   void write(std::string_view stage, std::string_view label, std::string_view text);
 

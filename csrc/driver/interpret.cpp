@@ -24,7 +24,8 @@ class GraphInterpreter {
     size_t next = 0;
     for (const auto& input : graph_.inputs()) {
       if (input->kind() == graph::ValueKind::kSize) continue;
-      MLCC_USER_CHECK(next < inputs.size(), "graph ", graph_.name(), ": too few inputs: ", inputs.size());
+      MLCC_USER_CHECK(next < inputs.size(), "graph ", graph_.name(),
+                      ": too few inputs: ", inputs.size());
       bind(*input, inputs[next]);
       tensors_[input.get()] = inputs[next++];
     }
@@ -32,7 +33,8 @@ class GraphInterpreter {
     fusion_options.fuse = options_.fuse;
     const fusion::FusionPlan plan = fusion::plan_fusion(graph_, fusion_options);
     for (const fusion::Unit& unit : plan.order) {
-      MLCC_USER_CHECK(unit.group >= 0, "the interpreter has no extern calls: ", unit.node->extern_call().name);
+      MLCC_USER_CHECK(unit.group >= 0,
+                      "the interpreter has no extern calls: ", unit.node->extern_call().name);
       run_group(plan, plan.groups[unit.group]);
     }
     std::vector<HostTensor> outputs;
@@ -58,15 +60,16 @@ class GraphInterpreter {
 
   void bind(const Value& input, const HostTensor& tensor) {
     const auto& shape = input.type().shape;
-    MLCC_USER_CHECK(shape.size() == tensor.shape.size() && input.type().dtype == tensor.dtype, "input ", input.name(),
-                    ": found another dtype or rank");
+    MLCC_USER_CHECK(shape.size() == tensor.shape.size() && input.type().dtype == tensor.dtype,
+                    "input ", input.name(), ": found another dtype or rank");
     for (size_t d = 0; d < shape.size(); ++d)
       if (const auto name = shape[d].as_symbol()) sizes_[*name] = tensor.shape[d];
   }
 
   void run_group(const fusion::FusionPlan& plan, const fusion::Group& group) {
     loop::Arena arena;
-    const lower::LoweredKernel lowered = lower::lower_group(graph_, plan, group, {options_.vector_bits}, arena);
+    const lower::LoweredKernel lowered =
+        lower::lower_group(graph_, plan, group, {options_.vector_bits}, arena);
     for (const Value* output : group.outputs)
       tensors_[output] = make_host_tensor(output->type().dtype, evaluate(output->type().shape),
                                           evaluate(output->type().dense_or_strides()));
@@ -99,7 +102,8 @@ class GraphInterpreter {
     for (int64_t i = 0; i < count; ++i) {
       int64_t at = offset;
       for (size_t d = 0; d < shape.size(); ++d) at += i / dense[d] % shape[d] * strides[d];
-      std::memcpy(result.bytes.data() + i * size, base.bytes.data() + at * size, static_cast<size_t>(size));
+      std::memcpy(result.bytes.data() + i * size, base.bytes.data() + at * size,
+                  static_cast<size_t>(size));
     }
     return result;
   }
@@ -114,15 +118,19 @@ class GraphInterpreter {
 
 HostTensor make_host_tensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
   int64_t elements = 1;
-  for (size_t d = 0; d < shape.size(); ++d) elements = shape[d] == 0 ? 0 : elements + (shape[d] - 1) * strides[d];
+  for (size_t d = 0; d < shape.size(); ++d)
+    elements = shape[d] == 0 ? 0 : elements + (shape[d] - 1) * strides[d];
   HostTensor tensor{dtype, std::move(shape), std::move(strides), {}};
   static constexpr int64_t kAtLeast = 8;  // so that an empty tensor still has an address
-  tensor.bytes.resize(static_cast<size_t>(std::max(elements, int64_t{0}) * dtype_size(dtype) + kAtLeast));
+  tensor.bytes.resize(
+      static_cast<size_t>(std::max(elements, int64_t{0}) * dtype_size(dtype) + kAtLeast));
   return tensor;
 }
 
-std::vector<HostTensor> interpret_graph(const graph::Graph& graph, const std::vector<HostTensor>& inputs,
-                                        const std::map<std::string, int64_t>& sizes, const InterpretOptions& options) {
+std::vector<HostTensor> interpret_graph(const graph::Graph& graph,
+                                        const std::vector<HostTensor>& inputs,
+                                        const std::map<std::string, int64_t>& sizes,
+                                        const InterpretOptions& options) {
   return GraphInterpreter(graph, options, sizes).run(inputs);
 }
 

@@ -24,7 +24,8 @@ TensorSpec spec_of(const Value& value) {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const graph::Graph& graph, const fusion::FusionPlan& plan, const std::vector<PlannedKernel>& kernels)
+  PlanBuilder(const graph::Graph& graph, const fusion::FusionPlan& plan,
+              const std::vector<PlannedKernel>& kernels)
       : graph_(graph), fusion_(plan), kernels_(kernels) {}
 
   runtime::ExecutablePlan build() {
@@ -43,10 +44,12 @@ class PlanBuilder {
   }
 
  private:
-  // Values that something other than a kernel sees must be tensors of the host; the rest may lie in the arena.
+  // Values that something other than a kernel sees must be tensors of the host; the rest may lie in
+  // the arena.
   void find_host_values() {
     const auto mark = [&](Value* value) {
-      if (value->kind() == ValueKind::kTensor) host_values_.insert(graph::strided_view(value)->base);
+      if (value->kind() == ValueKind::kTensor)
+        host_values_.insert(graph::strided_view(value)->base);
     };
     for (Value* output : graph_.outputs()) mark(output);
     for (const Node* node : graph_.nodes())
@@ -73,10 +76,11 @@ class PlanBuilder {
   void check_bindable(const std::string& name) const {
     if (bound_.count(name)) return;
     for (const auto& input : graph_.inputs()) {
-      const bool inside = input->kind() == ValueKind::kSize
-                              ? input->size().contains(name)
-                              : std::any_of(input->type().shape.begin(), input->type().shape.end(),
-                                            [&](const SymExpr& size) { return size.contains(name); });
+      const bool inside =
+          input->kind() == ValueKind::kSize
+              ? input->size().contains(name)
+              : std::any_of(input->type().shape.begin(), input->type().shape.end(),
+                            [&](const SymExpr& size) { return size.contains(name); });
       MLCC_USER_CHECK(!inside, "symbol ", name, ": no input gives its value by itself");
     }
   }
@@ -84,7 +88,8 @@ class PlanBuilder {
   void bind_symbols(const Value& value) {
     const Slot slot = slots_.at(&value);
     if (value.kind() == ValueKind::kSize) return bind(value.size(), slot, -1);
-    for (size_t d = 0; d < value.type().shape.size(); ++d) bind(value.type().shape[d], slot, static_cast<int>(d));
+    for (size_t d = 0; d < value.type().shape.size(); ++d)
+      bind(value.type().shape[d], slot, static_cast<int>(d));
   }
 
   void bind(const SymExpr& size, Slot slot, int dim) {
@@ -98,7 +103,8 @@ class PlanBuilder {
   void add_launch(const fusion::Group& group, const PlannedKernel& kernel) {
     for (Value* output : group.outputs) {
       const Slot slot = new_slot(output);
-      plan_.steps.emplace_back(runtime::AllocateStep{slot, spec_of(*output), host_values_.count(output) == 0});
+      plan_.steps.emplace_back(
+          runtime::AllocateStep{slot, spec_of(*output), host_values_.count(output) == 0});
     }
     runtime::LaunchStep launch;
     launch.kernel_text = kernel.text;
@@ -106,7 +112,8 @@ class PlanBuilder {
     launch.label = kernel.lowered.label;
     for (Value* buffer : kernel.lowered.buffers) launch.buffers.push_back(slots_.at(buffer));
     launch.sizes = kernel.lowered.sizes;
-    for (const lower::PhaseRange& range : kernel.lowered.phases) launch.phases.push_back({range.extent, range.grain});
+    for (const lower::PhaseRange& range : kernel.lowered.phases)
+      launch.phases.push_back({range.extent, range.grain});
     for (const loop::ErrorText& error : kernel.lowered.kernel.errors)
       launch.errors.push_back({error.code, error.exception, error.text});
     launch.source = group.nodes.back()->source();
@@ -121,8 +128,8 @@ class PlanBuilder {
     MLCC_CHECK(view && view->base != value, "plan: %", value->id(), " was not computed");
     const Slot base = slots_.at(view->base);
     const Slot slot = new_slot(value);
-    plan_.steps.emplace_back(
-        runtime::ViewStep{slot, base, {value->type().dtype, view->shape, view->strides}, view->offset});
+    plan_.steps.emplace_back(runtime::ViewStep{
+        slot, base, {value->type().dtype, view->shape, view->strides}, view->offset});
     return slot;
   }
 
@@ -147,8 +154,11 @@ class PlanBuilder {
     step.aliases = call.facts.aliases;
     std::vector<Slot> operands;
     for (Value* operand : node.operands())
-      operands.push_back(operand->kind() == ValueKind::kTensor ? tensor_slot(operand) : output_slot(operand));
-    const auto to_slot = [&](ArgRef& ref) { ref.index = operands.at(static_cast<size_t>(ref.index)); };
+      operands.push_back(operand->kind() == ValueKind::kTensor ? tensor_slot(operand)
+                                                               : output_slot(operand));
+    const auto to_slot = [&](ArgRef& ref) {
+      ref.index = operands.at(static_cast<size_t>(ref.index));
+    };
     for (Argument& argument : step.args) for_each_reference(argument, to_slot);
     for (auto& [name, argument] : step.kwargs) for_each_reference(argument, to_slot);
     for (const auto& result : node.results()) {
@@ -206,7 +216,7 @@ class PlanBuilder {
   const std::vector<PlannedKernel>& kernels_;
   runtime::ExecutablePlan plan_;
   std::unordered_map<const Value*, Slot> slots_;
-  std::set<const Value*> host_values_;   // membership only
+  std::set<const Value*> host_values_;  // membership only
   std::set<std::string> bound_;
   Slot next_slot_ = 0;
 };

@@ -13,7 +13,7 @@ namespace mlcc::driver {
 // A group's kernel as the plan stores it.
 struct PlannedKernel {
   lower::LoweredKernel lowered;
-  std::string text;     // canonical loop IR
+  std::string text;  // canonical loop IR
   Hash128 key;
 };
 

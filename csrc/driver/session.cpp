@@ -9,7 +9,8 @@
 namespace mlcc::driver {
 namespace {
 
-// What the process shares; made at first use, never destroyed, since code may run until the very end.
+// What the process shares; made at first use, never destroyed, since code may run until the very
+// end.
 struct Session {
   std::mutex mutex;
   std::string llvm_library;
@@ -35,9 +36,11 @@ const CpuBackend& cpu_backend(const Options& options) {
   const std::lock_guard<std::mutex> lock(state.mutex);
   const auto found = state.backends.find(options.cpu);
   if (found != state.backends.end()) return found->second;
-  Result<std::shared_ptr<codegen::Backend>> backend = codegen::cpu::open_cpu_backend(state.llvm_library, options.cpu);
+  Result<std::shared_ptr<codegen::Backend>> backend =
+      codegen::cpu::open_cpu_backend(state.llvm_library, options.cpu);
   MLCC_USER_CHECK(backend, "cpu backend: ", backend.reason());
-  Result<std::shared_ptr<runtime::ObjectLoader>> loader = codegen::cpu::open_object_loader(state.llvm_library);
+  Result<std::shared_ptr<runtime::ObjectLoader>> loader =
+      codegen::cpu::open_object_loader(state.llvm_library);
   MLCC_USER_CHECK(loader, "cpu backend: ", loader.reason());
   return state.backends[options.cpu] = {std::move(backend).value(), std::move(loader).value()};
 }

@@ -19,8 +19,8 @@ struct CpuBackend {
 
 void set_llvm_library(const std::string& path);
 
-// The backend for this CPU (or the one that `options.cpu` names), opened at the first call. Throws Error if
-// libmlcc_llvm.so cannot be opened.
+// The backend for this CPU (or the one that `options.cpu` names), opened at the first call. Throws
+// Error if libmlcc_llvm.so cannot be opened.
 const CpuBackend& cpu_backend(const Options& options);
 
 runtime::KernelCache& kernel_cache();

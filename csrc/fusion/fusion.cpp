@@ -20,16 +20,20 @@ using Index = std::vector<SymExpr>;
 
 std::string axis_name(size_t axis) { return "d" + std::to_string(axis); }
 
-bool Group::has_reduction() const { return std::find(reduced.begin(), reduced.end(), true) != reduced.end(); }
+bool Group::has_reduction() const {
+  return std::find(reduced.begin(), reduced.end(), true) != reduced.end();
+}
 
 bool is_free(const Node& node) {
-  return graph::is_single_index_map(node.op()) || node.op() == Op::kFull || node.op() == Op::kIota ||
-         node.op() == Op::kSizeValue;
+  return graph::is_single_index_map(node.op()) || node.op() == Op::kFull ||
+         node.op() == Op::kIota || node.op() == Op::kSizeValue;
 }
 
 namespace {
 
-bool is_reduction(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kReduction; }
+bool is_reduction(const Node& node) {
+  return graph::op_info(node.op()).op_class == OpClass::kReduction;
+}
 
 bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() == Op::kGather; }
 
@@ -97,9 +101,11 @@ class Planner {
 
   // -- inlining
   // The nodes that really read `value`: readers of free nodes on the way count instead of these.
-  void collect_readers(const Value* value, bool through_inlined, std::vector<const Node*>& readers) const {
+  void collect_readers(const Value* value, bool through_inlined,
+                       std::vector<const Node*>& readers) const {
     for (const Node* user : value->users()) {
-      const bool passes = (is_free(*user) && !plan_.copied.count(user)) || (through_inlined && plan_.inlined.count(user));
+      const bool passes = (is_free(*user) && !plan_.copied.count(user)) ||
+                          (through_inlined && plan_.inlined.count(user));
       if (passes)
         collect_readers(user->result(), through_inlined, readers);
       else
@@ -107,7 +113,8 @@ class Planner {
     }
   }
 
-  // Ops of the expression a reader would have to evaluate; `leaves` counts tensors of more than one element read by it.
+  // Ops of the expression a reader would have to evaluate; `leaves` counts tensors of more than one
+  // element read by it.
   void expression_cost(const Value* value, int64_t& ops, int64_t& leaves, int depth = 0) const {
     const Node* producer = value->producer();
     if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)) || depth > 12) {
@@ -115,14 +122,16 @@ class Planner {
       return;
     }
     if (!is_free(*producer)) ++ops;
-    for (const Value* operand : producer->operands()) expression_cost(operand, ops, leaves, depth + 1);
+    for (const Value* operand : producer->operands())
+      expression_cost(operand, ops, leaves, depth + 1);
   }
 
   void decide_inlining(const Node& node) {
     if (!is_inlinable(node) || required_.count(node.result())) return;
     int64_t ops = 0, leaves = 0;
     expression_cost(node.result(), ops, leaves);
-    static constexpr int64_t kCheapOps = 8;  // masks and position arithmetic without a tensor behind them
+    static constexpr int64_t kCheapOps =
+        8;  // masks and position arithmetic without a tensor behind them
     if (leaves == 0 && ops <= kCheapOps) {
       plan_.inlined.insert(&node);
       return;
@@ -134,7 +143,9 @@ class Planner {
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
     // A reader with more points than this value has elements would repeat the work.
     const SymExpr points = product(iteration_shape(reader));
-    if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) && !reads_a_part(node, points)) return;
+    if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) &&
+        !reads_a_part(node, points))
+      return;
     int64_t cost = 1;
     for (const Value* operand : node.operands()) cost += inline_cost(operand);
     if (cost > options_.max_nodes) return;
@@ -178,7 +189,8 @@ class Planner {
   }
 
   // The materialized values that evaluating `value` at `index` reads, with their indices.
-  void collect_leaves(Value* value, const Index& index, const Assumptions& assumptions, std::vector<Access>& leaves) const {
+  void collect_leaves(Value* value, const Index& index, const Assumptions& assumptions,
+                      std::vector<Access>& leaves) const {
     Access access = resolve_folded(value, index, assumptions);
     const Node* producer = access.value->producer();
     if (producer == nullptr || !folds(*producer)) {
@@ -187,13 +199,15 @@ class Planner {
     }
     if (!plan_.inlined.count(producer)) return;  // a constant
     for (size_t i = 0; i < producer->operands().size(); ++i)
-      collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions, leaves);
+      collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions,
+                     leaves);
   }
 
   // As graph::resolve, but stops at copies.
   Access resolve_folded(Value* value, Index index, const Assumptions& assumptions) const {
     Access access{value, std::move(index)};
-    while (access.value->producer() != nullptr && graph::is_single_index_map(access.value->producer()->op()) &&
+    while (access.value->producer() != nullptr &&
+           graph::is_single_index_map(access.value->producer()->op()) &&
            !plan_.copied.count(access.value->producer()))
       access = graph::operand_access(*access.value->producer(), access.index, assumptions);
     return access;
@@ -208,8 +222,10 @@ class Planner {
     return result;
   }
 
-  // Everything node reads from memory when it stands at `position` (of its operand, for a reduction).
-  std::vector<Access> leaves_of(const Node& node, const Index& position, const Assumptions& assumptions) const {
+  // Everything node reads from memory when it stands at `position` (of its operand, for a
+  // reduction).
+  std::vector<Access> leaves_of(const Node& node, const Index& position,
+                                const Assumptions& assumptions) const {
     std::vector<Access> leaves;
     if (plan_.copied.count(&node)) {
       if (graph::is_single_index_map(node.op())) {
@@ -237,9 +253,9 @@ class Planner {
 
   // -- joining groups
   struct Join {
-    Placement placement;       // of the result
-    Index read_position;       // where operands are read
-    std::vector<bool> reduced; // the group's, afterwards
+    Placement placement;        // of the result
+    Index read_position;        // where operands are read
+    std::vector<bool> reduced;  // the group's, afterwards
   };
 
   Assumptions domain_assumptions(const Index& domain) const {
@@ -249,7 +265,8 @@ class Planner {
   }
 
   // Where `node` would stand in a group with this domain, by shapes alone.
-  std::optional<Join> position_in(const Node& node, const Group& group, const Assumptions& assumptions) const {
+  std::optional<Join> position_in(const Node& node, const Group& group,
+                                  const Assumptions& assumptions) const {
     const Index& shape = iteration_shape(node);
     const Index axes = axis_symbols(group.domain.size());
     Join join;
@@ -297,7 +314,8 @@ class Planner {
     for (size_t d = 0; d < reduced.size(); ++d)
       for (const SymExpr& at : result)
         if (reduced[d] && at.contains(axis_name(d))) return std::nullopt;
-    const bool first = std::find(join.reduced.begin(), join.reduced.end(), true) == join.reduced.end();
+    const bool first =
+        std::find(join.reduced.begin(), join.reduced.end(), true) == join.reduced.end();
     if (!first && reduced != join.reduced) return std::nullopt;
     join.reduced = std::move(reduced);
     join.placement = {std::move(result), true};
@@ -320,7 +338,8 @@ class Planner {
 
   Result<Join> try_join(const Node& node, int group_index) const {
     const Group& group = plan_.groups[group_index];
-    if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes) return unsupported("the kernel is full");
+    if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes)
+      return unsupported("the kernel is full");
     const Assumptions assumptions = domain_assumptions(group.domain);
     std::optional<Join> join = position_in(node, group, assumptions);
     if (!join) return unsupported("it runs over another shape");
@@ -330,9 +349,11 @@ class Planner {
       const int leaf_unit = unit_of(leaf.value);
       if (leaf_unit == unit) {
         const auto& placement = group.placements.at(leaf.value->producer());
-        if (leaf.index.empty() && !leaf.value->type().shape.empty()) return unsupported("it reads the kernel's own result indirectly");
+        if (leaf.index.empty() && !leaf.value->type().shape.empty())
+          return unsupported("it reads the kernel's own result indirectly");
         if (!same_position(leaf.index, placement.position, assumptions))
-          return unsupported("it reads %", leaf.value->id(), " at another place than where it is computed");
+          return unsupported("it reads %", leaf.value->id(),
+                             " at another place than where it is computed");
         after_reduction |= placement.per_row;
       } else if (leaf_unit >= 0 && depends_on(leaf_unit, unit)) {
         return unsupported("%", leaf.value->id(), " already depends on the kernel");
@@ -375,14 +396,16 @@ class Planner {
     for (const int g : options_.fuse ? candidate_groups(*node) : std::vector<int>{}) {
       Result<Join> join = try_join(*node, g);
       if (join) return add_to_group(node, g, std::move(join).value());
-      plan_.reasons.push_back(detail::join("%", node->result()->id(), " = ", graph::op_info(node->op()).text,
-                                           " did not join kernel ", g, ": ", join.reason()));
+      plan_.reasons.push_back(detail::join("%", node->result()->id(), " = ",
+                                           graph::op_info(node->op()).text, " did not join kernel ",
+                                           g, ": ", join.reason()));
     }
     Group group;
     group.domain = iteration_shape(*node);
     group.reduced.assign(group.domain.size(), false);
     std::optional<Join> join = position_in(*node, group, domain_assumptions(group.domain));
-    MLCC_CHECK(join, "fusion: a node does not fit its own domain: ", graph::op_info(node->op()).text);
+    MLCC_CHECK(join,
+               "fusion: a node does not fit its own domain: ", graph::op_info(node->op()).text);
     plan_.groups.push_back(std::move(group));
     group_unit_.push_back(new_unit(node, static_cast<int>(plan_.groups.size()) - 1));
     add_to_group(node, static_cast<int>(plan_.groups.size()) - 1, *std::move(join));
@@ -400,10 +423,12 @@ class Planner {
   void add_to_group(Node* node, int group_index, Join join) {
     Group& group = plan_.groups[group_index];
     const int unit = group_unit_[group_index];
-    for (const Access& leaf : leaves_of(*node, join.read_position, domain_assumptions(group.domain))) {
+    for (const Access& leaf :
+         leaves_of(*node, join.read_position, domain_assumptions(group.domain))) {
       add_read(unit, leaf.value);
       std::vector<int>& readers = readers_[leaf.value];
-      if (std::find(readers.begin(), readers.end(), group_index) == readers.end()) readers.push_back(group_index);
+      if (std::find(readers.begin(), readers.end(), group_index) == readers.end())
+        readers.push_back(group_index);
     }
     group.nodes.push_back(node);
     group.reduced = std::move(join.reduced);
@@ -417,16 +442,19 @@ class Planner {
     const int source = unit_of(value);
     if (source >= 0 && source != unit) units_[unit].reads.insert(source);
     const auto writer = last_writer_.find(value);
-    if (writer != last_writer_.end() && writer->second != unit) units_[unit].reads.insert(writer->second);
+    if (writer != last_writer_.end() && writer->second != unit)
+      units_[unit].reads.insert(writer->second);
     readers_since_write_[value].insert(unit);
   }
 
-  // Externs keep data dependences; those with effects also their order, and writes come after earlier reads.
+  // Externs keep data dependences; those with effects also their order, and writes come after
+  // earlier reads.
   void place_extern(const Node* node) {
     const int unit = new_unit(node, -1);
     unit_of_node_[node] = unit;
     for (Value* operand : node->operands())
-      if (operand->kind() == graph::ValueKind::kTensor) add_read(unit, graph::strided_view(operand)->base);
+      if (operand->kind() == graph::ValueKind::kTensor)
+        add_read(unit, graph::strided_view(operand)->base);
     const graph::ExternFacts& facts = node->extern_call().facts;
     if (facts.random || facts.effects || !facts.mutates.empty()) {
       if (last_effect_ >= 0) units_[unit].reads.insert(last_effect_);
@@ -450,7 +478,8 @@ class Planner {
       Index position = group.placements.at(node).position;
       if (is_reduction(*node)) position = position_in(*node, group, assumptions)->read_position;
       for (const Access& leaf : leaves_of(*node, position, assumptions)) {
-        const bool own = leaf.value->producer() != nullptr && group.placements.count(leaf.value->producer());
+        const bool own =
+            leaf.value->producer() != nullptr && group.placements.count(leaf.value->producer());
         if (!own && seen.insert(leaf.value).second) group.inputs.push_back(leaf.value);
       }
     }
@@ -458,13 +487,15 @@ class Planner {
       Value* value = node->result();
       std::vector<const Node*> readers;
       collect_readers(value, true, readers);
-      const bool read_elsewhere = std::any_of(readers.begin(), readers.end(),
-                                              [&](const Node* reader) { return !group.placements.count(reader); });
+      const bool read_elsewhere =
+          std::any_of(readers.begin(), readers.end(),
+                      [&](const Node* reader) { return !group.placements.count(reader); });
       if (required_.count(value) || read_elsewhere) group.outputs.push_back(value);
     }
     for (const auto* values : {&group.inputs, &group.outputs})
       for (const Value* value : *values)
-        group.ideal_bytes = group.ideal_bytes + product(value->type().shape) * dtype_size(value->type().dtype);
+        group.ideal_bytes =
+            group.ideal_bytes + product(value->type().shape) * dtype_size(value->type().dtype);
   }
 
   void sort_units() {
@@ -475,7 +506,8 @@ class Planner {
         ++waiting[u];
         readers[source].push_back(static_cast<int>(u));
       }
-    std::set<std::pair<int, int>> ready;  // by last node, so that a value is computed shortly before its readers
+    std::set<std::pair<int, int>>
+        ready;  // by last node, so that a value is computed shortly before its readers
     for (size_t u = 0; u < units_.size(); ++u)
       if (waiting[u] == 0) ready.insert({units_[u].last, static_cast<int>(u)});
     while (!ready.empty()) {
@@ -485,7 +517,8 @@ class Planner {
       for (const int reader : readers[unit])
         if (--waiting[reader] == 0) ready.insert({units_[reader].last, reader});
     }
-    MLCC_CHECK(plan_.order.size() == units_.size(), "fusion: the kernels of graph ", graph_.name(), " form a cycle");
+    MLCC_CHECK(plan_.order.size() == units_.size(), "fusion: the kernels of graph ", graph_.name(),
+               " form a cycle");
   }
 
   const graph::Graph& graph_;

@@ -6,9 +6,10 @@
 //   inlined    pointwise, evaluated by its reader: it has one reader, or costs next to nothing
 //   grouped    belongs to exactly one group; a group becomes one kernel
 //
-// A group iterates over one domain, a shape whose dimensions are axes "d0", "d1", ...; some axes may be reduced. Each node has a
-// position: the index of its result that belongs to a point of the domain. Nodes of a group meet only at equal positions, so a
-// kernel is a single pass over the domain per level of reductions (softmax: three levels).
+// A group iterates over one domain, a shape whose dimensions are axes "d0", "d1", ...; some axes
+// may be reduced. Each node has a position: the index of its result that belongs to a point of the
+// domain. Nodes of a group meet only at equal positions, so a kernel is a single pass over the
+// domain per level of reductions (softmax: three levels).
 #pragma once
 
 #include <string>
@@ -21,48 +22,52 @@
 namespace mlcc::fusion {
 
 struct Placement {
-  std::vector<SymExpr> position;   // index of the result (of a reduction: of its result) over the domain's axes
-  bool per_row = false;            // varies only over the axes that are not reduced
+  std::vector<SymExpr>
+      position;  // index of the result (of a reduction: of its result) over the domain's axes
+  bool per_row = false;  // varies only over the axes that are not reduced
 };
 
 struct Group {
-  std::vector<SymExpr> domain;                 // extent of axis d<i>
-  std::vector<bool> reduced;                   // per axis
-  std::vector<graph::Node*> nodes;             // program order
+  std::vector<SymExpr> domain;      // extent of axis d<i>
+  std::vector<bool> reduced;        // per axis
+  std::vector<graph::Node*> nodes;  // program order
   std::unordered_map<const graph::Node*, Placement> placements;
-  std::vector<graph::Value*> inputs;           // materialized values that the kernel reads, in order of first use
-  std::vector<graph::Value*> outputs;          // values that others read, in program order
-  SymExpr ideal_bytes;                         // inputs once, outputs once
+  std::vector<graph::Value*>
+      inputs;  // materialized values that the kernel reads, in order of first use
+  std::vector<graph::Value*> outputs;  // values that others read, in program order
+  SymExpr ideal_bytes;                 // inputs once, outputs once
 
   bool has_reduction() const;
 };
 
-std::string axis_name(size_t axis);            // "d0", ...
+std::string axis_name(size_t axis);  // "d0", ...
 
 struct FusionOptions {
   // false: every node is a kernel of its own. What the reference interpreter runs.
   bool fuse = true;
   // Above this many nodes a group takes no more: bounds the compile time of one kernel.
   int64_t max_nodes = 48;
-  // Longest row (elements of the reduced axes) that stays in cache between passes of one kernel: 64 KB of f32.
+  // Longest row (elements of the reduced axes) that stays in cache between passes of one kernel: 64
+  // KB of f32.
   int64_t max_row = 16384;
 };
 
 // What the executable runs in one place: a group's kernel, or an extern node.
 struct Unit {
-  int group = -1;                              // index into FusionPlan::groups, or -1
-  const graph::Node* node = nullptr;           // the extern node where group is -1
+  int group = -1;                     // index into FusionPlan::groups, or -1
+  const graph::Node* node = nullptr;  // the extern node where group is -1
 };
 
 struct FusionPlan {
   std::vector<Group> groups;
-  std::vector<Unit> order;                                 // an order that keeps data dependences and effects
+  std::vector<Unit> order;  // an order that keeps data dependences and effects
   std::unordered_set<const graph::Node*> inlined;
-  // Values that a kernel must write although their producer is free (an output of the graph, an operand of an extern call
-  // that is no strided view of another value). They stand in groups as nodes of their own.
+  // Values that a kernel must write although their producer is free (an output of the graph, an
+  // operand of an extern call that is no strided view of another value). They stand in groups as
+  // nodes of their own.
   std::unordered_set<const graph::Node*> copied;
-  std::unordered_map<const graph::Node*, int> group_of;    // grouped nodes
-  std::vector<std::string> reasons;                        // why nodes did not join a group, for the log
+  std::unordered_map<const graph::Node*, int> group_of;  // grouped nodes
+  std::vector<std::string> reasons;  // why nodes did not join a group, for the log
 };
 
 FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options);

@@ -36,7 +36,7 @@ struct Pattern {
   constexpr Pattern() = default;
   constexpr Pattern(PatternNode node) : size(1) {
     nodes[0] = node;
-  }                                  // NOLINT(google-explicit-constructor)
+  }  // NOLINT(google-explicit-constructor)
   constexpr Pattern(int64_t number)  // NOLINT(google-explicit-constructor)
       : Pattern(PatternNode{PatternKind::kNumber, ScalarOp::kAdd, number}) {}
 };

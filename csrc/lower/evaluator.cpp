@@ -19,34 +19,33 @@ namespace {
 
 // What eager raises for an index out of range, by the op it came from.
 loop::ErrorText index_error(const std::string& op) {
-  if (op == "embedding" || op == "index_select") return {0, "IndexError", "index out of range in self"};
+  if (op == "embedding" || op == "index_select")
+    return {0, "IndexError", "index out of range in self"};
   if (op == "gather") return {0, "RuntimeError", "index out of bounds for gather"};
   return {0, "IndexError", "index is out of bounds"};
 }
 
 bool divides_integers(Op op) {
-  return op == Op::kDivTruncInteger || op == Op::kDivFloorInteger || op == Op::kFmod || op == Op::kRemainderInteger;
+  return op == Op::kDivTruncInteger || op == Op::kDivFloorInteger || op == Op::kFmod ||
+         op == Op::kRemainderInteger;
 }
 
 }  // namespace
 
 bool Evaluator::Key::operator<(const Key& other) const {
   if (value != other.value) return value->id() < other.value->id();
-  if (mask != other.mask) return mask < other.mask;  // only looked up, never iterated: the order reaches no output
+  if (mask != other.mask)
+    return mask < other.mask;  // only looked up, never iterated: the order reaches no output
   return index < other.index;
 }
 
-Evaluator::Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
-                     loop::Arena& arena, const NestAxes* axes, Recording* recording)
-    : graph_(graph),
-      plan_(plan),
-      group_(group),
-      arena_(arena),
-      axes_(axes),
-      recording_(recording),
-      formulas_(arena),
-      assumptions_(graph.assumptions()) {
-  for (size_t d = 0; d < group.domain.size(); ++d) assumptions_.set_index(fusion::axis_name(d), group.domain[d]);
+Evaluator::Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                     const fusion::Group& group, loop::Arena& arena, const NestAxes* axes,
+                     Recording* recording)
+    : graph_(graph), plan_(plan), group_(group), arena_(arena), axes_(axes), recording_(recording),
+      formulas_(arena), assumptions_(graph.assumptions()) {
+  for (size_t d = 0; d < group.domain.size(); ++d)
+    assumptions_.set_index(fusion::axis_name(d), group.domain[d]);
 }
 
 void Evaluator::push(loop::Block* block) {
@@ -62,7 +61,8 @@ void Evaluator::pop() {
 void Evaluator::record(const SymExpr& index, const Value* accessed, bool is_store) {
   if (recording_ == nullptr) return;
   recording_->indices.push_back(index);
-  if (accessed != nullptr) recording_->accesses.push_back({index, dtype_size(accessed->type().dtype), is_store});
+  if (accessed != nullptr)
+    recording_->accesses.push_back({index, dtype_size(accessed->type().dtype), is_store});
 }
 
 Expr Evaluator::index_expr(const SymExpr& over_domain) {
@@ -72,11 +72,12 @@ Expr Evaluator::index_expr(const SymExpr& over_domain) {
 }
 
 Expr Evaluator::nest_expr(const SymExpr& over_nest) const {
-  return loop::from_symbolic(arena_, over_nest.substitute([&](std::string_view name) -> std::optional<SymExpr> {
-    const auto found = axis_variables_.find(name);
-    if (found == axis_variables_.end()) return std::nullopt;
-    return SymExpr::symbol(found->second->name);
-  }));
+  return loop::from_symbolic(
+      arena_, over_nest.substitute([&](std::string_view name) -> std::optional<SymExpr> {
+        const auto found = axis_variables_.find(name);
+        if (found == axis_variables_.end()) return std::nullopt;
+        return SymExpr::symbol(found->second->name);
+      }));
 }
 
 Expr Evaluator::let(Expr e, std::string_view base) {
@@ -89,10 +90,12 @@ Expr Evaluator::let(Expr e, std::string_view base) {
 const loop::Buffer* Evaluator::buffer_of(Value* value, loop::Access access) {
   const loop::Buffer*& buffer = buffer_of_[value];
   if (buffer != nullptr) return buffer;
-  // Flat: index maps are folded into one linear offset, whose extent is that of the storage the tensor spans.
+  // Flat: index maps are folded into one linear offset, whose extent is that of the storage the
+  // tensor spans.
   SymExpr extent = 1;
   const Index strides = value->type().dense_or_strides();
-  for (size_t d = 0; d < strides.size(); ++d) extent = extent + (value->type().shape[d] - 1) * strides[d];
+  for (size_t d = 0; d < strides.size(); ++d)
+    extent = extent + (value->type().shape[d] - 1) * strides[d];
   loop::Buffer description;
   description.name = arena_.fresh_name("b");
   description.dtype = value->type().dtype;
@@ -108,10 +111,12 @@ const loop::Buffer* Evaluator::buffer_of(Value* value, loop::Access access) {
 Expr Evaluator::load_value(Value* value, const Index& index) {
   const auto stored = stored_.find(value);
   if (stored != stored_.end() && stored->second.place)
-    return loop::Load::make(arena_, stored->second.buffer, {nest_expr(*stored->second.place)}, mask_);
+    return loop::Load::make(arena_, stored->second.buffer, {nest_expr(*stored->second.place)},
+                            mask_);
   const loop::Buffer* buffer =
       stored != stored_.end() ? stored->second.buffer : buffer_of(value, loop::Access::kIn);
-  const SymExpr offset = assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
+  const SymExpr offset =
+      assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
   record(offset, value, false);
   const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
   return loop::Load::make(arena_, buffer, {nest_expr(mapped)}, mask_);
@@ -119,7 +124,8 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
 
 void Evaluator::store(Value* value, const Index& position, Expr element) {
   const loop::Buffer* buffer = buffer_of(value, loop::Access::kOut);
-  const SymExpr offset = assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides()));
+  const SymExpr offset =
+      assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides()));
   record(offset, value, true);
   const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
   block().push_back(loop::Store::make(arena_, buffer, {nest_expr(mapped)}, element));
@@ -147,7 +153,8 @@ Expr Evaluator::compute(Value* value, const Index& index) {
     if (stored_.count(value)) return let(load_value(value, index), "x");
     return evaluate_node(*node, index);
   }
-  const bool folded = (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
+  const bool folded =
+      (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
   if (!folded) return let(load_value(value, index), "x");
   return evaluate_node(*node, index);
 }
@@ -159,12 +166,12 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
   }
   if (node.op() == Op::kCat) return cat(node, position);
   switch (graph::op_info(node.op()).op_class) {
-    case OpClass::kPointwise: return pointwise(node, position);
-    case OpClass::kCreation: return constant(node, position);
-    case OpClass::kGather: return indirect(node, position);
-    case OpClass::kReduction:
-    case OpClass::kIndexMap:
-    case OpClass::kExtern: break;
+  case OpClass::kPointwise: return pointwise(node, position);
+  case OpClass::kCreation: return constant(node, position);
+  case OpClass::kGather: return indirect(node, position);
+  case OpClass::kReduction:
+  case OpClass::kIndexMap:
+  case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("lowering: %", node.result()->id(), " = ", graph::op_info(node.op()).text,
                    " has no scalar code at this place");
@@ -182,8 +189,8 @@ Expr Evaluator::pointwise(const Node& node, const Index& index) {
   if (divides_integers(node.op()) && is_integer(args[1]->dtype)) args[1] = checked_divisor(args[1]);
   const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
   const Expr element = formulas_.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args);
-  MLCC_CHECK(element->dtype == result, "lowering: formula of ", graph::op_info(node.op()).text, " gives ",
-             dtype_name(element->dtype), ", the node says ", dtype_name(result));
+  MLCC_CHECK(element->dtype == result, "lowering: formula of ", graph::op_info(node.op()).text,
+             " gives ", dtype_name(element->dtype), ", the node says ", dtype_name(result));
   if (recording_ != nullptr) {
     recording_->ops += Formulas::cost(element);
     recording_->widest_bytes = std::max(recording_->widest_bytes, dtype_size(result));
@@ -191,18 +198,23 @@ Expr Evaluator::pointwise(const Node& node, const Index& index) {
   return let(element, "v");
 }
 
-// Eager raises on an integer division by 0; lanes that do not count (masked off) divide by 1 instead of trapping.
+// Eager raises on an integer division by 0; lanes that do not count (masked off) divide by 1
+// instead of trapping.
 Expr Evaluator::checked_divisor(Expr divisor) {
   const Expr zero = loop::Constant::make_int(arena_, divisor->dtype, 0);
   const Expr valid = let(loop::apply(arena_, ScalarOp::kNe, {divisor, zero}), "valid");
-  const Expr counts =
-      mask_ == nullptr ? valid : loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
-  block().push_back(loop::Check::make(arena_, counts, error_code("RuntimeError", "ZeroDivisionError")));
+  const Expr counts = mask_ == nullptr
+                          ? valid
+                          : loop::apply(arena_, ScalarOp::kOr,
+                                        {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
+  block().push_back(
+      loop::Check::make(arena_, counts, error_code("RuntimeError", "ZeroDivisionError")));
   const Expr one = loop::Constant::make_int(arena_, divisor->dtype, 1);
   return let(loop::apply(arena_, ScalarOp::kSelect, {valid, divisor, one}), "divisor");
 }
 
-// Each part is evaluated under its own mask, so that no load leaves its buffer; then the right one is selected.
+// Each part is evaluated under its own mask, so that no load leaves its buffer; then the right one
+// is selected.
 Expr Evaluator::cat(const Node& node, const Index& index) {
   const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
   const Expr outer_mask = mask_;
@@ -212,11 +224,15 @@ Expr Evaluator::cat(const Node& node, const Index& index) {
   for (Value* part : node.operands()) {
     const SymExpr end = begin + part->type().shape[dim];
     const Expr inside = let(between(at, begin, end, node.result()->type().shape[dim]), "in");
-    mask_ = outer_mask == nullptr ? inside : let(loop::apply(arena_, ScalarOp::kAnd, {outer_mask, inside}), "in");
+    mask_ = outer_mask == nullptr
+                ? inside
+                : let(loop::apply(arena_, ScalarOp::kAnd, {outer_mask, inside}), "in");
     Index part_index = index;
     part_index[dim] = index[dim] - begin;
     const Expr element = evaluate(part, part_index);
-    result = result == nullptr ? element : let(loop::apply(arena_, ScalarOp::kSelect, {inside, element, result}), "v");
+    result = result == nullptr
+                 ? element
+                 : let(loop::apply(arena_, ScalarOp::kSelect, {inside, element, result}), "v");
     begin = end;
   }
   mask_ = outer_mask;
@@ -233,15 +249,18 @@ Expr Evaluator::between(Expr at, const SymExpr& begin, const SymExpr& end, const
 
 Expr Evaluator::constant(const Node& node, const Index& index) {
   const DType dtype = node.result()->type().dtype;
-  if (node.op() == Op::kSizeValue) return loop::Cast::make(arena_, dtype, index_expr(node.attr<SymExpr>("size")));
+  if (node.op() == Op::kSizeValue)
+    return loop::Cast::make(arena_, dtype, index_expr(node.attr<SymExpr>("size")));
   if (node.op() == Op::kIota) {
     const SymExpr element = node.attr<SymExpr>("start") + node.attr<SymExpr>("step") * index[0];
     return let(loop::Cast::make(arena_, dtype, index_expr(element)), "v");
   }
-  MLCC_CHECK(node.op() == Op::kFull, "lowering: ", graph::op_info(node.op()).text, " is no constant");
+  MLCC_CHECK(node.op() == Op::kFull, "lowering: ", graph::op_info(node.op()).text,
+             " is no constant");
   for (const auto& [name, value] : node.attrs()) {
     if (name != "value") continue;
-    if (const auto* integer = std::get_if<int64_t>(&value)) return loop::Constant::make_int(arena_, dtype, *integer);
+    if (const auto* integer = std::get_if<int64_t>(&value))
+      return loop::Constant::make_int(arena_, dtype, *integer);
     return loop::Constant::make_float(arena_, dtype, std::get<double>(value));
   }
   MLCC_UNREACHABLE("lowering: full without a value");
@@ -254,7 +273,8 @@ int64_t Evaluator::error_code(const std::string& exception, const std::string& t
   return errors_.back().code;
 }
 
-// The index as i64, negative ones counted from the end where the op does so, and checked against the extent.
+// The index as i64, negative ones counted from the end where the op does so, and checked against
+// the extent.
 Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& extent) {
   const Expr size = index_expr(extent);
   const Expr zero = loop::int_constant(arena_, 0);
@@ -268,8 +288,10 @@ Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& ext
   const Expr high = loop::apply(arena_, ScalarOp::kLt, {at, size});
   Expr valid = loop::apply(arena_, ScalarOp::kAnd, {low, high});
   if (mask_ != nullptr)
-    valid = loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
-  const loop::ErrorText error = index_error(node.op() == Op::kGather ? "gather" : node.attr<std::string>("error"));
+    valid =
+        loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
+  const loop::ErrorText error =
+      index_error(node.op() == Op::kGather ? "gather" : node.attr<std::string>("error"));
   block().push_back(loop::Check::make(arena_, valid, error_code(error.exception, error.text)));
   return at;
 }

@@ -1,7 +1,9 @@
-// Scalar code for one element of a value: follows index maps, inlined nodes and the group's own nodes down to loads.
+// Scalar code for one element of a value: follows index maps, inlined nodes and the group's own
+// nodes down to loads.
 //
-// Indices are over the axes of the group's domain; every index that reaches memory passes through `NestAxes::map`. The same
-// evaluator runs twice: first to record the indices (with no axes yet), then to emit the nest.
+// Indices are over the axes of the group's domain; every index that reaches memory passes through
+// `NestAxes::map`. The same evaluator runs twice: first to record the indices (with no axes yet),
+// then to emit the nest.
 #pragma once
 
 #include <functional>
@@ -28,7 +30,7 @@ struct Recording {
     bool is_store;
   };
   std::vector<MemoryAccess> accesses;
-  std::vector<SymExpr> indices;      // every index expression, also those of constants and masks
+  std::vector<SymExpr> indices;  // every index expression, also those of constants and masks
   int64_t ops = 0;
   int64_t widest_bytes = 1;
 };
@@ -36,19 +38,22 @@ struct Recording {
 class Evaluator {
  public:
   // `axes` null: the recording run, into `recording`.
-  Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group, loop::Arena& arena,
-            const NestAxes* axes, Recording* recording);
+  Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
+            loop::Arena& arena, const NestAxes* axes, Recording* recording);
 
   // The value's element at `index`, computed by statements appended to the current block.
   loop::Expr evaluate(graph::Value* value, const std::vector<SymExpr>& index);
-  // The operands' element(s) that node (at `position`) needs: the result of a pointwise node, cat, take, gather or copy.
+  // The operands' element(s) that node (at `position`) needs: the result of a pointwise node, cat,
+  // take, gather or copy.
   loop::Expr evaluate_node(const graph::Node& node, const std::vector<SymExpr>& position);
   void store(graph::Value* value, const std::vector<SymExpr>& position, loop::Expr element);
   loop::Expr let(loop::Expr e, std::string_view base);
-  loop::Expr index_expr(const SymExpr& over_domain);   // mapped to the nest's axes
+  loop::Expr index_expr(const SymExpr& over_domain);  // mapped to the nest's axes
   // An expression over the nest's axes, each as the loop variable that stands for it now.
   loop::Expr nest_expr(const SymExpr& over_nest) const;
-  void bind_axis(const std::string& axis, const loop::Variable* variable) { axis_variables_[axis] = variable; }
+  void bind_axis(const std::string& axis, const loop::Variable* variable) {
+    axis_variables_[axis] = variable;
+  }
 
   // -- the current place
   loop::Block& block() { return *blocks_.back(); }
@@ -61,9 +66,11 @@ class Evaluator {
   // From now on the value's elements are read from this buffer (its own output, or a row buffer).
   struct Stored {
     const loop::Buffer* buffer;
-    std::optional<SymExpr> place;      // over the nest's axes; nothing: by the value's own strides
+    std::optional<SymExpr> place;  // over the nest's axes; nothing: by the value's own strides
   };
-  void define_stored(const graph::Value* value, Stored stored) { stored_[value] = std::move(stored); }
+  void define_stored(const graph::Value* value, Stored stored) {
+    stored_[value] = std::move(stored);
+  }
 
   const loop::Buffer* buffer_of(graph::Value* value, loop::Access access);
   const std::vector<graph::Value*>& buffer_values() const { return buffer_values_; }
@@ -82,7 +89,8 @@ class Evaluator {
   loop::Expr compute(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
-  loop::Expr between(loop::Expr at, const SymExpr& begin, const SymExpr& end, const SymExpr& extent);
+  loop::Expr between(loop::Expr at, const SymExpr& begin, const SymExpr& end,
+                     const SymExpr& extent);
   loop::Expr cat(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr constant(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr indirect(const graph::Node& node, const std::vector<SymExpr>& index);
@@ -99,10 +107,10 @@ class Evaluator {
   const NestAxes* axes_;
   Recording* recording_;
   Formulas formulas_;
-  Assumptions assumptions_;            // over the domain's axes
+  Assumptions assumptions_;  // over the domain's axes
   std::vector<loop::Block*> blocks_;
   std::vector<std::map<Key, loop::Expr>> scopes_;
-  loop::Expr mask_ = nullptr;          // of the part of a cat being evaluated
+  loop::Expr mask_ = nullptr;  // of the part of a cat being evaluated
   std::unordered_map<const graph::Value*, loop::Expr> rows_;
   std::unordered_map<const graph::Value*, Stored> stored_;
   std::map<std::string, const loop::Variable*, std::less<>> axis_variables_;

@@ -25,7 +25,8 @@ std::string operand_name(size_t i, DType dtype) {
 // The formula with its operands a, b, c written as variables.
 std::string with_variables(std::string_view formula, const std::vector<DType>& dtypes) {
   const auto is_word = [&](size_t i) {
-    return i < formula.size() && (std::isalnum(static_cast<unsigned char>(formula[i])) || formula[i] == '_' || formula[i] == '.');
+    return i < formula.size() && (std::isalnum(static_cast<unsigned char>(formula[i])) ||
+                                  formula[i] == '_' || formula[i] == '.');
   };
   std::string text;
   for (size_t i = 0; i < formula.size(); ++i) {
@@ -40,32 +41,31 @@ std::string with_variables(std::string_view formula, const std::vector<DType>& d
 }
 
 // Formulas hold no loads, so only three kinds need a rewrite.
-Expr substitute(loop::Arena& arena, Expr e, const std::vector<std::pair<Expr, Expr>>& replacements) {
+Expr substitute(loop::Arena& arena, Expr e,
+                const std::vector<std::pair<Expr, Expr>>& replacements) {
   switch (e->kind) {
-    case ExprKind::kConstant:
-      return e;
-    case ExprKind::kVariable:
-      for (const auto& [from, to] : replacements)
-        if (from == e) return to;
-      return e;
-    case ExprKind::kApply: {
-      const Apply* node = loop::as<Apply>(e);
-      std::vector<Expr> args;
-      for (const Expr arg : node->args) args.push_back(substitute(arena, arg, replacements));
-      return Apply::make(arena, node->op, std::move(args));
-    }
-    case ExprKind::kCast:
-      return Cast::make(arena, e->dtype, substitute(arena, loop::as<Cast>(e)->value, replacements));
-    case ExprKind::kLoad:
-      break;
+  case ExprKind::kConstant: return e;
+  case ExprKind::kVariable:
+    for (const auto& [from, to] : replacements)
+      if (from == e) return to;
+    return e;
+  case ExprKind::kApply: {
+    const Apply* node = loop::as<Apply>(e);
+    std::vector<Expr> args;
+    for (const Expr arg : node->args) args.push_back(substitute(arena, arg, replacements));
+    return Apply::make(arena, node->op, std::move(args));
+  }
+  case ExprKind::kCast:
+    return Cast::make(arena, e->dtype, substitute(arena, loop::as<Cast>(e)->value, replacements));
+  case ExprKind::kLoad: break;
   }
   MLCC_UNREACHABLE("a scalar formula holds a load");
 }
 
 bool is_transcendental(loop::ScalarOp op) {
   using loop::ScalarOp;
-  return op == ScalarOp::kExp || op == ScalarOp::kLog || op == ScalarOp::kTanh || op == ScalarOp::kErf ||
-         op == ScalarOp::kSigmoid;
+  return op == ScalarOp::kExp || op == ScalarOp::kLog || op == ScalarOp::kTanh ||
+         op == ScalarOp::kErf || op == ScalarOp::kSigmoid;
 }
 
 bool holds_transcendental(Expr e) {
@@ -73,7 +73,8 @@ bool holds_transcendental(Expr e) {
   const Apply* node = loop::as<Apply>(e);
   if (node == nullptr) return false;
   return is_transcendental(node->op) ||
-         std::any_of(node->args.begin(), node->args.end(), [](Expr arg) { return holds_transcendental(arg); });
+         std::any_of(node->args.begin(), node->args.end(),
+                     [](Expr arg) { return holds_transcendental(arg); });
 }
 
 // The operand whose dtype an op is computed in: of `where` the second one.
@@ -93,7 +94,8 @@ Expr Formulas::instantiate(graph::Op op, DType dtype, const std::vector<Expr>& a
   for (size_t i = 0; i < dtypes.size(); ++i)
     variables.push_back(Variable::make(arena_, dtypes[i], operand_name(i, dtypes[i])));
   Expr& formula = parsed_[{op, dtype}];
-  if (formula == nullptr) formula = loop::parse_expr(arena_, with_variables(info.formula, dtypes), variables, dtype);
+  if (formula == nullptr)
+    formula = loop::parse_expr(arena_, with_variables(info.formula, dtypes), variables, dtype);
   std::vector<std::pair<Expr, Expr>> replacements;
   for (size_t i = 0; i < variables.size(); ++i) replacements.emplace_back(variables[i], args[i]);
   return substitute(arena_, formula, replacements);
@@ -105,7 +107,8 @@ bool has_scalar_code(graph::Op op, DType dtype) {
   const auto arity = static_cast<size_t>(graph::op_info(op).arity);
   const std::vector<DType> dtypes = operand_dtypes(graph::op_info(op), dtype);
   std::vector<Expr> args;
-  for (size_t i = 0; i < arity; ++i) args.push_back(Variable::make(arena, dtypes[i], operand_name(i, dtypes[i])));
+  for (size_t i = 0; i < arity; ++i)
+    args.push_back(Variable::make(arena, dtypes[i], operand_name(i, dtypes[i])));
   return !holds_transcendental(Formulas(arena).instantiate(op, dtype, args));
 }
 

@@ -25,8 +25,8 @@ class Formulas {
   std::map<std::pair<graph::Op, DType>, loop::Expr> parsed_;
 };
 
-// Whether backends have code for the op computed in `dtype`; if not it stays an ATen call. Until the loop engine brings them,
-// exp, log, tanh, erf and sigmoid exist in f32 only.
+// Whether backends have code for the op computed in `dtype`; if not it stays an ATen call. Until
+// the loop engine brings them, exp, log, tanh, erf and sigmoid exist in f32 only.
 bool has_scalar_code(graph::Op op, DType dtype);
 
 }  // namespace mlcc::lower

@@ -24,17 +24,20 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
-bool is_reduction(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kReduction; }
+bool is_reduction(const Node& node) {
+  return graph::op_info(node.op()).op_class == OpClass::kReduction;
+}
 
-// Elements of a row buffer on the stack, over all buffers of a kernel: 128 KB of f32, well inside a thread's stack.
+// Elements of a row buffer on the stack, over all buffers of a kernel: 128 KB of f32, well inside a
+// thread's stack.
 constexpr int64_t kMaxStackElements = 32768;
 // Ops that make it cheaper to keep a row's element than to compute it again in the next pass.
 constexpr int64_t kExpensiveOps = 8;
 
 class GroupLowering {
  public:
-  GroupLowering(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
-                const schedule::Machine& machine, loop::Arena& arena)
+  GroupLowering(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                const fusion::Group& group, const schedule::Machine& machine, loop::Arena& arena)
       : graph_(graph), plan_(plan), group_(group), machine_(machine), arena_(arena) {}
 
   LoweredKernel lower() {
@@ -42,7 +45,8 @@ class GroupLowering {
     const Recording recording = record();
     const NestAxes axes(group_.domain, group_.reduced, recording.indices, graph_.assumptions());
     axes_ = &axes;
-    schedule_ = schedule::choose(facts(recording), machine_, [&](std::string_view name) { return hint(name); });
+    schedule_ = schedule::choose(facts(recording), machine_,
+                                 [&](std::string_view name) { return hint(name); });
     Evaluator evaluator(graph_, plan_, group_, arena_, &axes, nullptr);
     evaluator_ = &evaluator;
     choose_kept(recording);
@@ -64,7 +68,8 @@ class GroupLowering {
       sources.insert(value);
       return;
     }
-    const bool folded = (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
+    const bool folded =
+        (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
     if (!folded) return;
     for (const Value* operand : node->operands()) collect_sources(operand, sources);
   }
@@ -88,12 +93,14 @@ class GroupLowering {
 
   bool per_row(const Node& node) const { return group_.placements.at(&node).per_row; }
 
-  // Where a node's operands are read: its own position, with the reduced axes put back for a reduction.
+  // Where a node's operands are read: its own position, with the reduced axes put back for a
+  // reduction.
   Index read_position(const Node& node) const {
     const Index& position = group_.placements.at(&node).position;
     if (!is_reduction(node)) return position;
     Index axes;
-    for (size_t d = 0; d < group_.domain.size(); ++d) axes.push_back(SymExpr::symbol(fusion::axis_name(d)));
+    for (size_t d = 0; d < group_.domain.size(); ++d)
+      axes.push_back(SymExpr::symbol(fusion::axis_name(d)));
     const Index& shape = node.operand(0)->type().shape;
     if (shape == group_.domain) return axes;
     return graph::reshape_index(axes, group_.domain, shape, evaluator_->assumptions());
@@ -111,14 +118,16 @@ class GroupLowering {
       Expr element;
       if (is_reduction(*node)) {
         element = evaluator.evaluate(node->operand(0), position);
-        if (!arg_dim_index(*node, position).equals_constant(0)) evaluator.index_expr(arg_dim_index(*node, position));
+        if (!arg_dim_index(*node, position).equals_constant(0))
+          evaluator.index_expr(arg_dim_index(*node, position));
         element = Variable::make(arena_, node->result()->type().dtype, arena_.fresh_name("row"));
         ++carried_values_;
       } else {
         element = evaluator.evaluate_node(*node, position);
       }
       evaluator.define_row(node->result(), element);
-      if (is_output(node->result())) evaluator.store(node->result(), group_.placements.at(node).position, element);
+      if (is_output(node->result()))
+        evaluator.store(node->result(), group_.placements.at(node).position, element);
     }
     evaluator.pop();
     return recording;
@@ -162,12 +171,14 @@ class GroupLowering {
   }
 
   // -- values kept between passes
-  // A full value that a later pass reads again is kept if it is written anyway, or if it costs more than a load.
+  // A full value that a later pass reads again is kept if it is written anyway, or if it costs more
+  // than a load.
   void choose_kept(const Recording&) {
     std::map<const Value*, int> last_use;
     for (const Node* node : group_.nodes)
       for (const Value* source : sources_of(*node))
-        last_use[source] = std::max(last_use[source], is_reduction(*node) || !per_row(*node) ? home_pass(*node) : 0);
+        last_use[source] = std::max(last_use[source],
+                                    is_reduction(*node) || !per_row(*node) ? home_pass(*node) : 0);
     int64_t stack = 0;
     for (const Node* node : group_.nodes) {
       const Value* value = node->result();
@@ -177,8 +188,12 @@ class GroupLowering {
       const auto row = row_extent().as_constant();
       if (!row || stack + *row > kMaxStackElements) continue;
       stack += *row;
-      loop::Buffer buffer{arena_.fresh_name("row"), value->type().dtype, loop::Scope::kStack, loop::Access::kInOut,
-                          {loop::int_constant(arena_, *row)}, {}};
+      loop::Buffer buffer{arena_.fresh_name("row"),
+                          value->type().dtype,
+                          loop::Scope::kStack,
+                          loop::Access::kInOut,
+                          {loop::int_constant(arena_, *row)},
+                          {}};
       row_buffers_.emplace_back(value, arena_.make_buffer(std::move(buffer)));
     }
   }
@@ -193,13 +208,15 @@ class GroupLowering {
   int home_pass(const Node& node) const { return level_of(node.result()); }
 
   int64_t expression_ops(const Node& node) const {
-    if (node.op() == graph::Op::kCast || graph::op_info(node.op()).op_class != OpClass::kPointwise) return 1;
+    if (node.op() == graph::Op::kCast || graph::op_info(node.op()).op_class != OpClass::kPointwise)
+      return 1;
     Formulas formulas(arena_);
     std::vector<Expr> args;
     for (const Value* operand : node.operands())
       args.push_back(Variable::make(arena_, operand->type().dtype, arena_.fresh_name("cost")));
     const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
-    int64_t total = Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
+    int64_t total =
+        Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
     for (const Value* operand : node.operands())
       if (operand->producer() != nullptr && plan_.inlined.count(operand->producer()))
         total += expression_ops(*operand->producer());
@@ -218,13 +235,14 @@ class GroupLowering {
   }
 
   // -- the nest
-  const Variable* axis_variable(const schedule::Axis& axis) { return Variable::make(arena_, DType::kI64, axis.name); }
-
-  LoopMode vector_mode() const {
-    return {LoopKind::kVector, schedule_.width, schedule_.unroll, 1};
+  const Variable* axis_variable(const schedule::Axis& axis) {
+    return Variable::make(arena_, DType::kI64, axis.name);
   }
 
-  // Kept axes but the vector axis, as one parallel loop; in it the vector axis, if kept; in it the passes.
+  LoopMode vector_mode() const { return {LoopKind::kVector, schedule_.width, schedule_.unroll, 1}; }
+
+  // Kept axes but the vector axis, as one parallel loop; in it the vector axis, if kept; in it the
+  // passes.
   Block build() {
     SymExpr extent = 1;
     std::vector<const schedule::Axis*> outer;
@@ -246,7 +264,8 @@ class GroupLowering {
     emit_inner(vector, chunks, parallel, body);
     range_.extent = extent * chunks;
     SymExpr points = row_extent();
-    if (vector != nullptr) points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : vector->extent);
+    if (vector != nullptr)
+      points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : vector->extent);
     range_.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
     if (range_.extent.equals_constant(1)) {
       Block whole{loop::Let::make(arena_, parallel, loop::int_constant(arena_, 0))};
@@ -255,39 +274,46 @@ class GroupLowering {
     }
     LoopMode mode;
     mode.kind = LoopKind::kParallel;
-    return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0), loop::from_symbolic(arena_, range_.extent),
-                            mode, std::move(body))};
+    return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0),
+                            loop::from_symbolic(arena_, range_.extent), mode, std::move(body))};
   }
 
   // Recovers each outer axis from the parallel loop's variable; chunks run fastest.
-  Block outer_lets(const std::vector<const schedule::Axis*>& outer, const SymExpr& chunks, const Variable* parallel) {
+  Block outer_lets(const std::vector<const schedule::Axis*>& outer, const SymExpr& chunks,
+                   const Variable* parallel) {
     Block lets;
     SymExpr inner = chunks;
     for (auto axis = outer.rbegin(); axis != outer.rend(); ++axis) {
       Expr at = parallel;
       if (!inner.equals_constant(1))
-        at = loop::apply(arena_, loop::ScalarOp::kFloorDiv, {at, loop::from_symbolic(arena_, inner)});
+        at = loop::apply(arena_, loop::ScalarOp::kFloorDiv,
+                         {at, loop::from_symbolic(arena_, inner)});
       if (std::next(axis) != outer.rend())
-        at = loop::apply(arena_, loop::ScalarOp::kMod, {at, loop::from_symbolic(arena_, (*axis)->extent)});
+        at = loop::apply(arena_, loop::ScalarOp::kMod,
+                         {at, loop::from_symbolic(arena_, (*axis)->extent)});
       lets.push_back(loop::Let::make(arena_, axis_variable(**axis), at));
       inner = inner * (*axis)->extent;
     }
     return lets;
   }
 
-  void emit_inner(const schedule::Axis* vector, const SymExpr& chunks, const Variable* parallel, Block& body) {
+  void emit_inner(const schedule::Axis* vector, const SymExpr& chunks, const Variable* parallel,
+                  Block& body) {
     if (vector == nullptr) return emit_passes(body);
     Expr begin = loop::int_constant(arena_, 0);
     Expr end = loop::from_symbolic(arena_, vector->extent);
     if (schedule_.chunk > 0) {
       const Expr chunk = loop::int_constant(arena_, schedule_.chunk);
-      const Expr number = loop::apply(arena_, loop::ScalarOp::kMod, {parallel, loop::from_symbolic(arena_, chunks)});
+      const Expr number = loop::apply(arena_, loop::ScalarOp::kMod,
+                                      {parallel, loop::from_symbolic(arena_, chunks)});
       begin = evaluator_let(loop::apply(arena_, loop::ScalarOp::kMul, {number, chunk}), body);
-      end = loop::apply(arena_, loop::ScalarOp::kMin, {loop::apply(arena_, loop::ScalarOp::kAdd, {begin, chunk}), end});
+      end = loop::apply(arena_, loop::ScalarOp::kMin,
+                        {loop::apply(arena_, loop::ScalarOp::kAdd, {begin, chunk}), end});
     }
     Block inner;
     emit_passes(inner);
-    body.push_back(loop::For::make(arena_, axis_variable(*vector), begin, end, vector_mode(), std::move(inner)));
+    body.push_back(loop::For::make(arena_, axis_variable(*vector), begin, end, vector_mode(),
+                                   std::move(inner)));
   }
 
   Expr evaluator_let(Expr e, Block& block) {
@@ -315,13 +341,15 @@ class GroupLowering {
       else
         passes.push_back({pass_variable(axis), axis.extent, {}});
     }
-    if (innermost != nullptr) passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode()});
+    if (innermost != nullptr)
+      passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode()});
     return passes;
   }
 
   void emit_passes(Block& block) {
     evaluator_->push(&block);
-    for (const auto& [value, buffer] : row_buffers_) block.push_back(loop::Alloc::make(arena_, buffer));
+    for (const auto& [value, buffer] : row_buffers_)
+      block.push_back(loop::Alloc::make(arena_, buffer));
     for (int level = 0; level <= last_level_; ++level) {
       emit_rows(level);
       emit_pass(level, block);
@@ -351,7 +379,8 @@ class GroupLowering {
       if (level_of(node->result()) != level) continue;
       if (is_reduction(*node))
         reductions.push_back(node);
-      else if (!per_row(*node) && (is_output(node->result()) || row_buffer(node->result()) != nullptr))
+      else if (!per_row(*node) &&
+               (is_output(node->result()) || row_buffer(node->result()) != nullptr))
         stores.push_back(node);
     }
     if (reductions.empty() && stores.empty()) return;
@@ -366,7 +395,8 @@ class GroupLowering {
       const Index& position = group_.placements.at(node).position;
       const Expr element = evaluator_->evaluate(value, position);
       if (const loop::Buffer* buffer = row_buffer(value))
-        evaluator_->block().push_back(loop::Store::make(arena_, buffer, {evaluator_->nest_expr(row_place())}, element));
+        evaluator_->block().push_back(
+            loop::Store::make(arena_, buffer, {evaluator_->nest_expr(row_place())}, element));
       else
         evaluator_->store(value, position, element);
     }
@@ -378,7 +408,8 @@ class GroupLowering {
       if (const loop::Buffer* buffer = row_buffer(node->result()))
         evaluator_->define_stored(node->result(), {buffer, row_place()});
       else
-        evaluator_->define_stored(node->result(), {evaluator_->buffer_of(node->result(), loop::Access::kOut), {}});
+        evaluator_->define_stored(node->result(),
+                                  {evaluator_->buffer_of(node->result(), loop::Access::kOut), {}});
     }
   }
 
@@ -390,7 +421,8 @@ class GroupLowering {
     return index;
   }
 
-  void emit_store_pass(const std::vector<const Node*>& stores, const std::vector<PassAxis>& axes, size_t i, Block& block) {
+  void emit_store_pass(const std::vector<const Node*>& stores, const std::vector<PassAxis>& axes,
+                       size_t i, Block& block) {
     Block inner;
     Block& target = axes.empty() ? block : inner;
     if (i + 1 < axes.size()) {
@@ -403,20 +435,30 @@ class GroupLowering {
     }
     if (axes.empty()) return;
     block.push_back(loop::For::make(arena_, axes[i].variable, loop::int_constant(arena_, 0),
-                                    loop::from_symbolic(arena_, axes[i].extent), axes[i].mode, std::move(inner)));
+                                    loop::from_symbolic(arena_, axes[i].extent), axes[i].mode,
+                                    std::move(inner)));
   }
 
-  void emit_reduction_pass(const std::vector<const Node*>& reductions, const std::vector<const Node*>& stores,
+  // Reductions of 16-bit floats run in f32, where they have scalar ops; extremes stay exact.
+  static DType carried_dtype(DType element) {
+    return element == DType::kF16 || element == DType::kBF16 ? DType::kF32 : element;
+  }
+
+  void emit_reduction_pass(const std::vector<const Node*>& reductions,
+                           const std::vector<const Node*>& stores,
                            const std::vector<PassAxis>& axes, Block& block) {
     std::vector<Reducer> reducers;
-    for (const Node* node : reductions) reducers.emplace_back(arena_, node->op(), node->operand(0)->type().dtype);
+    for (const Node* node : reductions)
+      reducers.emplace_back(arena_, node->op(), carried_dtype(node->operand(0)->type().dtype));
     const auto body = [&](Block& inner) {
       evaluator_->push(&inner);
       emit_stores(stores);
       std::vector<ReducedElement> elements;
       for (const Node* node : reductions) {
         const Index position = read_position(*node);
-        const Expr element = evaluator_->evaluate(node->operand(0), position);
+        Expr element = evaluator_->evaluate(node->operand(0), position);
+        element =
+            evaluator_->let(loop::Cast::make(arena_, carried_dtype(element->dtype), element), "x");
         elements.push_back({element, evaluator_->index_expr(arg_dim_index(*node, position))});
       }
       evaluator_->pop();
@@ -426,14 +468,16 @@ class GroupLowering {
     if (axes.empty()) {  // rows of one element
       const std::vector<ReducedElement> elements = body(block);
       for (size_t r = 0; r < reducers.size(); ++r)
-        results.push_back(reducers[r].step(reducers[r].identity(), elements[r].element, elements[r].at));
+        results.push_back(
+            reducers[r].step(reducers[r].identity(), elements[r].element, elements[r].at));
     } else {
       results = emit_reductions(arena_, reducers, axes, axes_->assumptions(), block, body);
     }
     remember(stores);
     for (size_t r = 0; r < reductions.size(); ++r) {
       Expr element = reducers[r].result(results[r]);
-      element = evaluator_->let(loop::Cast::make(arena_, reductions[r]->result()->type().dtype, element), "row");
+      element = evaluator_->let(
+          loop::Cast::make(arena_, reductions[r]->result()->type().dtype, element), "row");
       finish_row(*reductions[r], element);
     }
   }
@@ -464,9 +508,11 @@ class GroupLowering {
   }
 
   static bool mentions(const std::string& text, const std::string& name) {
-    for (size_t at = text.find("%" + name); at != std::string::npos; at = text.find("%" + name, at + 1)) {
+    for (size_t at = text.find("%" + name); at != std::string::npos;
+         at = text.find("%" + name, at + 1)) {
       const char next = text[at + 1 + name.size()];
-      if (!std::isalnum(static_cast<unsigned char>(next)) && next != '_' && next != '.') return true;
+      if (!std::isalnum(static_cast<unsigned char>(next)) && next != '_' && next != '.')
+        return true;
     }
     return false;
   }
@@ -488,8 +534,9 @@ class GroupLowering {
 
 }  // namespace
 
-LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
-                          const schedule::Machine& machine, loop::Arena& arena) {
+LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                          const fusion::Group& group, const schedule::Machine& machine,
+                          loop::Arena& arena) {
   return GroupLowering(graph, plan, group, machine, arena).lower();
 }
 

@@ -18,15 +18,16 @@ struct PhaseRange {
 };
 
 struct LoweredKernel {
-  loop::Kernel kernel;                       // canonical (loop::canonicalize)
-  std::vector<graph::Value*> buffers;        // what each buffer parameter is, in order
-  std::vector<SymExpr> sizes;                // value of each size parameter, in order
+  loop::Kernel kernel;                 // canonical (loop::canonicalize)
+  std::vector<graph::Value*> buffers;  // what each buffer parameter is, in order
+  std::vector<SymExpr> sizes;          // value of each size parameter, in order
   std::vector<PhaseRange> phases;
   schedule::Schedule schedule;
-  std::string label;                         // ops in it, for logs: "add, rsqrt, mul"
+  std::string label;  // ops in it, for logs: "add, rsqrt, mul"
 };
 
-LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
-                          const schedule::Machine& machine, loop::Arena& arena);
+LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                          const fusion::Group& group, const schedule::Machine& machine,
+                          loop::Arena& arena);
 
 }  // namespace mlcc::lower

@@ -64,7 +64,8 @@ bool NestAxes::split_once() {
       if (function.kind != AtomKind::kFloorDiv && function.kind != AtomKind::kMod) continue;
       const auto name = function.numerator.as_symbol();
       if (!name) continue;
-      const auto axis = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == *name; });
+      const auto axis =
+          std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == *name; });
       if (axis == axes_.end()) continue;
       const auto high = axis->extent.divide_exactly(function.divisor);
       if (!high || high->equals_constant(1)) continue;
@@ -95,7 +96,8 @@ bool NestAxes::can_merge(const Axis& outer, const Axis& inner) const {
 bool NestAxes::merge_once() {
   for (size_t i = 0; i + 1 < axes_.size(); ++i) {
     if (!can_merge(axes_[i], axes_[i + 1])) continue;
-    const Merge merge{axes_[i].name, axes_[i + 1].name, axes_[i].name + "_" + axes_[i + 1].name, axes_[i + 1].extent};
+    const Merge merge{axes_[i].name, axes_[i + 1].name, axes_[i].name + "_" + axes_[i + 1].name,
+                      axes_[i + 1].extent};
     for (SymExpr& e : expressions_) e = apply_merge(e, merge);
     axes_[i] = {merge.merged, axes_[i].extent * axes_[i + 1].extent, axes_[i].reduced};
     axes_.erase(axes_.begin() + static_cast<std::ptrdiff_t>(i) + 1);

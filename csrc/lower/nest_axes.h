@@ -1,5 +1,5 @@
-// From the axes of a fusion group's domain to the axes of a loop nest: splits those that accesses divide, merges those that
-// all accesses walk through as one.
+// From the axes of a fusion group's domain to the axes of a loop nest: splits those that accesses
+// divide, merges those that all accesses walk through as one.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ namespace mlcc::lower {
 
 class NestAxes {
  public:
-  // `domain[d]` is the extent of axis fusion::axis_name(d); `expressions` are all index expressions over these axes.
-  // `facts` holds what is known about sizes.
-  NestAxes(const std::vector<SymExpr>& domain, const std::vector<bool>& reduced, std::vector<SymExpr> expressions,
-           const Assumptions& facts);
+  // `domain[d]` is the extent of axis fusion::axis_name(d); `expressions` are all index expressions
+  // over these axes. `facts` holds what is known about sizes.
+  NestAxes(const std::vector<SymExpr>& domain, const std::vector<bool>& reduced,
+           std::vector<SymExpr> expressions, const Assumptions& facts);
 
   const std::vector<schedule::Axis>& axes() const { return axes_; }
   // Rewrites an expression over the domain's axes into one over the nest's axes.
@@ -24,11 +24,11 @@ class NestAxes {
 
  private:
   struct Split {
-    std::string axis, high, low;   // axis = high * divisor + low
+    std::string axis, high, low;  // axis = high * divisor + low
     SymExpr divisor;
   };
   struct Merge {
-    std::string outer, inner, merged;   // merged = outer * inner_extent + inner
+    std::string outer, inner, merged;  // merged = outer * inner_extent + inner
     SymExpr inner_extent;
   };
 
@@ -40,7 +40,7 @@ class NestAxes {
 
   std::vector<schedule::Axis> axes_;
   std::vector<SymExpr> expressions_;
-  std::vector<std::string> dropped_;   // axes of extent 1
+  std::vector<std::string> dropped_;  // axes of extent 1
   std::vector<Split> splits_;
   std::vector<Merge> merges_;
   Assumptions assumptions_;

@@ -15,14 +15,15 @@ using loop::Variable;
 
 namespace {
 
-// Terms that are added into one accumulator before it is folded into the next level: the error grows with the terms of a
-// level, not with the length of the row. Eager's cascade has about the same depth.
+// Terms that are added into one accumulator before it is folded into the next level: the error
+// grows with the terms of a level, not with the length of the row. Eager's cascade has about the
+// same depth.
 constexpr int64_t kTermsPerAccumulator = 64;
 
 ScalarOp merging_op(Op op) {
-  static constexpr std::pair<Op, ScalarOp> kMerging[] = {{Op::kSum, ScalarOp::kAdd}, {Op::kProd, ScalarOp::kMul},
-                                                         {Op::kMax, ScalarOp::kMax}, {Op::kMin, ScalarOp::kMin},
-                                                         {Op::kAny, ScalarOp::kOr},  {Op::kAll, ScalarOp::kAnd}};
+  static constexpr std::pair<Op, ScalarOp> kMerging[] = {
+      {Op::kSum, ScalarOp::kAdd}, {Op::kProd, ScalarOp::kMul}, {Op::kMax, ScalarOp::kMax},
+      {Op::kMin, ScalarOp::kMin}, {Op::kAny, ScalarOp::kOr},   {Op::kAll, ScalarOp::kAnd}};
   for (const auto& [reduction, merging] : kMerging)
     if (reduction == op) return merging;
   MLCC_UNREACHABLE("lowering: ", graph::op_info(op).text, " is no reduction with a merging op");
@@ -44,7 +45,8 @@ Expr extreme(loop::Arena& arena, DType dtype, bool low) {
     const double infinity = std::numeric_limits<double>::infinity();
     return loop::Constant::make_float(arena, dtype, low ? -infinity : infinity);
   }
-  return loop::Constant::make_int(arena, dtype, low ? lowest_integer(dtype) : highest_integer(dtype));
+  return loop::Constant::make_int(arena, dtype,
+                                  low ? lowest_integer(dtype) : highest_integer(dtype));
 }
 
 }  // namespace
@@ -57,7 +59,8 @@ std::vector<Expr> Reducer::identity() const {
             loop::int_constant(arena_, std::numeric_limits<int64_t>::max())};
   if (op_ == Op::kMax || op_ == Op::kMin) return {extreme(arena_, dtype_, op_ == Op::kMax)};
   const int64_t value = op_ == Op::kProd || op_ == Op::kAll ? 1 : 0;
-  if (is_float(dtype_)) return {loop::Constant::make_float(arena_, dtype_, static_cast<double>(value))};
+  if (is_float(dtype_))
+    return {loop::Constant::make_float(arena_, dtype_, static_cast<double>(value))};
   return {loop::Constant::make_int(arena_, dtype_, value)};
 }
 
@@ -66,33 +69,42 @@ std::vector<DType> Reducer::dtypes() const {
   return {dtype_};
 }
 
-bool Reducer::accumulates_error() const { return is_float(dtype_) && (op_ == Op::kSum || op_ == Op::kProd); }
+bool Reducer::accumulates_error() const {
+  return is_float(dtype_) && (op_ == Op::kSum || op_ == Op::kProd);
+}
 
 std::vector<Expr> Reducer::step(const std::vector<Expr>& carried, Expr element, Expr at) const {
   if (is_arg()) return merge_arg(carried, {element, at});
   return merge(carried, {element});
 }
 
-std::vector<Expr> Reducer::merge(const std::vector<Expr>& left, const std::vector<Expr>& right) const {
+std::vector<Expr> Reducer::merge(const std::vector<Expr>& left,
+                                 const std::vector<Expr>& right) const {
   if (is_arg()) return merge_arg(left, right);
   return {loop::apply(arena_, merging_op(op_), {left[0], right[0]})};
 }
 
-// The better element wins, the smaller position among equals; NaN is better than any number and equal to itself.
-std::vector<Expr> Reducer::merge_arg(const std::vector<Expr>& left, const std::vector<Expr>& right) const {
-  const auto apply = [&](ScalarOp op, std::vector<Expr> args) { return loop::apply(arena_, op, std::move(args)); };
+// The better element wins, the smaller position among equals; NaN is better than any number and
+// equal to itself.
+std::vector<Expr> Reducer::merge_arg(const std::vector<Expr>& left,
+                                     const std::vector<Expr>& right) const {
+  const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
+    return loop::apply(arena_, op, std::move(args));
+  };
   const ScalarOp better = op_ == Op::kArgMax ? ScalarOp::kGt : ScalarOp::kLt;
   Expr wins = apply(better, {right[0], left[0]});
   Expr ties = apply(ScalarOp::kEq, {right[0], left[0]});
   if (is_float(dtype_)) {
     const Expr right_nan = apply(ScalarOp::kIsNan, {right[0]});
     const Expr left_nan = apply(ScalarOp::kIsNan, {left[0]});
-    wins = apply(ScalarOp::kOr, {wins, apply(ScalarOp::kAnd, {right_nan, apply(ScalarOp::kNot, {left_nan})})});
+    wins = apply(ScalarOp::kOr,
+                 {wins, apply(ScalarOp::kAnd, {right_nan, apply(ScalarOp::kNot, {left_nan})})});
     ties = apply(ScalarOp::kOr, {ties, apply(ScalarOp::kAnd, {right_nan, left_nan})});
   }
   const Expr earlier = apply(ScalarOp::kLt, {right[1], left[1]});
   const Expr take = apply(ScalarOp::kOr, {wins, apply(ScalarOp::kAnd, {ties, earlier})});
-  return {apply(ScalarOp::kSelect, {take, right[0], left[0]}), apply(ScalarOp::kSelect, {take, right[1], left[1]})};
+  return {apply(ScalarOp::kSelect, {take, right[0], left[0]}),
+          apply(ScalarOp::kSelect, {take, right[1], left[1]})};
 }
 
 namespace {
@@ -101,10 +113,12 @@ using Values = std::vector<std::vector<Expr>>;  // per reducer, its carried valu
 
 class PassEmitter {
  public:
-  PassEmitter(loop::Arena& arena, const std::vector<Reducer>& reducers, const std::vector<PassAxis>& axes,
-              const Assumptions& assumptions, const PassBody& body)
+  PassEmitter(loop::Arena& arena, const std::vector<Reducer>& reducers,
+              const std::vector<PassAxis>& axes, const Assumptions& assumptions,
+              const PassBody& body)
       : arena_(arena), reducers_(reducers), axes_(axes), assumptions_(assumptions), body_(body) {
-    bounded_ = std::any_of(reducers.begin(), reducers.end(), [](const Reducer& r) { return r.accumulates_error(); });
+    bounded_ = std::any_of(reducers.begin(), reducers.end(),
+                           [](const Reducer& r) { return r.accumulates_error(); });
   }
 
   Values emit(Block& block) { return over_axis(0, block); }
@@ -115,31 +129,38 @@ class PassEmitter {
     const PassAxis& axis = axes_[i];
     const Expr zero = loop::int_constant(arena_, 0);
     const Expr extent = loop::from_symbolic(arena_, axis.extent);
-    const int64_t lanes = axis.mode.kind == loop::LoopKind::kVector ? axis.mode.width * axis.mode.unroll : 1;
+    const int64_t lanes =
+        axis.mode.kind == loop::LoopKind::kVector ? axis.mode.width * axis.mode.unroll : 1;
     std::vector<int64_t> sizes{kTermsPerAccumulator * lanes};
     const int64_t high = assumptions_.range(axis.extent).high;
     static constexpr size_t kMaxLevels = 3;
-    while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back()) sizes.push_back(sizes.back() * kTermsPerAccumulator);
+    while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back())
+      sizes.push_back(sizes.back() * kTermsPerAccumulator);
     if (!bounded_) sizes = {std::numeric_limits<int64_t>::max()};
     return over_blocks(i, sizes, sizes.size() - 1, zero, extent, block);
   }
 
   // [begin, end) of axis i; level 0 runs the axis itself, higher ones step by sizes[level - 1].
-  Values over_blocks(size_t i, const std::vector<int64_t>& sizes, size_t level, Expr begin, Expr end, Block& block) {
-    if (level == 0) return loop_over(axes_[i].variable, begin, end, axes_[i].mode, block, [&](Block& inner, const Values& c) {
-      return point(i, inner, c);
-    });
+  Values over_blocks(size_t i, const std::vector<int64_t>& sizes, size_t level, Expr begin,
+                     Expr end, Block& block) {
+    if (level == 0)
+      return loop_over(axes_[i].variable, begin, end, axes_[i].mode, block,
+                       [&](Block& inner, const Values& c) { return point(i, inner, c); });
     const Expr step = loop::int_constant(arena_, sizes[level - 1]);
     const Expr length = loop::apply(arena_, ScalarOp::kSub, {end, begin});
-    const Expr padded = loop::apply(arena_, ScalarOp::kAdd, {length, loop::int_constant(arena_, sizes[level - 1] - 1)});
+    const Expr padded = loop::apply(arena_, ScalarOp::kAdd,
+                                    {length, loop::int_constant(arena_, sizes[level - 1] - 1)});
     const Expr blocks = loop::apply(arena_, ScalarOp::kFloorDiv, {padded, step});
     const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("block"));
-    return loop_over(variable, loop::int_constant(arena_, 0), blocks, {}, block, [&](Block& inner, const Values& carried) {
-      const Expr offset = loop::apply(arena_, ScalarOp::kMul, {variable, step});
-      const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
-      const Expr to = loop::apply(arena_, ScalarOp::kMin, {end, loop::apply(arena_, ScalarOp::kAdd, {from, step})});
-      return merged(carried, over_blocks(i, sizes, level - 1, from, to, inner));
-    });
+    return loop_over(variable, loop::int_constant(arena_, 0), blocks, {}, block,
+                     [&](Block& inner, const Values& carried) {
+                       const Expr offset = loop::apply(arena_, ScalarOp::kMul, {variable, step});
+                       const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
+                       const Expr to =
+                           loop::apply(arena_, ScalarOp::kMin,
+                                       {end, loop::apply(arena_, ScalarOp::kAdd, {from, step})});
+                       return merged(carried, over_blocks(i, sizes, level - 1, from, to, inner));
+                     });
   }
 
   // One iteration of axis i: the next axis, or the body.
@@ -154,7 +175,8 @@ class PassEmitter {
 
   Values merged(const Values& left, const Values& right) const {
     Values result;
-    for (size_t r = 0; r < reducers_.size(); ++r) result.push_back(reducers_[r].merge(left[r], right[r]));
+    for (size_t r = 0; r < reducers_.size(); ++r)
+      result.push_back(reducers_[r].merge(left[r], right[r]));
     return result;
   }
 
@@ -180,15 +202,16 @@ class PassEmitter {
     return all;
   }
 
-  Values loop_over(const Variable* variable, Expr begin, Expr end, const loop::LoopMode& mode, Block& block,
-                   const std::function<Values(Block&, const Values&)>& step) {
+  Values loop_over(const Variable* variable, Expr begin, Expr end, const loop::LoopMode& mode,
+                   Block& block, const std::function<Values(Block&, const Values&)>& step) {
     const Values carried = fresh("acc");
     const Values results = fresh("r");
     std::vector<loop::Carried> description;
     for (size_t r = 0; r < reducers_.size(); ++r) {
       const std::vector<Expr> identity = reducers_[r].identity();
       for (size_t k = 0; k < identity.size(); ++k)
-        description.push_back({loop::as<Variable>(carried[r][k]), identity[k], loop::as<Variable>(results[r][k])});
+        description.push_back(
+            {loop::as<Variable>(carried[r][k]), identity[k], loop::as<Variable>(results[r][k])});
     }
     Block body;
     const std::vector<Expr> yields = flat(step(body, carried));
@@ -197,8 +220,8 @@ class PassEmitter {
       const Values left = fresh("l"), right = fresh("rr");
       combine = loop::Combine{variables(left), variables(right), {}, flat(merged(left, right))};
     }
-    block.push_back(loop::Reduce::make(arena_, variable, begin, end, mode, std::move(description), std::move(body), yields,
-                                       std::move(combine)));
+    block.push_back(loop::Reduce::make(arena_, variable, begin, end, mode, std::move(description),
+                                       std::move(body), yields, std::move(combine)));
     return results;
   }
 
@@ -212,9 +235,11 @@ class PassEmitter {
 
 }  // namespace
 
-std::vector<std::vector<Expr>> emit_reductions(loop::Arena& arena, const std::vector<Reducer>& reducers,
-                                               const std::vector<PassAxis>& axes, const Assumptions& assumptions,
-                                               Block& block, const PassBody& body) {
+std::vector<std::vector<Expr>> emit_reductions(loop::Arena& arena,
+                                               const std::vector<Reducer>& reducers,
+                                               const std::vector<PassAxis>& axes,
+                                               const Assumptions& assumptions, Block& block,
+                                               const PassBody& body) {
   return PassEmitter(arena, reducers, axes, assumptions, body).emit(block);
 }
 

@@ -1,4 +1,5 @@
-// Reductions of one pass over a row, as nested `reduce` loops whose shape bounds how many terms meet in one accumulator.
+// Reductions of one pass over a row, as nested `reduce` loops whose shape bounds how many terms
+// meet in one accumulator.
 #pragma once
 
 #include <functional>
@@ -17,36 +18,44 @@ class Reducer {
   size_t num_carried() const { return is_arg() ? 2 : 1; }
   std::vector<loop::Expr> identity() const;
   std::vector<DType> dtypes() const;
-  // The carried values after one more element; `at` is its position along the reduced dimension (argmax, argmin).
-  std::vector<loop::Expr> step(const std::vector<loop::Expr>& carried, loop::Expr element, loop::Expr at) const;
-  std::vector<loop::Expr> merge(const std::vector<loop::Expr>& left, const std::vector<loop::Expr>& right) const;
+  // The carried values after one more element; `at` is its position along the reduced dimension
+  // (argmax, argmin).
+  std::vector<loop::Expr> step(const std::vector<loop::Expr>& carried, loop::Expr element,
+                               loop::Expr at) const;
+  std::vector<loop::Expr> merge(const std::vector<loop::Expr>& left,
+                                const std::vector<loop::Expr>& right) const;
   loop::Expr result(const std::vector<loop::Expr>& carried) const { return carried.back(); }
-  bool accumulates_error() const;   // float sums and products: the number of terms per accumulator is bounded
+  bool accumulates_error()
+      const;  // float sums and products: the number of terms per accumulator is bounded
   bool is_arg() const { return op_ == graph::Op::kArgMax || op_ == graph::Op::kArgMin; }
 
  private:
-  std::vector<loop::Expr> merge_arg(const std::vector<loop::Expr>& left, const std::vector<loop::Expr>& right) const;
+  std::vector<loop::Expr> merge_arg(const std::vector<loop::Expr>& left,
+                                    const std::vector<loop::Expr>& right) const;
   loop::Arena& arena_;
   graph::Op op_;
-  DType dtype_;                     // of the elements
+  DType dtype_;  // of the elements
 };
 
 // One loop of the nest a pass runs over.
 struct PassAxis {
   const loop::Variable* variable;
   SymExpr extent;
-  loop::LoopMode mode;              // serial or vector
+  loop::LoopMode mode;  // serial or vector
 };
 
-// Emits into `block` the loops over `axes` (outermost first, not empty). `body(inner_block)` returns, for each reducer,
-// (element, position) of the current point, and may append stores. Returns each reducer's carried values after the loops.
+// Emits into `block` the loops over `axes` (outermost first, not empty). `body(inner_block)`
+// returns, for each reducer, (element, position) of the current point, and may append stores.
+// Returns each reducer's carried values after the loops.
 struct ReducedElement {
   loop::Expr element;
   loop::Expr at;
 };
 using PassBody = std::function<std::vector<ReducedElement>(loop::Block&)>;
-std::vector<std::vector<loop::Expr>> emit_reductions(loop::Arena& arena, const std::vector<Reducer>& reducers,
-                                                     const std::vector<PassAxis>& axes, const Assumptions& assumptions,
+std::vector<std::vector<loop::Expr>> emit_reductions(loop::Arena& arena,
+                                                     const std::vector<Reducer>& reducers,
+                                                     const std::vector<PassAxis>& axes,
+                                                     const Assumptions& assumptions,
                                                      loop::Block& block, const PassBody& body);
 
 }  // namespace mlcc::lower

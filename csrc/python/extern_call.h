@@ -7,23 +7,16 @@
 #include <ATen/core/stack.h>
 
 #include <atomic>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "python/ivalues.h"
 #include "runtime/executable.h"
 
 namespace mlcc::python {
-
-using Slots = std::vector<c10::IValue>;
-using Evaluate = std::function<int64_t(const SymExpr&)>;
-
-c10::ScalarType to_torch(DType dtype);
-
-class ArgumentConverter;
 
 class ExternCall {
  public:

@@ -9,7 +9,7 @@
 
 #include "driver/loop_kernel.h"
 #include "python/errors.h"
-#include "python/extern_call.h"
+#include "python/ivalues.h"
 #include "python/options.h"
 #include "python/parallel.h"
 #include "support/error.h"

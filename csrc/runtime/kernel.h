@@ -9,10 +9,11 @@
 
 namespace mlcc::runtime {
 
-// What every phase function receives. All pointers are to the first element (the tensor's data pointer).
+// What every phase function receives. All pointers are to the first element (the tensor's data
+// pointer).
 struct KernelArgs {
-  void* const* buffers;        // in the kernel's parameter order
-  const int64_t* sizes;        // in the kernel's parameter order
+  void* const* buffers;  // in the kernel's parameter order
+  const int64_t* sizes;  // in the kernel's parameter order
 };
 
 // Runs iterations [begin, end) of a phase; 0, or the code of the check that failed.
@@ -26,11 +27,14 @@ struct Kernel {
 };
 using KernelPtr = std::shared_ptr<const Kernel>;
 
-// Runs body(begin, end) over a partition of [0, n), each part at least `grain` long except the last, on any threads, and
-// returns when all is done. `body` never throws. libtorch's torch_parallel_for in a process with torch.
-using ParallelFor = std::function<void(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body)>;
+// Runs body(begin, end) over a partition of [0, n), each part at least `grain` long except the
+// last, on any threads, and returns when all is done. `body` never throws. libtorch's
+// torch_parallel_for in a process with torch.
+using ParallelFor = std::function<void(int64_t n, int64_t grain,
+                                       const std::function<void(int64_t, int64_t)>& body)>;
 
 // Runs one phase over [0, extent); returns the smallest error code found, or 0.
-int64_t run_phase(PhaseFunction function, const KernelArgs& args, int64_t extent, int64_t grain, const ParallelFor& parallel_for);
+int64_t run_phase(PhaseFunction function, const KernelArgs& args, int64_t extent, int64_t grain,
+                  const ParallelFor& parallel_for);
 
 }  // namespace mlcc::runtime

@@ -57,8 +57,8 @@ class KernelCache::Claim {
 };
 
 Result<FoundKernel> KernelCache::find_or_compile(const Hash128& key, const std::string& name,
-                                                 int num_phases, const ObjectLoader& loader, Store* store,
-                                                 const Compile& compile) {
+                                                 int num_phases, const ObjectLoader& loader,
+                                                 Store* store, const Compile& compile) {
   {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -75,8 +75,8 @@ Result<FoundKernel> KernelCache::find_or_compile(const Hash128& key, const std::
 }
 
 Result<FoundKernel> KernelCache::load_or_compile(const Hash128& key, const std::string& name,
-                                                 int num_phases, const ObjectLoader& loader, Store* store,
-                                                 const Compile& compile) {
+                                                 int num_phases, const ObjectLoader& loader,
+                                                 Store* store, const Compile& compile) {
   Claim claim(*this, key);
   if (store != nullptr) {
     if (const std::optional<std::string> bytes = store->get(kKind, key)) {

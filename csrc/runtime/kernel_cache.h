@@ -44,7 +44,8 @@ class KernelCache {
   // put into both. Of several threads that miss the same key one compiles and the others wait. What
   // `compile` refuses or throws is not kept; a waiting thread then tries by itself.
   Result<FoundKernel> find_or_compile(const Hash128& key, const std::string& name, int num_phases,
-                                      const ObjectLoader& loader, Store* store, const Compile& compile);
+                                      const ObjectLoader& loader, Store* store,
+                                      const Compile& compile);
 
   KernelCacheInfo info() const;
   void clear();  // kernels that executables hold stay callable
@@ -52,7 +53,8 @@ class KernelCache {
  private:
   class Claim;
   Result<FoundKernel> load_or_compile(const Hash128& key, const std::string& name, int num_phases,
-                                      const ObjectLoader& loader, Store* store, const Compile& compile);
+                                      const ObjectLoader& loader, Store* store,
+                                      const Compile& compile);
   struct Entry {
     KernelPtr kernel;  // null while a thread compiles it
     int64_t bytes = 0;

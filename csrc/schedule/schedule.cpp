@@ -7,13 +7,16 @@
 namespace mlcc::schedule {
 namespace {
 
-// Points that keep one thread busy for about 10 us at one op per point: below, handing work to a thread costs more.
+// Points that keep one thread busy for about 10 us at one op per point: below, handing work to a
+// thread costs more.
 constexpr int64_t kGrainPoints = 32768;
-// With fewer outer iterations than this the vector axis is cut into chunks, so that threads have something to share.
+// With fewer outer iterations than this the vector axis is cut into chunks, so that threads have
+// something to share.
 constexpr int64_t kEnoughParallel = 32;
 // Elements of a chunk: 16 KB of f32 a stream, a few streams fit L1 and L2.
 constexpr int64_t kChunk = 4096;
-// Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each row are used at once.
+// Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each
+// row are used at once.
 constexpr int64_t kColumnVectors = 4;
 
 using Hint = std::function<int64_t(std::string_view)>;
@@ -27,7 +30,8 @@ double access_weight(const NestFacts& facts, const AccessPattern& access, const 
   return bytes;
 }
 
-// How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that would gather.
+// How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that
+// would gather.
 double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
   double score = 0;
   for (const AccessPattern& access : facts.accesses) {
@@ -61,7 +65,8 @@ int64_t choose_unroll(const NestFacts& facts, bool vector_is_reduced) {
   return facts.ops_per_point > 24 ? 1 : 2;
 }
 
-// Elements of the vector axis that one parallel iteration takes; 0 where the axis is no longer than that anyway.
+// Elements of the vector axis that one parallel iteration takes; 0 where the axis is no longer than
+// that anyway.
 int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
   const auto extent = facts.axes[static_cast<size_t>(vector_axis)].extent.as_constant();
   return extent && *extent <= elements ? 0 : elements;
@@ -70,13 +75,14 @@ int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
 }  // namespace
 
 std::string Schedule::str() const {
-  return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll, " chunk=", chunk,
-                      " grain=", grain_points);
+  return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
+                      " chunk=", chunk, " grain=", grain_points);
 }
 
 Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint) {
   Schedule schedule;
-  schedule.grain_points = std::max<int64_t>(1, kGrainPoints / std::max<int64_t>(1, facts.ops_per_point / 2));
+  schedule.grain_points =
+      std::max<int64_t>(1, kGrainPoints / std::max<int64_t>(1, facts.ops_per_point / 2));
   schedule.vector_axis = best_vector_axis(facts, hint);
   if (schedule.vector_axis < 0) return schedule;
   const int64_t lane_bytes = facts.widest_bytes >= 8 ? 8 : 4;
@@ -85,8 +91,8 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   const bool vector_is_reduced = facts.axes[schedule.vector_axis].reduced;
   schedule.unroll = choose_unroll(facts, vector_is_reduced);
   if (vector_is_reduced) return schedule;
-  const bool any_reduced =
-      std::any_of(facts.axes.begin(), facts.axes.end(), [](const Axis& axis) { return axis.reduced; });
+  const bool any_reduced = std::any_of(facts.axes.begin(), facts.axes.end(),
+                                       [](const Axis& axis) { return axis.reduced; });
   if (any_reduced) {
     schedule.width = natural * kColumnVectors;
     schedule.unroll = 1;
@@ -95,7 +101,8 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   }
   int64_t outer = 1;
   for (size_t axis = 0; axis < facts.axes.size(); ++axis)
-    if (static_cast<int>(axis) != schedule.vector_axis) outer *= std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint));
+    if (static_cast<int>(axis) != schedule.vector_axis)
+      outer *= std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint));
   if (outer < kEnoughParallel) schedule.chunk = chunk_of(facts, schedule.vector_axis, kChunk);
   return schedule;
 }

@@ -1,7 +1,9 @@
-// What to do with a loop nest on a machine, as a small record that can be printed, stored, replayed and tuned.
+// What to do with a loop nest on a machine, as a small record that can be printed, stored, replayed
+// and tuned.
 //
-// Lowering describes a nest by its axes and by how its memory accesses move along them (NestFacts); choose() decides the
-// Schedule; lowering then builds the nest that the record asks for. Neither changes what is computed.
+// Lowering describes a nest by its axes and by how its memory accesses move along them (NestFacts);
+// choose() decides the Schedule; lowering then builds the nest that the record asks for. Neither
+// changes what is computed.
 #pragma once
 
 #include <functional>
@@ -20,7 +22,8 @@ struct Axis {
   bool reduced = false;
 };
 
-// One load or store: the distance in elements between neighbours along each axis; nothing where it is not constant.
+// One load or store: the distance in elements between neighbours along each axis; nothing where it
+// is not constant.
 struct AccessPattern {
   std::vector<std::optional<SymExpr>> strides;
   int64_t element_bytes = 4;
@@ -28,11 +31,11 @@ struct AccessPattern {
 };
 
 struct NestFacts {
-  std::vector<Axis> axes;               // outermost first
+  std::vector<Axis> axes;  // outermost first
   std::vector<AccessPattern> accesses;
-  int64_t ops_per_point = 1;            // scalar ops, transcendentals counted as kTranscendentalOps
-  int64_t widest_bytes = 4;             // widest element type computed in
-  int64_t carried_values = 0;           // of the reductions
+  int64_t ops_per_point = 1;   // scalar ops, transcendentals counted as kTranscendentalOps
+  int64_t widest_bytes = 4;    // widest element type computed in
+  int64_t carried_values = 0;  // of the reductions
 };
 
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp
@@ -42,15 +45,16 @@ struct Machine {
 };
 
 struct Schedule {
-  int vector_axis = -1;        // index into axes; -1: scalar
-  int64_t width = 1;           // lanes
-  int64_t unroll = 1;          // vectors per iteration; accumulators where the axis is reduced
-  int64_t chunk = 0;           // elements of the vector axis per parallel iteration; 0: all of it
-  int64_t grain_points = 1;    // least points of the domain that are worth a thread
-  std::string str() const;     // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
+  int vector_axis = -1;      // index into axes; -1: scalar
+  int64_t width = 1;         // lanes
+  int64_t unroll = 1;        // vectors per iteration; accumulators where the axis is reduced
+  int64_t chunk = 0;         // elements of the vector axis per parallel iteration; 0: all of it
+  int64_t grain_points = 1;  // least points of the domain that are worth a thread
+  std::string str() const;   // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
 };
 
 // `hint` gives a typical value for a size symbol.
-Schedule choose(const NestFacts& facts, const Machine& machine, const std::function<int64_t(std::string_view)>& hint);
+Schedule choose(const NestFacts& facts, const Machine& machine,
+                const std::function<int64_t(std::string_view)>& hint);
 
 }  // namespace mlcc::schedule

@@ -40,16 +40,16 @@ std::string join(const Parts&... parts) {
 }  // namespace detail
 }  // namespace mlcc
 
-#define MLCC_USER_CHECK(condition, ...)                                    \
-  do {                                                                     \
-    if (!(condition)) throw ::mlcc::Error(::mlcc::detail::join(__VA_ARGS__)); \
+#define MLCC_USER_CHECK(condition, ...)                                                            \
+  do {                                                                                             \
+    if (!(condition)) throw ::mlcc::Error(::mlcc::detail::join(__VA_ARGS__));                      \
   } while (false)
 
-#define MLCC_CHECK(condition, ...)                                                       \
-  do {                                                                                   \
-    if (!(condition))                                                                    \
-      ::mlcc::detail::throw_internal(__FILE__, __LINE__, ::mlcc::detail::join(__VA_ARGS__)); \
+#define MLCC_CHECK(condition, ...)                                                                 \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      ::mlcc::detail::throw_internal(__FILE__, __LINE__, ::mlcc::detail::join(__VA_ARGS__));       \
   } while (false)
 
-#define MLCC_UNREACHABLE(...) \
+#define MLCC_UNREACHABLE(...)                                                                      \
   ::mlcc::detail::throw_internal(__FILE__, __LINE__, ::mlcc::detail::join(__VA_ARGS__))

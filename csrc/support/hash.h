@@ -20,7 +20,8 @@ struct Hash128 {
 Hash128 hash_bytes(const void* data, size_t size);
 Hash128 hash_bytes(std::string_view bytes);
 
-// Hashes a sequence of fields so that ("ab","c") and ("a","bc") differ: each field goes in with its length.
+// Hashes a sequence of fields so that ("ab","c") and ("a","bc") differ: each field goes in with its
+// length.
 class FieldHasher {
  public:
   FieldHasher& add(std::string_view field);
@@ -35,5 +36,7 @@ class FieldHasher {
 
 template <>
 struct std::hash<mlcc::Hash128> {
-  size_t operator()(const mlcc::Hash128& h) const noexcept { return h.low ^ (h.high * 0x9E3779B97F4A7C15ULL); }
+  size_t operator()(const mlcc::Hash128& h) const noexcept {
+    return h.low ^ (h.high * 0x9E3779B97F4A7C15ULL);
+  }
 };

@@ -1,4 +1,5 @@
-// Result<T>: a value, or the reason why something is not supported. Never used for bugs or user errors.
+// Result<T>: a value, or the reason why something is not supported. Never used for bugs or user
+// errors.
 #pragma once
 
 #include <string>
@@ -22,8 +23,8 @@ Unsupported unsupported(const Parts&... parts) {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
-  Result(Unsupported why) : state_(std::move(why)) {}       // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
+  Result(Unsupported why) : state_(std::move(why)) {}  // NOLINT(google-explicit-constructor)
 
   explicit operator bool() const { return std::holds_alternative<T>(state_); }
   const T& operator*() const& { return value(); }

@@ -151,7 +151,7 @@ def test_under_a_mode_the_original_runs() -> None:
     calls = []
 
     class Count(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
             calls.append(op)
             return op(*args, **(kwargs or {}))
 

@@ -14,7 +14,8 @@ void give(MlccOutput output, void* user, MlccOutputKind kind, const std::string&
   output(user, kind, text.data(), text.size());
 }
 
-// Runs `body`; an exception becomes an error text and `failure`. Nothing may be thrown through the table.
+// Runs `body`; an exception becomes an error text and `failure`. Nothing may be thrown through the
+// table.
 template <typename T, typename Body>
 T guarded(MlccOutput output, void* user, T failure, Body body) {
   try {
@@ -44,8 +45,8 @@ int32_t compile(const MlccCompileRequest* request, MlccOutput output, void* user
   });
 }
 
-void* load(const char* object, uint64_t size, const char* const* symbols, uint64_t num_symbols, void** addresses,
-           MlccOutput output, void* user) {
+void* load(const char* object, uint64_t size, const char* const* symbols, uint64_t num_symbols,
+           void** addresses, MlccOutput output, void* user) {
   return guarded<void*>(output, user, nullptr, [&]() -> void* {
     auto loaded = load_object({object, size}, {symbols, symbols + num_symbols});
     for (uint64_t i = 0; i < num_symbols; ++i) addresses[i] = loaded->addresses()[i];

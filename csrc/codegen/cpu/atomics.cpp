@@ -42,7 +42,8 @@ void FunctionEmitter::emit_atomic(const loop::Atomic& atomic) {
   const Parts offsets = to_parts(ops_, vector_.lanes, address.offset);
   const Parts values = to_parts(ops_, vector_.lanes, value);
   for (unsigned p = 0; p < vector_.lanes.parts; ++p)
-    emit_atomic_lanes(address, atomic.op, offsets[p], values[p], lanes_mask.empty() ? nullptr : lanes_mask[p]);
+    emit_atomic_lanes(address, atomic.op, offsets[p], values[p],
+                      lanes_mask.empty() ? nullptr : lanes_mask[p]);
 }
 
 // One lane after the other: there is no vector instruction, and lanes may meet in one element.
@@ -52,21 +53,24 @@ void FunctionEmitter::emit_atomic_lanes(const Address& address, ScalarOp op, llv
   auto lane_of = [&](llvm::Value* vector, llvm::Value* lane) {
     return width == 1 ? vector : ir_.CreateExtractElement(vector, lane);
   };
-  emit_counted(ir_.getInt64(0), ir_.getInt64(width), 1, {}, [&](llvm::Value* lane, llvm::ArrayRef<llvm::Value*>) {
-    auto update = [&] {
-      llvm::Value* pointer = pointer_to(*address.place, address.base, lane_of(offsets, lane));
-      emit_one_atomic(*address.place, op, pointer, lane_of(values, lane));
-    };
-    mask ? emit_guarded(lane_of(mask, lane), update) : update();
-    return Parts{};
-  });
+  emit_counted(ir_.getInt64(0), ir_.getInt64(width), 1, {},
+               [&](llvm::Value* lane, llvm::ArrayRef<llvm::Value*>) {
+                 auto update = [&] {
+                   llvm::Value* pointer =
+                       pointer_to(*address.place, address.base, lane_of(offsets, lane));
+                   emit_one_atomic(*address.place, op, pointer, lane_of(values, lane));
+                 };
+                 mask ? emit_guarded(lane_of(mask, lane), update) : update();
+                 return Parts{};
+               });
 }
 
 void FunctionEmitter::emit_one_atomic(const Place& place, ScalarOp op, llvm::Value* pointer,
                                       llvm::Value* value) {
   const auto instruction = instruction_of(op, place.dtype);
   if (!instruction) return emit_compare_exchange(place, op, pointer, value);
-  annotate(ir_.CreateAtomicRMW(*instruction, pointer, to_memory(place, value), element_alignment(place), kOrdering),
+  annotate(ir_.CreateAtomicRMW(*instruction, pointer, to_memory(place, value),
+                               element_alignment(place), kOrdering),
            place);
 }
 
@@ -83,8 +87,8 @@ void FunctionEmitter::emit_compare_exchange(const Place& place, ScalarOp op, llv
   expected->addIncoming(initial, before);
   llvm::Value* old = ir_.CreateBitCast(expected, value->getType());
   llvm::Value* updated = ir_.CreateBitCast(emit_op(ops_, op, place.dtype, {old, value}), bits);
-  llvm::Value* exchange = ir_.CreateAtomicCmpXchg(pointer, expected, updated, element_alignment(place),
-                                                  kOrdering, kOrdering);
+  llvm::Value* exchange = ir_.CreateAtomicCmpXchg(pointer, expected, updated,
+                                                  element_alignment(place), kOrdering, kOrdering);
   expected->addIncoming(ir_.CreateExtractValue(exchange, 0), ir_.GetInsertBlock());
   ir_.CreateCondBr(ir_.CreateExtractValue(exchange, 1), after, attempt);
   ir_.SetInsertPoint(after);

@@ -16,7 +16,8 @@ llvm::Value* as_f32(const OpContext& c, llvm::Value* bits) {
   return c.ir.CreateBitCast(bits, like(bits, c.ir.getFloatTy()));
 }
 
-// ---- bf16 ------------------------------------------------------------------------------------------------------
+// ---- bf16
+// ------------------------------------------------------------------------------------------------------
 
 llvm::Value* bf16_to_f32(const OpContext& c, llvm::Value* value) {
   llvm::Value* wide = c.ir.CreateZExt(value, like(value, c.ir.getInt32Ty()));
@@ -33,10 +34,12 @@ llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
       c.ir.CreateAdd(bits, c.ir.CreateAdd(is_odd, ConstantInt::get(type, 0x7fff))), 16);
   llvm::Value* quiet = c.ir.CreateOr(high, ConstantInt::get(type, 0x40));
   llvm::Value* is_nan = c.ir.CreateFCmpUNO(value, value);
-  return c.ir.CreateTrunc(c.ir.CreateSelect(is_nan, quiet, nearest), like(value, c.ir.getInt16Ty()));
+  return c.ir.CreateTrunc(c.ir.CreateSelect(is_nan, quiet, nearest),
+                          like(value, c.ir.getInt16Ty()));
 }
 
-// ---- f16 -------------------------------------------------------------------------------------------------------
+// ---- f16
+// -------------------------------------------------------------------------------------------------------
 
 // Shifted into place the bits are a float that is 2^112 too small; also for denormals.
 llvm::Value* f16_to_f32_by_integers(const OpContext& c, llvm::Value* value) {
@@ -45,9 +48,11 @@ llvm::Value* f16_to_f32_by_integers(const OpContext& c, llvm::Value* value) {
   llvm::Value* magnitude = c.ir.CreateAnd(wide, ConstantInt::get(type, 0x7fff));
   llvm::Value* shifted = c.ir.CreateShl(magnitude, 13);
   llvm::Type* f32 = like(value, c.ir.getFloatTy());
-  llvm::Value* finite = as_bits(c, c.ir.CreateFMul(as_f32(c, shifted), ConstantFP::get(f32, 0x1p112)));
+  llvm::Value* finite =
+      as_bits(c, c.ir.CreateFMul(as_f32(c, shifted), ConstantFP::get(f32, 0x1p112)));
   llvm::Value* is_nan = c.ir.CreateICmpUGT(magnitude, ConstantInt::get(type, 0x7c00));
-  llvm::Value* quiet = c.ir.CreateSelect(is_nan, ConstantInt::get(type, 0x400000), ConstantInt::get(type, 0));
+  llvm::Value* quiet =
+      c.ir.CreateSelect(is_nan, ConstantInt::get(type, 0x400000), ConstantInt::get(type, 0));
   llvm::Value* special =
       c.ir.CreateOr(c.ir.CreateOr(shifted, ConstantInt::get(type, 0x7f800000)), quiet);
   llvm::Value* is_special = c.ir.CreateICmpUGE(magnitude, ConstantInt::get(type, 0x7c00));
@@ -61,7 +66,8 @@ llvm::Value* f32_to_f16_by_integers(const OpContext& c, llvm::Value* value) {
   auto integer = [&](uint64_t v) { return ConstantInt::get(type, v); };
   llvm::Value* magnitude = c.ir.CreateAnd(bits, integer(0x7fffffff));
   // Below f16's normal range: adding 0.5 rounds at 2^-24, the unit of f16's denormals.
-  llvm::Value* added = c.ir.CreateFAdd(as_f32(c, magnitude), ConstantFP::get(value->getType(), 0.5));
+  llvm::Value* added =
+      c.ir.CreateFAdd(as_f32(c, magnitude), ConstantFP::get(value->getType(), 0.5));
   llvm::Value* denormal = c.ir.CreateSub(as_bits(c, added), integer(0x3f000000));
   llvm::Value* is_odd = c.ir.CreateAnd(c.ir.CreateLShr(magnitude, 13), integer(1));
   llvm::Value* rebiased = c.ir.CreateSub(magnitude, integer(112ULL << 23));
@@ -70,7 +76,8 @@ llvm::Value* f32_to_f16_by_integers(const OpContext& c, llvm::Value* value) {
   llvm::Value* result =
       c.ir.CreateSelect(c.ir.CreateICmpULT(magnitude, integer(0x38800000)), denormal, normal);
   // 65520 is half way between the largest number and what would be the next.
-  result = c.ir.CreateSelect(c.ir.CreateICmpUGE(magnitude, integer(0x477ff000)), integer(0x7c00), result);
+  result = c.ir.CreateSelect(c.ir.CreateICmpUGE(magnitude, integer(0x477ff000)), integer(0x7c00),
+                             result);
   llvm::Value* payload = c.ir.CreateAnd(c.ir.CreateLShr(magnitude, 13), integer(0x3ff));
   result = c.ir.CreateSelect(c.ir.CreateICmpUGT(magnitude, integer(0x7f800000)),
                              c.ir.CreateOr(payload, integer(0x7e00)), result);
@@ -90,7 +97,8 @@ llvm::Value* f32_to_f16(const OpContext& c, llvm::Value* value) {
   return c.ir.CreateBitCast(half, like(value, c.ir.getInt16Ty()));
 }
 
-// ---- Between floats --------------------------------------------------------------------------------------------
+// ---- Between floats
+// --------------------------------------------------------------------------------------------
 
 llvm::Value* widen_to_f32(const OpContext& c, DType from, llvm::Value* value) {
   if (from == DType::kBF16) return bf16_to_f32(c, value);
@@ -106,7 +114,8 @@ llvm::Value* float_to_float(const OpContext& c, DType from, DType to, llvm::Valu
   return to == DType::kF64 ? c.ir.CreateFPExt(value, like(value, c.ir.getDoubleTy())) : value;
 }
 
-// ---- Between integers and floats -------------------------------------------------------------------------------
+// ---- Between integers and floats
+// -------------------------------------------------------------------------------
 
 llvm::Value* integer_to_float(const OpContext& c, DType from, DType to, llvm::Value* value) {
   llvm::Type* type = like(value, to == DType::kF64 ? c.ir.getDoubleTy() : c.ir.getFloatTy());
@@ -115,8 +124,8 @@ llvm::Value* integer_to_float(const OpContext& c, DType from, DType to, llvm::Va
   return to == DType::kF64 ? converted : float_to_float(c, DType::kF32, to, converted);
 }
 
-// LLVM's conversion is poison out of range; frozen it is some value. Narrow integers are cut from an i32, which is what
-// C code does on this machine.
+// LLVM's conversion is poison out of range; frozen it is some value. Narrow integers are cut from
+// an i32, which is what C code does on this machine.
 llvm::Value* float_to_integer(const OpContext& c, DType from, DType to, llvm::Value* value) {
   if (from != DType::kF64) value = widen_to_f32(c, from, value);
   const bool is_wide = to == DType::kI64;

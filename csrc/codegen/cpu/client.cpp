@@ -54,7 +54,9 @@ class CpuBackend : public Backend {
     Outputs outputs;
     const int32_t failed = api_->compile(&call, Outputs::receive, &outputs);
     if (outputs.has(kMlccUnsupported)) return Unsupported{outputs.take(kMlccUnsupported)};
-    if (failed) throw InternalError(detail::join(outputs.take(kMlccError), "\nwhile compiling\n", request.text));
+    if (failed)
+      throw InternalError(
+          detail::join(outputs.take(kMlccError), "\nwhile compiling\n", request.text));
     return ObjectCode{.bytes = outputs.take(kMlccObject),
                       .llvm_text = outputs.take(kMlccLlvmText),
                       .asm_text = outputs.take(kMlccAsmText)};
@@ -69,7 +71,8 @@ class LinkingLoader : public runtime::ObjectLoader {
  public:
   explicit LinkingLoader(const MlccLlvmApi* api) : api_(api) {}
 
-  runtime::KernelPtr load(std::string_view bytes, const std::string& name, int num_phases) const override {
+  runtime::KernelPtr load(std::string_view bytes, const std::string& name,
+                          int num_phases) const override {
     const auto count = static_cast<size_t>(num_phases);
     std::vector<std::string> symbols;
     for (int i = 0; i < num_phases; ++i) symbols.push_back(runtime::phase_symbol(name, i));
@@ -77,13 +80,14 @@ class LinkingLoader : public runtime::ObjectLoader {
     for (const std::string& symbol : symbols) symbol_texts.push_back(symbol.c_str());
     std::vector<void*> addresses(count);
     Outputs outputs;
-    void* handle = api_->load(bytes.data(), bytes.size(), symbol_texts.data(), count, addresses.data(),
-                              Outputs::receive, &outputs);
+    void* handle = api_->load(bytes.data(), bytes.size(), symbol_texts.data(), count,
+                              addresses.data(), Outputs::receive, &outputs);
     MLCC_USER_CHECK(handle, "kernel ", name, ": ", outputs.take(kMlccError));
     auto kernel = std::make_shared<runtime::Kernel>();
     kernel->name = name;
     kernel->code = std::shared_ptr<void>(handle, api_->unload);
-    for (void* address : addresses) kernel->phases.push_back(reinterpret_cast<runtime::PhaseFunction>(address));
+    for (void* address : addresses)
+      kernel->phases.push_back(reinterpret_cast<runtime::PhaseFunction>(address));
     return kernel;
   }
 
@@ -93,7 +97,8 @@ class LinkingLoader : public runtime::ObjectLoader {
 
 }  // namespace
 
-Result<std::shared_ptr<Backend>> open_cpu_backend(const std::string& library_path, const std::string& cpu_override) {
+Result<std::shared_ptr<Backend>> open_cpu_backend(const std::string& library_path,
+                                                  const std::string& cpu_override) {
   const Result<const MlccLlvmApi*> api = open_library(library_path);
   if (!api) return Unsupported{api.reason()};
   Target target{.backend = "cpu",

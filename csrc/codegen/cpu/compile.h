@@ -9,7 +9,7 @@
 namespace mlcc::codegen::cpu {
 
 struct CompileInput {
-  std::string_view text;         // one kernel
+  std::string_view text;  // one kernel
   std::string cpu;
   std::string features;
   int64_t vector_bits = 0;
@@ -19,7 +19,7 @@ struct CompileInput {
 
 struct CompileOutput {
   std::string object;
-  std::string llvm_text;         // after optimization
+  std::string llvm_text;  // after optimization
   std::string asm_text;
 };
 

@@ -19,7 +19,8 @@ std::vector<ColumnGroup> group_columns(unsigned columns, unsigned width) {
   return groups;
 }
 
-// Tiles with more accumulators than this are done by plain loops: their code would be slow to compile.
+// Tiles with more accumulators than this are done by plain loops: their code would be slow to
+// compile.
 constexpr size_t kMostAccumulators = 64;
 
 }  // namespace
@@ -33,14 +34,15 @@ FunctionEmitter::Tile FunctionEmitter::tile_of(const loop::TileRef& ref) {
           place.strides[static_cast<size_t>(ref.column_dim)].scalar};
 }
 
-llvm::Value* FunctionEmitter::tile_pointer(const Tile& tile, llvm::Value* row, llvm::Value* column) {
+llvm::Value* FunctionEmitter::tile_pointer(const Tile& tile, llvm::Value* row,
+                                           llvm::Value* column) {
   llvm::Value* in_row = pointer_to(*tile.place, tile.origin, ir_.CreateMul(row, tile.row_stride));
   return pointer_to(*tile.place, in_row, ir_.CreateMul(column, tile.column_stride));
 }
 
 // `width` elements of a row, widened to the accumulator's dtype.
-llvm::Value* FunctionEmitter::load_tile(const Tile& tile, llvm::Value* row, llvm::Value* column, unsigned width,
-                                        DType accumulator) {
+llvm::Value* FunctionEmitter::load_tile(const Tile& tile, llvm::Value* row, llvm::Value* column,
+                                        unsigned width, DType accumulator) {
   llvm::Type* type = with_lanes(memory_type(ir_.getContext(), tile.place->dtype), width);
   llvm::LoadInst* load =
       ir_.CreateAlignedLoad(type, tile_pointer(tile, row, column), element_alignment(*tile.place));
@@ -48,7 +50,8 @@ llvm::Value* FunctionEmitter::load_tile(const Tile& tile, llvm::Value* row, llvm
   return emit_cast(ops_, tile.place->dtype, accumulator, load);
 }
 
-llvm::Value* FunctionEmitter::multiply_add(DType dtype, llvm::Value* a, llvm::Value* b, llvm::Value* sum) {
+llvm::Value* FunctionEmitter::multiply_add(DType dtype, llvm::Value* a, llvm::Value* b,
+                                           llvm::Value* sum) {
   if (is_float(dtype)) return emit_fma(ops_, a, b, sum);
   return ir_.CreateAdd(sum, ir_.CreateMul(a, b));
 }
@@ -56,10 +59,11 @@ llvm::Value* FunctionEmitter::multiply_add(DType dtype, llvm::Value* a, llvm::Va
 void FunctionEmitter::emit_contract(const loop::Contract& contract) {
   const Tile a = tile_of(contract.a), b = tile_of(contract.b), c = tile_of(contract.c);
   llvm::Value* depth = emit_scalar(contract.depth);
-  const bool has_vectors =
-      options_.vector_bits != 0 && is_constant(b.column_stride, 1) && is_constant(c.column_stride, 1);
+  const bool has_vectors = options_.vector_bits != 0 && is_constant(b.column_stride, 1) &&
+                           is_constant(c.column_stride, 1);
   const int64_t width = has_vectors ? options_.vector_bits / (8 * dtype_size(c.place->dtype)) : 1;
-  const auto columns = group_columns(static_cast<unsigned>(contract.columns), static_cast<unsigned>(width));
+  const auto columns =
+      group_columns(static_cast<unsigned>(contract.columns), static_cast<unsigned>(width));
   if (columns.size() * static_cast<size_t>(contract.rows) > kMostAccumulators)
     return emit_contract_loops(contract, a, b, c, depth);
 
@@ -67,21 +71,23 @@ void FunctionEmitter::emit_contract(const loop::Contract& contract) {
   Parts sums;
   for (int64_t m = 0; m < contract.rows; ++m)
     for (const ColumnGroup& group : columns)
-      sums.push_back(load_tile(c, index_constant(m), index_constant(group.first), group.width, dtype));
-  sums = emit_counted(index_constant(0), depth, 1, sums, [&](llvm::Value* k, llvm::ArrayRef<llvm::Value*> old) {
-    Parts next(old);
-    Parts b_row;
-    for (const ColumnGroup& group : columns)
-      b_row.push_back(load_tile(b, k, index_constant(group.first), group.width, dtype));
-    for (int64_t m = 0; m < contract.rows; ++m) {
-      llvm::Value* a_element = load_tile(a, index_constant(m), k, 1, dtype);
-      for (size_t g = 0; g < columns.size(); ++g) {
-        llvm::Value*& sum = next[static_cast<size_t>(m) * columns.size() + g];
-        sum = multiply_add(dtype, splat(ops_, columns[g].width, a_element), b_row[g], sum);
-      }
-    }
-    return next;
-  });
+      sums.push_back(
+          load_tile(c, index_constant(m), index_constant(group.first), group.width, dtype));
+  sums = emit_counted(
+      index_constant(0), depth, 1, sums, [&](llvm::Value* k, llvm::ArrayRef<llvm::Value*> old) {
+        Parts next(old);
+        Parts b_row;
+        for (const ColumnGroup& group : columns)
+          b_row.push_back(load_tile(b, k, index_constant(group.first), group.width, dtype));
+        for (int64_t m = 0; m < contract.rows; ++m) {
+          llvm::Value* a_element = load_tile(a, index_constant(m), k, 1, dtype);
+          for (size_t g = 0; g < columns.size(); ++g) {
+            llvm::Value*& sum = next[static_cast<size_t>(m) * columns.size() + g];
+            sum = multiply_add(dtype, splat(ops_, columns[g].width, a_element), b_row[g], sum);
+          }
+        }
+        return next;
+      });
   size_t i = 0;
   for (int64_t m = 0; m < contract.rows; ++m)
     for (const ColumnGroup& group : columns) {
@@ -91,8 +97,8 @@ void FunctionEmitter::emit_contract(const loop::Contract& contract) {
 }
 
 // One element at a time.
-void FunctionEmitter::emit_contract_loops(const loop::Contract& contract, const Tile& a, const Tile& b,
-                                          const Tile& c, llvm::Value* depth) {
+void FunctionEmitter::emit_contract_loops(const loop::Contract& contract, const Tile& a,
+                                          const Tile& b, const Tile& c, llvm::Value* depth) {
   const DType dtype = c.place->dtype;
   auto element = [&](llvm::Value* m, llvm::Value* n) {
     const Parts init = {load_tile(c, m, n, 1, dtype)};

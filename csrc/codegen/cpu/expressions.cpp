@@ -15,16 +15,16 @@ Value FunctionEmitter::emit_expr(loop::Expr e) {
 
 Value FunctionEmitter::emit_uncached(loop::Expr e) {
   switch (e->kind) {
-    case ExprKind::kConstant: return emit_constant(*loop::as<loop::Constant>(e));
-    case ExprKind::kVariable: {
-      const auto* variable = loop::as<loop::Variable>(e);
-      const auto found = variables_.find(variable);
-      MLCC_CHECK(found != variables_.end(), "%", variable->name, ": used before its definition");
-      return found->second;
-    }
-    case ExprKind::kLoad: return emit_load_expr(*loop::as<loop::Load>(e));
-    case ExprKind::kApply: return emit_apply(*loop::as<loop::Apply>(e));
-    case ExprKind::kCast: return emit_cast_expr(*loop::as<loop::Cast>(e));
+  case ExprKind::kConstant: return emit_constant(*loop::as<loop::Constant>(e));
+  case ExprKind::kVariable: {
+    const auto* variable = loop::as<loop::Variable>(e);
+    const auto found = variables_.find(variable);
+    MLCC_CHECK(found != variables_.end(), "%", variable->name, ": used before its definition");
+    return found->second;
+  }
+  case ExprKind::kLoad: return emit_load_expr(*loop::as<loop::Load>(e));
+  case ExprKind::kApply: return emit_apply(*loop::as<loop::Apply>(e));
+  case ExprKind::kCast: return emit_cast_expr(*loop::as<loop::Cast>(e));
   }
   MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
 }

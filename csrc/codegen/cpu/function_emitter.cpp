@@ -26,10 +26,7 @@ void set_attributes(llvm::Function& function, const EmitOptions& options) {
 
 FunctionEmitter::FunctionEmitter(llvm::Module& module, const loop::Kernel& kernel,
                                  const EmitOptions& options)
-    : module_(module),
-      kernel_(kernel),
-      options_(options),
-      ir_(module.getContext()),
+    : module_(module), kernel_(kernel), options_(options), ir_(module.getContext()),
       ops_{ir_, options.instructions} {}
 
 void FunctionEmitter::emit(const std::string& symbol, const loop::Block& phase) {
@@ -80,7 +77,8 @@ void FunctionEmitter::load_arguments() {
   make_alias_scopes();
 }
 
-FunctionEmitter::Place FunctionEmitter::global_place(const loop::Buffer& buffer, llvm::Value* base) {
+FunctionEmitter::Place FunctionEmitter::global_place(const loop::Buffer& buffer,
+                                                     llvm::Value* base) {
   Place place;
   place.base = base;
   place.dtype = buffer.dtype;
@@ -119,7 +117,8 @@ llvm::Value* FunctionEmitter::stack_slot(llvm::Type* type, uint64_t count) {
   return slot;
 }
 
-// Where lanes read and write whose mask is false. Two, since what is read may be marked as invariant.
+// Where lanes read and write whose mask is false. Two, since what is read may be marked as
+// invariant.
 llvm::Value* FunctionEmitter::read_slot() {
   if (!read_slot_) read_slot_ = stack_slot(ir_.getInt64Ty(), 1);
   return read_slot_;

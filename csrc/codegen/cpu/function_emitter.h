@@ -1,9 +1,10 @@
-// Emits one phase of a kernel as one LLVM function. Internal to the emitter; see emitter.h for what comes out.
+// Emits one phase of a kernel as one LLVM function. Internal to the emitter; see emitter.h for what
+// comes out.
 //
-// Inside a vector loop all statements run for W*U iterations at once (value.h) under a mask of active lanes. Code is
-// placed so that it only runs while at least one lane is active: a uniform load then belongs to an iteration that
-// really runs, and needs no mask of its own. Lanes that are not active may compute anything, but write nothing, check
-// nothing, and never decide a branch.
+// Inside a vector loop all statements run for W*U iterations at once (value.h) under a mask of
+// active lanes. Code is placed so that it only runs while at least one lane is active: a uniform
+// load then belongs to an iteration that really runs, and needs no mask of its own. Lanes that are
+// not active may compute anything, but write nothing, check nothing, and never decide a branch.
 #pragma once
 
 #include <map>
@@ -27,11 +28,13 @@ class FunctionEmitter {
   struct Place {
     llvm::Value* base = nullptr;
     DType dtype = DType::kF32;
-    std::vector<Value> strides;        // uniform
-    // One copy per iteration of the vector loop: element e of iteration n is at e * copies + n. 0: shared by all.
+    std::vector<Value> strides;  // uniform
+    // One copy per iteration of the vector loop: element e of iteration n is at e * copies + n. 0:
+    // shared by all.
     unsigned copies = 0;
     bool is_read_only = false;
-    llvm::MDNode* scope = nullptr;     // alias scope of this buffer, and those of all others; null for local buffers
+    llvm::MDNode* scope =
+        nullptr;  // alias scope of this buffer, and those of all others; null for local buffers
     llvm::MDNode* other_scopes = nullptr;
   };
   // An element per lane: `offset` elements behind `base`.
@@ -41,11 +44,12 @@ class FunctionEmitter {
     Value offset;
     bool is_contiguous() const { return offset.is_linear() && is_constant(offset.step, 1); }
   };
-  // The lanes of the current vector loop, which of them are active, and which variables differ between lanes.
+  // The lanes of the current vector loop, which of them are active, and which variables differ
+  // between lanes.
   struct VectorState {
     Lanes lanes;
-    Parts active;                      // empty: all
-    bool is_divergent = false;         // `active` comes from more than the loop's tail
+    Parts active;               // empty: all
+    bool is_divergent = false;  // `active` comes from more than the loop's tail
     VariableSet varying;
   };
 
@@ -72,8 +76,10 @@ class FunctionEmitter {
   void emit_alloc(const loop::Alloc& alloc);
 
   // loops.cpp
-  using LoopBody = llvm::function_ref<Parts(llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried)>;
-  using DivergentBody = llvm::function_ref<Parts(const Value& index, llvm::ArrayRef<llvm::Value*> carried)>;
+  using LoopBody =
+      llvm::function_ref<Parts(llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried)>;
+  using DivergentBody =
+      llvm::function_ref<Parts(const Value& index, llvm::ArrayRef<llvm::Value*> carried)>;
   // Iterations of a vector loop that run in one form.
   struct VectorRange {
     Lanes lanes;
@@ -83,14 +89,14 @@ class FunctionEmitter {
   };
   // Of a loop whose bounds differ between lanes.
   struct Trips {
-    Parts counts;                      // per lane; 0 where inactive
-    llvm::Value* most;                 // over all lanes
+    Parts counts;       // per lane; 0 where inactive
+    llvm::Value* most;  // over all lanes
   };
-  Parts emit_counted(llvm::Value* begin, llvm::Value* end, int64_t step, llvm::ArrayRef<llvm::Value*> inits,
-                     LoopBody body);
+  Parts emit_counted(llvm::Value* begin, llvm::Value* end, int64_t step,
+                     llvm::ArrayRef<llvm::Value*> inits, LoopBody body);
   llvm::Value* end_of_whole_steps(llvm::Value* begin, llvm::Value* end, int64_t step);
-  Parts emit_copies(llvm::Value* begin, llvm::Value* end, int64_t copies, llvm::ArrayRef<llvm::Value*> inits,
-                    LoopBody body);
+  Parts emit_copies(llvm::Value* begin, llvm::Value* end, int64_t copies,
+                    llvm::ArrayRef<llvm::Value*> inits, LoopBody body);
   Parts emit_ordered(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end,
                      llvm::ArrayRef<llvm::Value*> inits, LoopBody body);
   void emit_for(const loop::For& loop);
@@ -98,7 +104,8 @@ class FunctionEmitter {
   void emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
   void emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end);
   Lanes lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const;
-  std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin, llvm::Value* end);
+  std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin,
+                                              llvm::Value* end);
   Parts tail_mask(unsigned width, llvm::Value* remaining);
   void enter_vector_loop(const VectorRange& range, llvm::Value* index, const VariableSet& varying);
   Trips count_trips(const Value& begin, const Value& end);
@@ -110,12 +117,13 @@ class FunctionEmitter {
   void emit_reduce(const loop::Reduce& reduce);
   Parts flatten(const loop::Carried& carried, const Value& value);
   std::vector<Value> unflatten(const loop::Reduce& reduce, llvm::ArrayRef<llvm::Value*> values);
-  Parts emit_reduce_step(const loop::Reduce& reduce, const Value& index, llvm::ArrayRef<llvm::Value*> carried,
-                         const Parts& mask);
+  Parts emit_reduce_step(const loop::Reduce& reduce, const Value& index,
+                         llvm::ArrayRef<llvm::Value*> carried, const Parts& mask);
   void emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin, llvm::Value* end);
-  void emit_partials(const loop::Reduce& reduce, const VectorRange& range, const VariableSet& varying,
-                     std::vector<Parts>& partials);
-  Parts emit_combine(const loop::Reduce& reduce, unsigned width, const Parts& left, const Parts& right);
+  void emit_partials(const loop::Reduce& reduce, const VectorRange& range,
+                     const VariableSet& varying, std::vector<Parts>& partials);
+  Parts emit_combine(const loop::Reduce& reduce, unsigned width, const Parts& left,
+                     const Parts& right);
   Parts combine_lanes(const loop::Reduce& reduce, unsigned width, Parts values);
   llvm::Value* lane_range(llvm::Value* vector, unsigned first, unsigned count);
 
@@ -126,7 +134,7 @@ class FunctionEmitter {
   Value emit_apply(const loop::Apply& apply);
   Value emit_cast_expr(const loop::Cast& cast);
   Value emit_load_expr(const loop::Load& load);
-  llvm::Value* emit_scalar(loop::Expr e);   // of an expression that is uniform
+  llvm::Value* emit_scalar(loop::Expr e);  // of an expression that is uniform
 
   // memory.cpp
   Address address_of(const Place& place, llvm::ArrayRef<loop::Expr> indices);
@@ -156,15 +164,17 @@ class FunctionEmitter {
 
   // atomics.cpp
   void emit_atomic(const loop::Atomic& atomic);
-  void emit_atomic_lanes(const Address& address, loop::ScalarOp op, llvm::Value* offsets, llvm::Value* values,
-                         llvm::Value* mask);
-  void emit_one_atomic(const Place& place, loop::ScalarOp op, llvm::Value* pointer, llvm::Value* value);
-  void emit_compare_exchange(const Place& place, loop::ScalarOp op, llvm::Value* pointer, llvm::Value* value);
+  void emit_atomic_lanes(const Address& address, loop::ScalarOp op, llvm::Value* offsets,
+                         llvm::Value* values, llvm::Value* mask);
+  void emit_one_atomic(const Place& place, loop::ScalarOp op, llvm::Value* pointer,
+                       llvm::Value* value);
+  void emit_compare_exchange(const Place& place, loop::ScalarOp op, llvm::Value* pointer,
+                             llvm::Value* value);
 
   // contract.cpp
   struct Tile {
     const Place* place;
-    llvm::Value* origin;               // pointer
+    llvm::Value* origin;  // pointer
     llvm::Value* row_stride;
     llvm::Value* column_stride;
   };
@@ -174,11 +184,11 @@ class FunctionEmitter {
                          DType accumulator);
   llvm::Value* multiply_add(DType dtype, llvm::Value* a, llvm::Value* b, llvm::Value* sum);
   void emit_contract(const loop::Contract& contract);
-  void emit_contract_loops(const loop::Contract& contract, const Tile& a, const Tile& b, const Tile& c,
-                           llvm::Value* depth);
+  void emit_contract_loops(const loop::Contract& contract, const Tile& a, const Tile& b,
+                           const Tile& c, llvm::Value* depth);
 
   // masks
-  Parts masked_by(const Value* mask);      // active and `mask`; empty: all lanes
+  Parts masked_by(const Value* mask);  // active and `mask`; empty: all lanes
   llvm::Value* any_lane(const Parts& mask);
 
   llvm::Module& module_;

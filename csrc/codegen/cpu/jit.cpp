@@ -19,8 +19,7 @@ namespace orc = llvm::orc;
 
 template <typename T>
 T value_or_throw(llvm::Expected<T> expected, std::string_view what) {
-  if (!expected)
-    throw Error(detail::join(what, ": ", llvm::toString(expected.takeError())));
+  if (!expected) throw Error(detail::join(what, ": ", llvm::toString(expected.takeError())));
   return std::move(*expected);
 }
 
@@ -33,17 +32,16 @@ void throw_if(llvm::Error error, std::string_view what) {
 class Linker {
  public:
   Linker()
-      : session_(value_or_throw(
-            orc::SelfExecutorProcessControl::Create(
-                nullptr, std::make_unique<orc::InPlaceTaskDispatcher>()),
-            "the linker cannot start")),
+      : session_(value_or_throw(orc::SelfExecutorProcessControl::Create(
+                                    nullptr, std::make_unique<orc::InPlaceTaskDispatcher>()),
+                                "the linker cannot start")),
         layer_(session_) {
     // By address and not by name: our symbols are hidden, a look-up in the process finds nothing.
     auto registrar = std::make_unique<orc::EPCDebugObjectRegistrar>(
         session_, orc::ExecutorAddr::fromPtr(&llvm_orc_registerJITLoaderGDBWrapper));
-    layer_.addPlugin(std::make_shared<orc::DebugObjectManagerPlugin>(
-        session_, std::move(registrar), /*RequireDebugSections=*/false,
-        /*AutoRegisterCode=*/true));
+    layer_.addPlugin(std::make_shared<orc::DebugObjectManagerPlugin>(session_, std::move(registrar),
+                                                                     /*RequireDebugSections=*/false,
+                                                                     /*AutoRegisterCode=*/true));
     session_.setErrorReporter([](llvm::Error error) { llvm::consumeError(std::move(error)); });
   }
 
@@ -62,9 +60,7 @@ class Linker {
     return dylib;
   }
 
-  void unlink(orc::JITDylib& dylib) {
-    llvm::consumeError(session_.removeJITDylib(dylib));
-  }
+  void unlink(orc::JITDylib& dylib) { llvm::consumeError(session_.removeJITDylib(dylib)); }
 
  private:
   void look_up(orc::JITDylib& dylib, const std::vector<std::string>& symbols,

@@ -17,10 +17,11 @@ std::optional<int64_t> as_constant(const llvm::Value* value) {
 
 }  // namespace
 
-// ---- Scalar loops ----------------------------------------------------------------------------------------------
+// ---- Scalar loops
+// ----------------------------------------------------------------------------------------------
 
-// for (i = begin; i < end; i += step) carried = body(i, carried); returns the carried values. The test stands at the end,
-// behind a guard, which is the form that hoisting wants.
+// for (i = begin; i < end; i += step) carried = body(i, carried); returns the carried values. The
+// test stands at the end, behind a guard, which is the form that hoisting wants.
 Parts FunctionEmitter::emit_counted(llvm::Value* begin, llvm::Value* end, int64_t step,
                                     llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {
   const auto first = as_constant(begin), last = as_constant(end);
@@ -60,8 +61,10 @@ Parts FunctionEmitter::emit_counted(llvm::Value* begin, llvm::Value* end, int64_
 }
 
 // begin + the largest multiple of `step` that is not beyond the length of [begin, end).
-llvm::Value* FunctionEmitter::end_of_whole_steps(llvm::Value* begin, llvm::Value* end, int64_t step) {
-  llvm::Value* length = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, ir_.CreateSub(end, begin), ir_.getInt64(0));
+llvm::Value* FunctionEmitter::end_of_whole_steps(llvm::Value* begin, llvm::Value* end,
+                                                 int64_t step) {
+  llvm::Value* length =
+      ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, ir_.CreateSub(end, begin), ir_.getInt64(0));
   llvm::Value* rest = ir_.CreateURem(length, ir_.getInt64(static_cast<uint64_t>(step)));
   return ir_.CreateAdd(begin, ir_.CreateSub(length, rest));
 }
@@ -82,24 +85,28 @@ Parts FunctionEmitter::emit_copies(llvm::Value* begin, llvm::Value* end, int64_t
 }
 
 // A loop whose iterations run one after the other, in the form that its mode asks for.
-Parts FunctionEmitter::emit_ordered(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end,
-                                    llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {
+Parts FunctionEmitter::emit_ordered(const loop::LoopMode& mode, llvm::Value* begin,
+                                    llvm::Value* end, llvm::ArrayRef<llvm::Value*> inits,
+                                    LoopBody body) {
   const auto first = as_constant(begin), last = as_constant(end);
   const bool is_unrolled = mode.kind == loop::LoopKind::kUnrolled && first && last &&
                            *last - *first <= kLongestUnrolledLoop;
   if (!is_unrolled) return emit_copies(begin, end, mode.unroll, inits, body);
   Parts values(inits);
-  for (int64_t i = *first; i < *last; ++i) values = body(ir_.getInt64(static_cast<uint64_t>(i)), values);
+  for (int64_t i = *first; i < *last; ++i)
+    values = body(ir_.getInt64(static_cast<uint64_t>(i)), values);
   return values;
 }
 
-// ---- For -------------------------------------------------------------------------------------------------------
+// ---- For
+// -------------------------------------------------------------------------------------------------------
 
 void FunctionEmitter::emit_for(const loop::For& loop) {
   const Value begin = emit_expr(loop.begin);
   const Value end = emit_expr(loop.end);
   if (!begin.is_uniform() || !end.is_uniform()) return emit_divergent_for(loop, begin, end);
-  if (loop.mode.kind == loop::LoopKind::kVector) return emit_vector_for(loop, begin.scalar, end.scalar);
+  if (loop.mode.kind == loop::LoopKind::kVector)
+    return emit_vector_for(loop, begin.scalar, end.scalar);
   emit_for_range(loop, begin.scalar, end.scalar);
 }
 
@@ -126,10 +133,12 @@ void FunctionEmitter::emit_vector_for(const loop::For& loop, llvm::Value* begin,
   }
 }
 
-// ---- Vector loops ----------------------------------------------------------------------------------------------
+// ---- Vector loops
+// ----------------------------------------------------------------------------------------------
 
 // W and U on this target: never more vectors than a loop of known length fills.
-Lanes FunctionEmitter::lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const {
+Lanes FunctionEmitter::lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin,
+                                     llvm::Value* end) const {
   Lanes lanes;
   lanes.is_vector = true;
   const int64_t natural = std::max<int64_t>(options_.vector_bits / 32, 1);
@@ -143,10 +152,10 @@ Lanes FunctionEmitter::lanes_of_mode(const loop::LoopMode& mode, llvm::Value* be
   return lanes;
 }
 
-// W*U iterations at a time; what is left, W at a time: unmasked as far as vectors are known to be full, then masked.
-std::vector<FunctionEmitter::VectorRange> FunctionEmitter::split_vector_range(const Lanes& lanes,
-                                                                              llvm::Value* begin,
-                                                                              llvm::Value* end) {
+// W*U iterations at a time; what is left, W at a time: unmasked as far as vectors are known to be
+// full, then masked.
+std::vector<FunctionEmitter::VectorRange>
+FunctionEmitter::split_vector_range(const Lanes& lanes, llvm::Value* begin, llvm::Value* end) {
   std::vector<VectorRange> ranges;
   Lanes single = lanes;
   single.parts = 1;
@@ -174,12 +183,14 @@ void FunctionEmitter::enter_vector_loop(const VectorRange& range, llvm::Value* i
                                         const VariableSet& varying) {
   vector_.lanes = range.lanes;
   vector_.active = {};
-  if (range.is_masked) vector_.active = tail_mask(range.lanes.width, ir_.CreateSub(range.end, index));
+  if (range.is_masked)
+    vector_.active = tail_mask(range.lanes.width, ir_.CreateSub(range.end, index));
   vector_.is_divergent = false;
   vector_.varying = varying;
 }
 
-// ---- Loops whose bounds differ between lanes -------------------------------------------------------------------
+// ---- Loops whose bounds differ between lanes
+// -------------------------------------------------------------------
 
 FunctionEmitter::Trips FunctionEmitter::count_trips(const Value& begin, const Value& end) {
   Trips trips;
@@ -190,7 +201,8 @@ FunctionEmitter::Trips FunctionEmitter::count_trips(const Value& begin, const Va
     llvm::Value* zero = llvm::Constant::getNullValue(count->getType());
     if (!vector_.active.empty()) count = ir_.CreateSelect(vector_.active[p], count, zero);
     trips.counts.push_back(count);
-    llvm::Value* most = vector_.lanes.width == 1 ? count : ir_.CreateIntMaxReduce(count, /*IsSigned=*/true);
+    llvm::Value* most =
+        vector_.lanes.width == 1 ? count : ir_.CreateIntMaxReduce(count, /*IsSigned=*/true);
     trips.most = p == 0 ? most : ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, trips.most, most);
   }
   return trips;
@@ -200,20 +212,22 @@ FunctionEmitter::Trips FunctionEmitter::count_trips(const Value& begin, const Va
 Parts FunctionEmitter::lanes_with_trip(const Trips& trips, llvm::Value* trip) {
   Parts mask;
   for (llvm::Value* count : trips.counts) {
-    llvm::Value* number = lanes_of(count) == 1 ? trip : ir_.CreateVectorSplat(lanes_of(count), trip);
+    llvm::Value* number =
+        lanes_of(count) == 1 ? trip : ir_.CreateVectorSplat(lanes_of(count), trip);
     mask.push_back(ir_.CreateICmpSLT(number, count));
   }
   return mask;
 }
 
 // Runs `body` as long as some lane has trips left, each time for those lanes.
-Parts FunctionEmitter::emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
-                                      DivergentBody body) {
+Parts FunctionEmitter::emit_divergent(const Value& begin, const Value& end,
+                                      llvm::ArrayRef<llvm::Value*> inits, DivergentBody body) {
   const Trips trips = count_trips(begin, end);
   const Parts outer = vector_.active;
   const bool was_divergent = vector_.is_divergent;
   const Parts results = emit_counted(
-      ir_.getInt64(0), trips.most, 1, inits, [&](llvm::Value* trip, llvm::ArrayRef<llvm::Value*> carried) {
+      ir_.getInt64(0), trips.most, 1, inits,
+      [&](llvm::Value* trip, llvm::ArrayRef<llvm::Value*> carried) {
         vector_.active = lanes_with_trip(trips, trip);
         vector_.is_divergent = true;
         return body(index_op(loop::ScalarOp::kAdd, begin, uniform_value(trip)), carried);
@@ -223,7 +237,8 @@ Parts FunctionEmitter::emit_divergent(const Value& begin, const Value& end, llvm
   return results;
 }
 
-void FunctionEmitter::emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end) {
+void FunctionEmitter::emit_divergent_for(const loop::For& loop, const Value& begin,
+                                         const Value& end) {
   emit_divergent(begin, end, {}, [&](const Value& index, llvm::ArrayRef<llvm::Value*>) {
     variables_[loop.variable] = index;
     emit_block(loop.body);

@@ -2,9 +2,10 @@
 
 #include <initializer_list>
 
-// The polynomials are minimax fits of our own: linear programming on 2000 Chebyshev nodes against mpmath values, in the
-// weight that makes the error one relative to the result; coefficients are rounded to f32 one by one from the lowest
-// power, the rest fitted again after each. Every error of a fit below is in units of 2^-24 of the result.
+// The polynomials are minimax fits of our own: linear programming on 2000 Chebyshev nodes against
+// mpmath values, in the weight that makes the error one relative to the result; coefficients are
+// rounded to f32 one by one from the lowest power, the rest fitted again after each. Every error of
+// a fit below is in units of 2^-24 of the result.
 
 namespace mlcc::codegen::cpu {
 namespace {
@@ -19,7 +20,9 @@ class Float32 {
       : c_(c), type_(x->getType()), bits_(like(x, c.ir.getInt32Ty())) {}
 
   llvm::Value* number(double v) const { return ConstantFP::get(type_, v); }
-  llvm::Value* integer(int64_t v) const { return ConstantInt::get(bits_, static_cast<uint64_t>(v)); }
+  llvm::Value* integer(int64_t v) const {
+    return ConstantInt::get(bits_, static_cast<uint64_t>(v));
+  }
   llvm::Value* fma(llvm::Value* a, llvm::Value* b, llvm::Value* addend) const {
     return emit_fma(c_, a, b, addend);
   }
@@ -58,13 +61,14 @@ class Float32 {
 constexpr double kRounder = 12582912.0;
 constexpr int64_t kRounderBits = 0x4b400000;
 constexpr double kLog2E = 0x1.715476p+0;
-// ln 2 in two parts; the first has 9 trailing zeros, so that its product with a small integer is exact even without fma.
+// ln 2 in two parts; the first has 9 trailing zeros, so that its product with a small integer is
+// exact even without fma.
 constexpr double kLn2High = 0x1.62e400p-1;
 constexpr double kLn2Low = 0x1.7f7d1cp-20;
 
 // x = exponent * ln 2 + rest, |rest| <= 0.3467; |x| < 2^20.
 struct Reduced {
-  llvm::Value* exponent;   // i32
+  llvm::Value* exponent;  // i32
   llvm::Value* rest;
 };
 
@@ -81,13 +85,13 @@ llvm::Value* power_of_two(const Float32& f, llvm::Value* exponent) {
   return f.from_bits(f.ir().CreateShl(f.ir().CreateAdd(exponent, f.integer(127)), 23));
 }
 
-// e^x for -104 <= x <= 89 or NaN. Scales in two steps, since 2^exponent alone may leave the range where the result does
-// not; only the second step rounds.
+// e^x for -104 <= x <= 89 or NaN. Scales in two steps, since 2^exponent alone may leave the range
+// where the result does not; only the second step rounds.
 llvm::Value* exp_in_range(const Float32& f, llvm::Value* x) {
   const auto [exponent, r] = reduce_by_ln2(f, x);
   // (e^r - 1 - r) / r^2, |r| <= 0.3467; error 0.053
-  llvm::Value* p = f.polynomial(
-      r, {0x1.6a4e74p-10, 0x1.12398p-7, 0x1.5558aep-5, 0x1.555492p-3, 0x1.fffffcp-2});
+  llvm::Value* p =
+      f.polynomial(r, {0x1.6a4e74p-10, 0x1.12398p-7, 0x1.5558aep-5, 0x1.555492p-3, 0x1.fffffcp-2});
   llvm::Value* fraction = f.fma(f.ir().CreateFMul(r, r), p, r);
   llvm::Value* mantissa = f.ir().CreateFAdd(fraction, f.number(1.0));
   llvm::Value* half = f.ir().CreateAShr(exponent, 1);
@@ -105,9 +109,9 @@ llvm::Value* log_of_normal(const Float32& f, llvm::Value* x, llvm::Value* expone
       f.ir().CreateAdd(f.ir().CreateAnd(offset, f.integer(0x7fffff)), f.integer(kSqrtHalf));
   llvm::Value* m = f.ir().CreateFSub(f.from_bits(mantissa), f.number(1.0));
   // (log(1+m) - m + m^2/2) / m^3; error 0.013
-  llvm::Value* p = f.polynomial(m, {0x1.146e1ep-4, -0x1.de0006p-4, 0x1.e6c112p-4, -0x1.fc2926p-4,
-                                    0x1.233b9cp-3, -0x1.555c42p-3, 0x1.99a476p-3, -0x1.000006p-2,
-                                    0x1.555548p-2});
+  llvm::Value* p =
+      f.polynomial(m, {0x1.146e1ep-4, -0x1.de0006p-4, 0x1.e6c112p-4, -0x1.fc2926p-4, 0x1.233b9cp-3,
+                       -0x1.555c42p-3, 0x1.99a476p-3, -0x1.000006p-2, 0x1.555548p-2});
   llvm::Value* square = f.ir().CreateFMul(m, m);
   llvm::Value* tail = f.ir().CreateFMul(f.ir().CreateFMul(square, m), p);
   tail = f.fma(exponent, f.number(kLn2Low), tail);
@@ -145,8 +149,8 @@ llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x) {
   llvm::Value* magnitude = f.at_most(10.0, f.magnitude(x));
   const auto [exponent, r] = reduce_by_ln2(f, c.ir.CreateFAdd(magnitude, magnitude));
   // (e^r - 1 - r) / r^2 in the weight of e^r - 1; error 0.23
-  llvm::Value* p = f.polynomial(
-      r, {0x1.6b9c68p-10, 0x1.12254ap-7, 0x1.5556f2p-5, 0x1.5554b4p-3, 0x1.fffffep-2});
+  llvm::Value* p =
+      f.polynomial(r, {0x1.6b9c68p-10, 0x1.12254ap-7, 0x1.5556f2p-5, 0x1.5554b4p-3, 0x1.fffffep-2});
   llvm::Value* fraction = f.fma(c.ir.CreateFMul(r, r), p, r);
   llvm::Value* scale = power_of_two(f, exponent);
   llvm::Value* t = f.fma(scale, fraction, c.ir.CreateFSub(scale, f.number(1.0)));
@@ -159,8 +163,9 @@ llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
   llvm::Value* magnitude = f.magnitude(x);
   // erf(x)/x - 1 in x^2, |x| <= 0.97; error 0.015
   llvm::Value* square = c.ir.CreateFMul(x, x);
-  llvm::Value* p = f.polynomial(square, {0x1.4faa52p-14, -0x1.a61842p-11, 0x1.544b0ap-8, -0x1.b80124p-6,
-                                         0x1.ce2d64p-4, -0x1.812740p-2, 0x1.06eba8p-3});
+  llvm::Value* p =
+      f.polynomial(square, {0x1.4faa52p-14, -0x1.a61842p-11, 0x1.544b0ap-8, -0x1.b80124p-6,
+                            0x1.ce2d64p-4, -0x1.812740p-2, 0x1.06eba8p-3});
   llvm::Value* small = f.fma(p, x, x);
   // log(1 - erf(x))/x + 1, 0.9 <= x <= 3.95; error 0.013. From 3.92 on the result rounds to 1.
   llvm::Value* a = f.at_most(3.95, magnitude);
@@ -171,7 +176,8 @@ llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
   return c.ir.CreateSelect(c.ir.CreateFCmpOLT(magnitude, f.number(0.95)), small, large);
 }
 
-// 1/(1+e) or e/(1+e) with e = e^-|x|: nothing overflows, and the small side keeps its digits and denormals.
+// 1/(1+e) or e/(1+e) with e = e^-|x|: nothing overflows, and the small side keeps its digits and
+// denormals.
 llvm::Value* emit_sigmoid(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
   llvm::Value* negated = c.ir.CreateFNeg(f.magnitude(x));

@@ -1,7 +1,9 @@
-// Transcendental functions of f32, inline: no call, no branch, scalars and vectors alike. Error bounds in units in the
-// last place of the correctly rounded result, over all inputs (measured exhaustively; the tests sample):
+// Transcendental functions of f32, inline: no call, no branch, scalars and vectors alike. Error
+// bounds in units in the last place of the correctly rounded result, over all inputs (measured
+// exhaustively; the tests sample):
 //   exp 1.1, log 1.1, tanh 2.5, erf 1.1, sigmoid 2.5
-// NaN gives NaN, infinities their limits, overflow infinity; denormal arguments and results are kept.
+// NaN gives NaN, infinities their limits, overflow infinity; denormal arguments and results are
+// kept.
 #pragma once
 
 #include "codegen/cpu/ops.h"

@@ -3,11 +3,14 @@
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
-// ---- Addresses -------------------------------------------------------------------------------------------------
+// ---- Addresses
+// -------------------------------------------------------------------------------------------------
 
-// What is the same in all lanes goes into the base dimension by dimension, so that a loop's invariant part is an
-// instruction of its own, which is hoisted; the rest is the offset in elements.
-FunctionEmitter::Address FunctionEmitter::address_of(const Place& place, llvm::ArrayRef<loop::Expr> indices) {
+// What is the same in all lanes goes into the base dimension by dimension, so that a loop's
+// invariant part is an instruction of its own, which is hoisted; the rest is the offset in
+// elements.
+FunctionEmitter::Address FunctionEmitter::address_of(const Place& place,
+                                                     llvm::ArrayRef<loop::Expr> indices) {
   Address address{&place, place.base, uniform_value(ir_.getInt64(0))};
   const Value copies = uniform_value(ir_.getInt64(std::max(place.copies, 1U)));
   for (size_t d = 0; d < indices.size(); ++d) {
@@ -30,12 +33,15 @@ FunctionEmitter::Address FunctionEmitter::address_of(const Place& place, llvm::A
 Value FunctionEmitter::index_op(loop::ScalarOp op, const Value& a, const Value& b) {
   const Value args[] = {a, b};
   if (auto linear = linear_op(ops_, op, args)) return *linear;
-  return map_parts(ops_, vector_.lanes, args,
-                   [&](llvm::ArrayRef<llvm::Value*> v) { return emit_op(ops_, op, DType::kI64, v); });
+  return map_parts(ops_, vector_.lanes, args, [&](llvm::ArrayRef<llvm::Value*> v) {
+    return emit_op(ops_, op, DType::kI64, v);
+  });
 }
 
-// `offset` elements behind `base`: one pointer, or a vector of them. Not inbounds: a lane that is masked off may be anywhere.
-llvm::Value* FunctionEmitter::pointer_to(const Place& place, llvm::Value* base, llvm::Value* offset) {
+// `offset` elements behind `base`: one pointer, or a vector of them. Not inbounds: a lane that is
+// masked off may be anywhere.
+llvm::Value* FunctionEmitter::pointer_to(const Place& place, llvm::Value* base,
+                                         llvm::Value* offset) {
   if (is_constant(offset, 0)) return base;
   return ir_.CreateGEP(memory_type(ir_.getContext(), place.dtype), base, offset);
 }
@@ -67,7 +73,8 @@ void FunctionEmitter::annotate(llvm::Instruction* access, const Place& place) {
   access->setMetadata(llvm::LLVMContext::MD_alias_scope, place.scope);
   access->setMetadata(llvm::LLVMContext::MD_noalias, place.other_scopes);
   if (place.is_read_only && llvm::isa<llvm::LoadInst>(access))
-    access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(ir_.getContext(), {}));
+    access->setMetadata(llvm::LLVMContext::MD_invariant_load,
+                        llvm::MDNode::get(ir_.getContext(), {}));
 }
 
 // bool is a byte in memory and a bit in registers.
@@ -79,7 +86,8 @@ llvm::Value* FunctionEmitter::to_memory(const Place& place, llvm::Value* value) 
   return place.dtype == DType::kBool ? ir_.CreateZExt(value, like(value, ir_.getInt8Ty())) : value;
 }
 
-// Whether llvm.masked.load and store become one instruction; otherwise LLVM branches around every lane.
+// Whether llvm.masked.load and store become one instruction; otherwise LLVM branches around every
+// lane.
 bool FunctionEmitter::has_masked_access(const Place& place) const {
   const Instructions& has = options_.instructions;
   if (vector_.lanes.width == 1) return false;
@@ -91,13 +99,15 @@ bool FunctionEmitter::has_gather(const Place& place) const {
   return options_.instructions.avx512 && dtype_size(place.dtype) >= 4 && vector_.lanes.width > 1;
 }
 
-// ---- Loads -----------------------------------------------------------------------------------------------------
+// ---- Loads
+// -----------------------------------------------------------------------------------------------------
 
 Value FunctionEmitter::load(const Address& address, const Value* mask, const Value& otherwise) {
   const Place& place = *address.place;
   if (address.offset.is_uniform()) return load_uniform(address, mask, otherwise);
   const bool is_contiguous = address.is_contiguous();
-  // Copies of lanes that are not active may be read at their own place; an index that differs may be wild there.
+  // Copies of lanes that are not active may be read at their own place; an index that differs may
+  // be wild there.
   const bool is_unmasked = !mask && place.copies != 0 && is_contiguous;
   const Parts lanes_mask = is_unmasked ? Parts{} : masked_by(mask);
   if (is_contiguous && (lanes_mask.empty() || has_masked_access(place)))
@@ -112,8 +122,10 @@ llvm::Value* FunctionEmitter::load_scalar(const Place& place, llvm::Value* point
   return to_register(place, load);
 }
 
-// One element for all lanes. At least one lane is active, so that without a mask of its own the element is there.
-Value FunctionEmitter::load_uniform(const Address& address, const Value* mask, const Value& otherwise) {
+// One element for all lanes. At least one lane is active, so that without a mask of its own the
+// element is there.
+Value FunctionEmitter::load_uniform(const Address& address, const Value* mask,
+                                    const Value& otherwise) {
   llvm::Value* pointer = pointer_to(*address.place, address.base, address.offset.scalar);
   if (!mask) return uniform_value(load_scalar(*address.place, pointer));
   llvm::Value* wanted = mask->is_uniform() ? mask->scalar : any_lane(masked_by(mask));
@@ -124,7 +136,8 @@ Value FunctionEmitter::load_uniform(const Address& address, const Value* mask, c
   });
 }
 
-Value FunctionEmitter::load_contiguous(const Address& address, const Parts& mask, const Value& otherwise) {
+Value FunctionEmitter::load_contiguous(const Address& address, const Parts& mask,
+                                       const Value& otherwise) {
   const Place& place = *address.place;
   const Lanes& lanes = vector_.lanes;
   llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), lanes.width);
@@ -137,7 +150,8 @@ Value FunctionEmitter::load_contiguous(const Address& address, const Parts& mask
     if (mask.empty())
       load = ir_.CreateAlignedLoad(type, pointer, element_alignment(place));
     else
-      load = ir_.CreateMaskedLoad(type, pointer, element_alignment(place), mask[p], pass_through[p]);
+      load =
+          ir_.CreateMaskedLoad(type, pointer, element_alignment(place), mask[p], pass_through[p]);
     annotate(load, place);
     results.push_back(to_register(place, load));
   }
@@ -169,8 +183,9 @@ Value FunctionEmitter::gather(const Address& address, const Parts& mask, const V
     const Parts offsets = to_parts(ops_, lanes, address.offset);
     for (unsigned p = 0; p < lanes.parts; ++p) {
       llvm::Value* pointers = pointer_to(place, address.base, offsets[p]);
-      llvm::Instruction* load = ir_.CreateMaskedGather(type, pointers, element_alignment(place),
-                                                       mask.empty() ? nullptr : mask[p], pass_through[p]);
+      llvm::Instruction* load =
+          ir_.CreateMaskedGather(type, pointers, element_alignment(place),
+                                 mask.empty() ? nullptr : mask[p], pass_through[p]);
       annotate(load, place);
       results.push_back(to_register(place, load));
     }
@@ -180,7 +195,8 @@ Value FunctionEmitter::gather(const Address& address, const Parts& mask, const V
     llvm::Value* result = llvm::PoisonValue::get(type);
     for (unsigned lane = 0; lane < lanes.width; ++lane) {
       llvm::Value* pointer = lane_pointer(address, p, lane);
-      if (!mask.empty()) pointer = ir_.CreateSelect(extract_lane(mask[p], lane), pointer, read_slot());
+      if (!mask.empty())
+        pointer = ir_.CreateSelect(extract_lane(mask[p], lane), pointer, read_slot());
       llvm::LoadInst* element =
           ir_.CreateAlignedLoad(type->getScalarType(), pointer, element_alignment(place));
       annotate(element, place);
@@ -192,7 +208,8 @@ Value FunctionEmitter::gather(const Address& address, const Parts& mask, const V
   return lanes_value(std::move(results));
 }
 
-// ---- Stores ----------------------------------------------------------------------------------------------------
+// ---- Stores
+// ----------------------------------------------------------------------------------------------------
 
 void FunctionEmitter::emit_store(const loop::Store& stmt) {
   const Value value = emit_expr(stmt.value);
@@ -207,7 +224,8 @@ void FunctionEmitter::store(const Address& address, const Value& value, const Va
   if (mask && mask->is_uniform())
     return emit_guarded(mask->scalar, [&] { store(address, value, nullptr); });
   if (!vector_.lanes.is_vector)
-    return store_scalar(place, pointer_to(place, address.base, address.offset.scalar), value.scalar);
+    return store_scalar(place, pointer_to(place, address.base, address.offset.scalar),
+                        value.scalar);
   const Parts values = to_parts(ops_, vector_.lanes, value);
   if (address.is_contiguous() && place.copies != 0 && !mask) return store_copies(address, values);
   const Parts lanes_mask = masked_by(mask);
@@ -216,8 +234,9 @@ void FunctionEmitter::store(const Address& address, const Value& value, const Va
   scatter(address, values, lanes_mask);
 }
 
-// Every lane to its own copy. Copies of lanes beyond the loop's end may be overwritten; those of lanes that are off for a
-// while are kept by load and select, since LLVM makes no registers of a buffer with masked stores.
+// Every lane to its own copy. Copies of lanes beyond the loop's end may be overwritten; those of
+// lanes that are off for a while are kept by load and select, since LLVM makes no registers of a
+// buffer with masked stores.
 void FunctionEmitter::store_copies(const Address& address, const Parts& values) {
   if (!vector_.is_divergent) return store_contiguous(address, values, {});
   const Parts old = to_parts(ops_, vector_.lanes, load_contiguous(address, {}, {}));
@@ -228,10 +247,12 @@ void FunctionEmitter::store_copies(const Address& address, const Parts& values) 
 }
 
 void FunctionEmitter::store_scalar(const Place& place, llvm::Value* pointer, llvm::Value* value) {
-  annotate(ir_.CreateAlignedStore(to_memory(place, value), pointer, element_alignment(place)), place);
+  annotate(ir_.CreateAlignedStore(to_memory(place, value), pointer, element_alignment(place)),
+           place);
 }
 
-void FunctionEmitter::store_contiguous(const Address& address, const Parts& values, const Parts& mask) {
+void FunctionEmitter::store_contiguous(const Address& address, const Parts& values,
+                                       const Parts& mask) {
   const Place& place = *address.place;
   for (unsigned p = 0; p < vector_.lanes.parts; ++p) {
     llvm::Value* pointer = part_pointer(address, p);
@@ -252,8 +273,8 @@ void FunctionEmitter::scatter(const Address& address, const Parts& values, const
     const Parts offsets = to_parts(ops_, lanes, address.offset);
     for (unsigned p = 0; p < lanes.parts; ++p) {
       llvm::Value* pointers = pointer_to(place, address.base, offsets[p]);
-      annotate(ir_.CreateMaskedScatter(to_memory(place, values[p]), pointers, element_alignment(place),
-                                       mask.empty() ? nullptr : mask[p]),
+      annotate(ir_.CreateMaskedScatter(to_memory(place, values[p]), pointers,
+                                       element_alignment(place), mask.empty() ? nullptr : mask[p]),
                place);
     }
     return;
@@ -261,7 +282,8 @@ void FunctionEmitter::scatter(const Address& address, const Parts& values, const
   for (unsigned p = 0; p < lanes.parts; ++p) {
     for (unsigned lane = 0; lane < lanes.width; ++lane) {
       llvm::Value* pointer = lane_pointer(address, p, lane);
-      if (!mask.empty()) pointer = ir_.CreateSelect(extract_lane(mask[p], lane), pointer, write_slot());
+      if (!mask.empty())
+        pointer = ir_.CreateSelect(extract_lane(mask[p], lane), pointer, write_slot());
       store_scalar(place, pointer, extract_lane(values[p], lane));
     }
   }

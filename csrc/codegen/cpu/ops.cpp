@@ -18,7 +18,8 @@ llvm::Value* unary(const OpContext& c, llvm::Intrinsic::ID id, llvm::Value* valu
 
 unsigned bits_of(const llvm::Value* value) { return value->getType()->getScalarSizeInBits(); }
 
-// ---- Integers --------------------------------------------------------------------------------------------------
+// ---- Integers
+// --------------------------------------------------------------------------------------------------
 
 // `b`, or 1 where the machine's division would trap.
 llvm::Value* safe_divisor(const OpContext& c, bool is_signed, llvm::Value* a, llvm::Value* b) {
@@ -31,15 +32,17 @@ llvm::Value* safe_divisor(const OpContext& c, bool is_signed, llvm::Value* a, ll
   llvm::Value* bad = c.ir.CreateICmpEQ(b, ConstantInt::get(type, 0));
   if (is_signed) {
     const llvm::APInt lowest = llvm::APInt::getSignedMinValue(bits_of(a));
-    llvm::Value* overflow = c.ir.CreateAnd(c.ir.CreateICmpEQ(a, ConstantInt::get(type, lowest)),
-                                           c.ir.CreateICmpEQ(b, ConstantInt::getAllOnesValue(type)));
+    llvm::Value* overflow =
+        c.ir.CreateAnd(c.ir.CreateICmpEQ(a, ConstantInt::get(type, lowest)),
+                       c.ir.CreateICmpEQ(b, ConstantInt::getAllOnesValue(type)));
     bad = c.ir.CreateOr(bad, overflow);
   }
   return c.ir.CreateSelect(bad, ConstantInt::get(type, 1), b);
 }
 
-// The quotient towards zero of vectors: there is no vector instruction for integers, but a float division is exact
-// enough: a/b is an integer or further than 1/|b| from one, relative to it more than 1/|a| > 2^-32.
+// The quotient towards zero of vectors: there is no vector instruction for integers, but a float
+// division is exact enough: a/b is an integer or further than 1/|b| from one, relative to it more
+// than 1/|a| > 2^-32.
 llvm::Value* divide_by_floats(const OpContext& c, bool is_signed, llvm::Value* a, llvm::Value* b) {
   llvm::Type* scalar = bits_of(a) > 16 ? c.ir.getDoubleTy() : c.ir.getFloatTy();
   llvm::Type* type = like(a, scalar);
@@ -83,8 +86,7 @@ llvm::Value* floor_mod(const OpContext& c, bool is_signed, llvm::Value* a, llvm:
   llvm::Value* remainder = trunc_rem(c, is_signed, a, b);
   if (!is_signed) return remainder;
   llvm::Value* up = was_rounded_up(c, remainder, b);
-  return c.ir.CreateAdd(remainder,
-                        c.ir.CreateSelect(up, b, ConstantInt::get(b->getType(), 0)));
+  return c.ir.CreateAdd(remainder, c.ir.CreateSelect(up, b, ConstantInt::get(b->getType(), 0)));
 }
 
 llvm::Value* shift(const OpContext& c, ScalarOp op, bool is_signed, llvm::Value* a,
@@ -96,74 +98,80 @@ llvm::Value* shift(const OpContext& c, ScalarOp op, bool is_signed, llvm::Value*
     llvm::Value* most = ConstantInt::get(type, bits_of(a) - 1);
     return c.ir.CreateAShr(a, c.ir.CreateSelect(is_valid, count, most));
   }
-  // The count is made valid as well: the unselected side of a select must not be poison either, it may be hoisted.
+  // The count is made valid as well: the unselected side of a select must not be poison either, it
+  // may be hoisted.
   llvm::Value* zero = ConstantInt::get(type, 0);
   llvm::Value* valid = c.ir.CreateSelect(is_valid, count, zero);
-  llvm::Value* shifted = op == ScalarOp::kShl ? c.ir.CreateShl(a, valid) : c.ir.CreateLShr(a, valid);
+  llvm::Value* shifted =
+      op == ScalarOp::kShl ? c.ir.CreateShl(a, valid) : c.ir.CreateLShr(a, valid);
   return c.ir.CreateSelect(is_valid, shifted, zero);
 }
 
 llvm::Value* integer_extreme(const OpContext& c, ScalarOp op, bool is_signed, llvm::Value* a,
                              llvm::Value* b) {
   const bool is_min = op == ScalarOp::kMin;
-  const llvm::Intrinsic::ID id = is_signed ? (is_min ? llvm::Intrinsic::smin : llvm::Intrinsic::smax)
-                                           : (is_min ? llvm::Intrinsic::umin : llvm::Intrinsic::umax);
+  const llvm::Intrinsic::ID id = is_signed
+                                     ? (is_min ? llvm::Intrinsic::smin : llvm::Intrinsic::smax)
+                                     : (is_min ? llvm::Intrinsic::umin : llvm::Intrinsic::umax);
   return c.ir.CreateBinaryIntrinsic(id, a, b);
 }
 
-llvm::Value* integer_op(const OpContext& c, ScalarOp op, DType dtype, llvm::ArrayRef<llvm::Value*> a) {
+llvm::Value* integer_op(const OpContext& c, ScalarOp op, DType dtype,
+                        llvm::ArrayRef<llvm::Value*> a) {
   const bool is_signed = is_signed_integer(dtype);
   using Predicate = llvm::CmpInst::Predicate;
   auto compare = [&](Predicate for_signed, Predicate for_unsigned) {
     return c.ir.CreateICmp(is_signed ? for_signed : for_unsigned, a[0], a[1]);
   };
   switch (op) {
-    case ScalarOp::kAdd: return c.ir.CreateAdd(a[0], a[1]);
-    case ScalarOp::kSub: return c.ir.CreateSub(a[0], a[1]);
-    case ScalarOp::kMul: return c.ir.CreateMul(a[0], a[1]);
-    case ScalarOp::kTruncDiv: return trunc_div(c, is_signed, a[0], a[1]);
-    case ScalarOp::kRem: return trunc_rem(c, is_signed, a[0], a[1]);
-    case ScalarOp::kFloorDiv: return floor_div(c, is_signed, a[0], a[1]);
-    case ScalarOp::kMod: return floor_mod(c, is_signed, a[0], a[1]);
-    case ScalarOp::kMin:
-    case ScalarOp::kMax: return integer_extreme(c, op, is_signed, a[0], a[1]);
-    case ScalarOp::kNeg: return c.ir.CreateNeg(a[0]);
-    case ScalarOp::kAbs:
-      return is_signed ? c.ir.CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], c.ir.getFalse()) : a[0];
-    case ScalarOp::kEq: return c.ir.CreateICmpEQ(a[0], a[1]);
-    case ScalarOp::kNe: return c.ir.CreateICmpNE(a[0], a[1]);
-    case ScalarOp::kLt: return compare(Predicate::ICMP_SLT, Predicate::ICMP_ULT);
-    case ScalarOp::kLe: return compare(Predicate::ICMP_SLE, Predicate::ICMP_ULE);
-    case ScalarOp::kGt: return compare(Predicate::ICMP_SGT, Predicate::ICMP_UGT);
-    case ScalarOp::kGe: return compare(Predicate::ICMP_SGE, Predicate::ICMP_UGE);
-    case ScalarOp::kAnd: return c.ir.CreateAnd(a[0], a[1]);
-    case ScalarOp::kOr: return c.ir.CreateOr(a[0], a[1]);
-    case ScalarOp::kXor: return c.ir.CreateXor(a[0], a[1]);
-    case ScalarOp::kNot: return c.ir.CreateNot(a[0]);
-    case ScalarOp::kShl:
-    case ScalarOp::kShr:
-    case ScalarOp::kLshr: return shift(c, op, is_signed, a[0], a[1]);
-    case ScalarOp::kDiv:
-    case ScalarOp::kFma:
-    case ScalarOp::kSqrt:
-    case ScalarOp::kFloor:
-    case ScalarOp::kCeil:
-    case ScalarOp::kTrunc:
-    case ScalarOp::kRound:
-    case ScalarOp::kExp:
-    case ScalarOp::kLog:
-    case ScalarOp::kTanh:
-    case ScalarOp::kErf:
-    case ScalarOp::kSigmoid:
-    case ScalarOp::kIsNan:
-    case ScalarOp::kIsInf:
-    case ScalarOp::kSignBit:
-    case ScalarOp::kSelect: break;
+  case ScalarOp::kAdd: return c.ir.CreateAdd(a[0], a[1]);
+  case ScalarOp::kSub: return c.ir.CreateSub(a[0], a[1]);
+  case ScalarOp::kMul: return c.ir.CreateMul(a[0], a[1]);
+  case ScalarOp::kTruncDiv: return trunc_div(c, is_signed, a[0], a[1]);
+  case ScalarOp::kRem: return trunc_rem(c, is_signed, a[0], a[1]);
+  case ScalarOp::kFloorDiv: return floor_div(c, is_signed, a[0], a[1]);
+  case ScalarOp::kMod: return floor_mod(c, is_signed, a[0], a[1]);
+  case ScalarOp::kMin:
+  case ScalarOp::kMax: return integer_extreme(c, op, is_signed, a[0], a[1]);
+  case ScalarOp::kNeg: return c.ir.CreateNeg(a[0]);
+  case ScalarOp::kAbs:
+    return is_signed ? c.ir.CreateBinaryIntrinsic(llvm::Intrinsic::abs, a[0], c.ir.getFalse())
+                     : a[0];
+  case ScalarOp::kEq: return c.ir.CreateICmpEQ(a[0], a[1]);
+  case ScalarOp::kNe: return c.ir.CreateICmpNE(a[0], a[1]);
+  case ScalarOp::kLt: return compare(Predicate::ICMP_SLT, Predicate::ICMP_ULT);
+  case ScalarOp::kLe: return compare(Predicate::ICMP_SLE, Predicate::ICMP_ULE);
+  case ScalarOp::kGt: return compare(Predicate::ICMP_SGT, Predicate::ICMP_UGT);
+  case ScalarOp::kGe: return compare(Predicate::ICMP_SGE, Predicate::ICMP_UGE);
+  case ScalarOp::kAnd: return c.ir.CreateAnd(a[0], a[1]);
+  case ScalarOp::kOr: return c.ir.CreateOr(a[0], a[1]);
+  case ScalarOp::kXor: return c.ir.CreateXor(a[0], a[1]);
+  case ScalarOp::kNot: return c.ir.CreateNot(a[0]);
+  case ScalarOp::kShl:
+  case ScalarOp::kShr:
+  case ScalarOp::kLshr: return shift(c, op, is_signed, a[0], a[1]);
+  case ScalarOp::kDiv:
+  case ScalarOp::kFma:
+  case ScalarOp::kSqrt:
+  case ScalarOp::kFloor:
+  case ScalarOp::kCeil:
+  case ScalarOp::kTrunc:
+  case ScalarOp::kRound:
+  case ScalarOp::kExp:
+  case ScalarOp::kLog:
+  case ScalarOp::kTanh:
+  case ScalarOp::kErf:
+  case ScalarOp::kSigmoid:
+  case ScalarOp::kIsNan:
+  case ScalarOp::kIsInf:
+  case ScalarOp::kSignBit:
+  case ScalarOp::kSelect: break;
   }
   MLCC_UNREACHABLE(loop::scalar_op_name(op), " on ", dtype_name(dtype));
 }
 
-// ---- Floats ----------------------------------------------------------------------------------------------------
+// ---- Floats
+// ----------------------------------------------------------------------------------------------------
 
 bool is_number_constant(const llvm::Value* value) {
   const auto* constant = llvm::dyn_cast<llvm::Constant>(value);
@@ -173,9 +181,10 @@ bool is_number_constant(const llvm::Value* value) {
   return number && !number->isNaN();
 }
 
-// x86's min and max give their second operand when either is NaN: one instruction where the first is known to be a
-// number, three (compare, max, blend) otherwise. The blended NaN is a constant: with `a` in its place InstCombine would
-// merge the two selects into one, which is no longer a max for the back end.
+// x86's min and max give their second operand when either is NaN: one instruction where the first
+// is known to be a number, three (compare, max, blend) otherwise. The blended NaN is a constant:
+// with `a` in its place InstCombine would merge the two selects into one, which is no longer a max
+// for the back end.
 llvm::Value* float_extreme(const OpContext& c, ScalarOp op, llvm::Value* a, llvm::Value* b) {
   if (is_number_constant(b)) std::swap(a, b);
   llvm::Value* first = op == ScalarOp::kMin ? c.ir.CreateFCmpOLT(a, b) : c.ir.CreateFCmpOGT(a, b);
@@ -196,46 +205,46 @@ llvm::Value* is_infinite(const OpContext& c, llvm::Value* value) {
 
 llvm::Value* float_op(const OpContext& c, ScalarOp op, llvm::ArrayRef<llvm::Value*> a) {
   switch (op) {
-    case ScalarOp::kAdd: return c.ir.CreateFAdd(a[0], a[1]);
-    case ScalarOp::kSub: return c.ir.CreateFSub(a[0], a[1]);
-    case ScalarOp::kMul: return c.ir.CreateFMul(a[0], a[1]);
-    case ScalarOp::kDiv: return c.ir.CreateFDiv(a[0], a[1]);
-    case ScalarOp::kRem: return emit_float_rem(c, a[0], a[1]);
-    case ScalarOp::kMin:
-    case ScalarOp::kMax: return float_extreme(c, op, a[0], a[1]);
-    case ScalarOp::kNeg: return c.ir.CreateFNeg(a[0]);
-    case ScalarOp::kAbs: return unary(c, llvm::Intrinsic::fabs, a[0]);
-    case ScalarOp::kFma: return emit_fma(c, a[0], a[1], a[2]);
-    case ScalarOp::kEq: return c.ir.CreateFCmpOEQ(a[0], a[1]);
-    case ScalarOp::kNe: return c.ir.CreateFCmpUNE(a[0], a[1]);
-    case ScalarOp::kLt: return c.ir.CreateFCmpOLT(a[0], a[1]);
-    case ScalarOp::kLe: return c.ir.CreateFCmpOLE(a[0], a[1]);
-    case ScalarOp::kGt: return c.ir.CreateFCmpOGT(a[0], a[1]);
-    case ScalarOp::kGe: return c.ir.CreateFCmpOGE(a[0], a[1]);
-    case ScalarOp::kSqrt: return unary(c, llvm::Intrinsic::sqrt, a[0]);
-    case ScalarOp::kFloor:
-    case ScalarOp::kCeil:
-    case ScalarOp::kTrunc:
-    case ScalarOp::kRound: return emit_rounding(c, op, a[0]);
-    case ScalarOp::kExp: return emit_exp(c, a[0]);
-    case ScalarOp::kLog: return emit_log(c, a[0]);
-    case ScalarOp::kTanh: return emit_tanh(c, a[0]);
-    case ScalarOp::kErf: return emit_erf(c, a[0]);
-    case ScalarOp::kSigmoid: return emit_sigmoid(c, a[0]);
-    case ScalarOp::kIsNan: return c.ir.CreateFCmpUNO(a[0], a[0]);
-    case ScalarOp::kIsInf: return is_infinite(c, a[0]);
-    case ScalarOp::kSignBit: return sign_bit(c, a[0]);
-    case ScalarOp::kTruncDiv:
-    case ScalarOp::kFloorDiv:
-    case ScalarOp::kMod:
-    case ScalarOp::kAnd:
-    case ScalarOp::kOr:
-    case ScalarOp::kXor:
-    case ScalarOp::kNot:
-    case ScalarOp::kShl:
-    case ScalarOp::kShr:
-    case ScalarOp::kLshr:
-    case ScalarOp::kSelect: break;
+  case ScalarOp::kAdd: return c.ir.CreateFAdd(a[0], a[1]);
+  case ScalarOp::kSub: return c.ir.CreateFSub(a[0], a[1]);
+  case ScalarOp::kMul: return c.ir.CreateFMul(a[0], a[1]);
+  case ScalarOp::kDiv: return c.ir.CreateFDiv(a[0], a[1]);
+  case ScalarOp::kRem: return emit_float_rem(c, a[0], a[1]);
+  case ScalarOp::kMin:
+  case ScalarOp::kMax: return float_extreme(c, op, a[0], a[1]);
+  case ScalarOp::kNeg: return c.ir.CreateFNeg(a[0]);
+  case ScalarOp::kAbs: return unary(c, llvm::Intrinsic::fabs, a[0]);
+  case ScalarOp::kFma: return emit_fma(c, a[0], a[1], a[2]);
+  case ScalarOp::kEq: return c.ir.CreateFCmpOEQ(a[0], a[1]);
+  case ScalarOp::kNe: return c.ir.CreateFCmpUNE(a[0], a[1]);
+  case ScalarOp::kLt: return c.ir.CreateFCmpOLT(a[0], a[1]);
+  case ScalarOp::kLe: return c.ir.CreateFCmpOLE(a[0], a[1]);
+  case ScalarOp::kGt: return c.ir.CreateFCmpOGT(a[0], a[1]);
+  case ScalarOp::kGe: return c.ir.CreateFCmpOGE(a[0], a[1]);
+  case ScalarOp::kSqrt: return unary(c, llvm::Intrinsic::sqrt, a[0]);
+  case ScalarOp::kFloor:
+  case ScalarOp::kCeil:
+  case ScalarOp::kTrunc:
+  case ScalarOp::kRound: return emit_rounding(c, op, a[0]);
+  case ScalarOp::kExp: return emit_exp(c, a[0]);
+  case ScalarOp::kLog: return emit_log(c, a[0]);
+  case ScalarOp::kTanh: return emit_tanh(c, a[0]);
+  case ScalarOp::kErf: return emit_erf(c, a[0]);
+  case ScalarOp::kSigmoid: return emit_sigmoid(c, a[0]);
+  case ScalarOp::kIsNan: return c.ir.CreateFCmpUNO(a[0], a[0]);
+  case ScalarOp::kIsInf: return is_infinite(c, a[0]);
+  case ScalarOp::kSignBit: return sign_bit(c, a[0]);
+  case ScalarOp::kTruncDiv:
+  case ScalarOp::kFloorDiv:
+  case ScalarOp::kMod:
+  case ScalarOp::kAnd:
+  case ScalarOp::kOr:
+  case ScalarOp::kXor:
+  case ScalarOp::kNot:
+  case ScalarOp::kShl:
+  case ScalarOp::kShr:
+  case ScalarOp::kLshr:
+  case ScalarOp::kSelect: break;
   }
   MLCC_UNREACHABLE(loop::scalar_op_name(op), " on a float");
 }
@@ -244,16 +253,16 @@ llvm::Value* float_op(const OpContext& c, ScalarOp op, llvm::ArrayRef<llvm::Valu
 
 llvm::Type* register_type(llvm::LLVMContext& context, DType dtype) {
   switch (dtype) {
-    case DType::kBool: return llvm::Type::getInt1Ty(context);
-    case DType::kU8:
-    case DType::kI8: return llvm::Type::getInt8Ty(context);
-    case DType::kI16:
-    case DType::kF16:
-    case DType::kBF16: return llvm::Type::getInt16Ty(context);
-    case DType::kI32: return llvm::Type::getInt32Ty(context);
-    case DType::kI64: return llvm::Type::getInt64Ty(context);
-    case DType::kF32: return llvm::Type::getFloatTy(context);
-    case DType::kF64: return llvm::Type::getDoubleTy(context);
+  case DType::kBool: return llvm::Type::getInt1Ty(context);
+  case DType::kU8:
+  case DType::kI8: return llvm::Type::getInt8Ty(context);
+  case DType::kI16:
+  case DType::kF16:
+  case DType::kBF16: return llvm::Type::getInt16Ty(context);
+  case DType::kI32: return llvm::Type::getInt32Ty(context);
+  case DType::kI64: return llvm::Type::getInt64Ty(context);
+  case DType::kF32: return llvm::Type::getFloatTy(context);
+  case DType::kF64: return llvm::Type::getDoubleTy(context);
   }
   MLCC_UNREACHABLE("dtype ", static_cast<int>(dtype));
 }
@@ -275,7 +284,8 @@ unsigned lanes_of(const llvm::Value* value) {
   return vector ? vector->getNumElements() : 1;
 }
 
-llvm::Value* emit_op(const OpContext& c, ScalarOp op, DType dtype, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* emit_op(const OpContext& c, ScalarOp op, DType dtype,
+                     llvm::ArrayRef<llvm::Value*> args) {
   if (op == ScalarOp::kSelect) return c.ir.CreateSelect(args[0], args[1], args[2]);
   return is_float(dtype) ? float_op(c, op, args) : integer_op(c, op, dtype, args);
 }

@@ -1,9 +1,9 @@
 // Scalar ops and casts of the loop IR as LLVM instructions, on scalars and on vectors alike.
 //
-// Values in registers: bool is i1, f16 and bf16 are their bits in i16 (storage formats: only selected and cast), the
-// other dtypes are LLVM's types of the same size. In memory bool is i8.
-// Nothing emitted here calls a library, traps (a divisor that would trap is replaced by 1) or is poison for any
-// input, so that lanes which are masked off may hold anything.
+// Values in registers: bool is i1, f16 and bf16 are their bits in i16 (storage formats: only
+// selected and cast), the other dtypes are LLVM's types of the same size. In memory bool is i8.
+// Nothing emitted here calls a library, traps (a divisor that would trap is replaced by 1) or is
+// poison for any input, so that lanes which are masked off may hold anything.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>

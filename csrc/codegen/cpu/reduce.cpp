@@ -6,8 +6,8 @@
 
 namespace mlcc::codegen::cpu {
 
-// The carried values of a loop are passed through its phis as one flat list: for each carried variable its vectors, or
-// its one scalar where all lanes agree.
+// The carried values of a loop are passed through its phis as one flat list: for each carried
+// variable its vectors, or its one scalar where all lanes agree.
 
 void FunctionEmitter::emit_reduce(const loop::Reduce& reduce) {
   const Value begin = emit_expr(reduce.begin);
@@ -15,7 +15,8 @@ void FunctionEmitter::emit_reduce(const loop::Reduce& reduce) {
   if (reduce.mode.kind == loop::LoopKind::kVector)
     return emit_vector_reduce(reduce, begin.scalar, end.scalar);
   Parts inits;
-  for (const loop::Carried& carried : reduce.carried) inits.append(flatten(carried, emit_expr(carried.init)));
+  for (const loop::Carried& carried : reduce.carried)
+    inits.append(flatten(carried, emit_expr(carried.init)));
   Parts results;
   if (begin.is_uniform() && end.is_uniform()) {
     results = emit_ordered(reduce.mode, begin.scalar, end.scalar, inits,
@@ -23,10 +24,11 @@ void FunctionEmitter::emit_reduce(const loop::Reduce& reduce) {
                              return emit_reduce_step(reduce, uniform_value(index), carried, {});
                            });
   } else {
-    results = emit_divergent(begin, end, inits, [&](const Value& index, llvm::ArrayRef<llvm::Value*> carried) {
-      const Parts mask = vector_.active;
-      return emit_reduce_step(reduce, index, carried, mask);
-    });
+    results = emit_divergent(begin, end, inits,
+                             [&](const Value& index, llvm::ArrayRef<llvm::Value*> carried) {
+                               const Parts mask = vector_.active;
+                               return emit_reduce_step(reduce, index, carried, mask);
+                             });
   }
   const std::vector<Value> values = unflatten(reduce, results);
   for (size_t i = 0; i < values.size(); ++i) variables_[reduce.carried[i].result] = values[i];
@@ -39,7 +41,8 @@ Parts FunctionEmitter::flatten(const loop::Carried& carried, const Value& value)
   return {value.scalar};
 }
 
-std::vector<Value> FunctionEmitter::unflatten(const loop::Reduce& reduce, llvm::ArrayRef<llvm::Value*> values) {
+std::vector<Value> FunctionEmitter::unflatten(const loop::Reduce& reduce,
+                                              llvm::ArrayRef<llvm::Value*> values) {
   std::vector<Value> result;
   for (const loop::Carried& carried : reduce.carried) {
     const bool varies = vector_.lanes.is_vector && vector_.varying.contains(carried.variable);
@@ -59,16 +62,20 @@ Parts FunctionEmitter::emit_reduce_step(const loop::Reduce& reduce, const Value&
   for (size_t i = 0; i < values.size(); ++i) variables_[reduce.carried[i].variable] = values[i];
   emit_block(reduce.body);
   Parts next;
-  for (size_t i = 0; i < values.size(); ++i) next.append(flatten(reduce.carried[i], emit_expr(reduce.yields[i])));
+  for (size_t i = 0; i < values.size(); ++i)
+    next.append(flatten(reduce.carried[i], emit_expr(reduce.yields[i])));
   if (mask.empty()) return next;
-  for (size_t i = 0; i < next.size(); ++i) next[i] = ir_.CreateSelect(mask[i % mask.size()], next[i], carried[i]);
+  for (size_t i = 0; i < next.size(); ++i)
+    next[i] = ir_.CreateSelect(mask[i % mask.size()], next[i], carried[i]);
   return next;
 }
 
-// ---- Vector reductions -----------------------------------------------------------------------------------------
+// ---- Vector reductions
+// -----------------------------------------------------------------------------------------
 
 // Every vector and every lane is a partial reduction of its own, which starts at init.
-void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin, llvm::Value* end) {
+void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin,
+                                         llvm::Value* end) {
   MLCC_CHECK(reduce.combine, "%", reduce.variable->name, ": a vector reduction needs a combine");
   VariableSet seeds = {reduce.variable};
   for (const loop::Carried& carried : reduce.carried) seeds.insert(carried.variable);
@@ -83,11 +90,13 @@ void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value
   while (partials.size() > 1) {
     const size_t half = partials.size() / 2;
     for (size_t p = 0; p < half; ++p)
-      partials[p] = emit_combine(reduce, lanes.width, partials[p], partials[partials.size() - 1 - p]);
+      partials[p] =
+          emit_combine(reduce, lanes.width, partials[p], partials[partials.size() - 1 - p]);
     partials.resize(partials.size() - half);
   }
   const Parts result = combine_lanes(reduce, lanes.width, partials[0]);
-  for (size_t i = 0; i < result.size(); ++i) variables_[reduce.carried[i].result] = uniform_value(result[i]);
+  for (size_t i = 0; i < result.size(); ++i)
+    variables_[reduce.carried[i].result] = uniform_value(result[i]);
 }
 
 // Runs one range, which continues the first of the partial tuples: as many as it has vectors.
@@ -106,7 +115,8 @@ void FunctionEmitter::emit_partials(const loop::Reduce& reduce, const VectorRang
   };
   const Parts next = emit_counted(range.begin, range.end, range.lanes.count(), inits, step);
   for (size_t i = 0; i < num_carried; ++i)
-    for (unsigned p = 0; p < range.lanes.parts; ++p) partials[p][i] = next[i * range.lanes.parts + p];
+    for (unsigned p = 0; p < range.lanes.parts; ++p)
+      partials[p][i] = next[i * range.lanes.parts + p];
 }
 
 // combine(left, right) of two tuples of vectors.

@@ -30,15 +30,15 @@ void FunctionEmitter::emit_block(const loop::Block& block) {
 
 void FunctionEmitter::emit_stmt(loop::Stmt stmt) {
   switch (stmt->kind) {
-    case StmtKind::kLet: return emit_let(*loop::as<loop::Let>(stmt));
-    case StmtKind::kStore: return emit_store(*loop::as<loop::Store>(stmt));
-    case StmtKind::kAtomic: return emit_atomic(*loop::as<loop::Atomic>(stmt));
-    case StmtKind::kFor: return emit_for(*loop::as<loop::For>(stmt));
-    case StmtKind::kReduce: return emit_reduce(*loop::as<loop::Reduce>(stmt));
-    case StmtKind::kIf: return emit_if(*loop::as<loop::If>(stmt));
-    case StmtKind::kCheck: return emit_check(*loop::as<loop::Check>(stmt));
-    case StmtKind::kAlloc: return emit_alloc(*loop::as<loop::Alloc>(stmt));
-    case StmtKind::kContract: return emit_contract(*loop::as<loop::Contract>(stmt));
+  case StmtKind::kLet: return emit_let(*loop::as<loop::Let>(stmt));
+  case StmtKind::kStore: return emit_store(*loop::as<loop::Store>(stmt));
+  case StmtKind::kAtomic: return emit_atomic(*loop::as<loop::Atomic>(stmt));
+  case StmtKind::kFor: return emit_for(*loop::as<loop::For>(stmt));
+  case StmtKind::kReduce: return emit_reduce(*loop::as<loop::Reduce>(stmt));
+  case StmtKind::kIf: return emit_if(*loop::as<loop::If>(stmt));
+  case StmtKind::kCheck: return emit_check(*loop::as<loop::Check>(stmt));
+  case StmtKind::kAlloc: return emit_alloc(*loop::as<loop::Alloc>(stmt));
+  case StmtKind::kContract: return emit_contract(*loop::as<loop::Contract>(stmt));
   }
   MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
 }
@@ -82,8 +82,9 @@ void FunctionEmitter::emit_if(const loop::If& branch) {
   }
   emit_under_mask(masked_by(&condition), then_body);
   if (branch.else_body.empty()) return;
-  const Value negation = map_parts(ops_, vector_.lanes, condition,
-                                   [&](llvm::ArrayRef<llvm::Value*> v) { return ir_.CreateNot(v[0]); });
+  const Value negation =
+      map_parts(ops_, vector_.lanes, condition,
+                [&](llvm::ArrayRef<llvm::Value*> v) { return ir_.CreateNot(v[0]); });
   emit_under_mask(masked_by(&negation), else_body);
 }
 

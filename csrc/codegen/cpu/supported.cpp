@@ -37,28 +37,28 @@ class Search {
  private:
   Reason visit(loop::Stmt stmt) {
     switch (stmt->kind) {
-      case StmtKind::kLet: return visit(loop::as<loop::Let>(stmt)->value);
-      case StmtKind::kStore: {
-        const auto* store = loop::as<loop::Store>(stmt);
-        if (Reason reason = visit_all(store->indices)) return reason;
-        return visit_all({store->value, store->mask});
-      }
-      case StmtKind::kAtomic: {
-        const auto* atomic = loop::as<loop::Atomic>(stmt);
-        if (Reason reason = visit_all(atomic->indices)) return reason;
-        return visit_all({atomic->value, atomic->mask});
-      }
-      case StmtKind::kFor: return visit_for(*loop::as<loop::For>(stmt));
-      case StmtKind::kReduce: return visit_reduce(*loop::as<loop::Reduce>(stmt));
-      case StmtKind::kIf: {
-        const auto* branch = loop::as<loop::If>(stmt);
-        if (Reason reason = visit(branch->condition)) return reason;
-        if (Reason reason = visit(branch->then_body)) return reason;
-        return visit(branch->else_body);
-      }
-      case StmtKind::kCheck: return visit(loop::as<loop::Check>(stmt)->condition);
-      case StmtKind::kAlloc: return visit_alloc(*loop::as<loop::Alloc>(stmt)->buffer);
-      case StmtKind::kContract: return visit_contract(*loop::as<loop::Contract>(stmt));
+    case StmtKind::kLet: return visit(loop::as<loop::Let>(stmt)->value);
+    case StmtKind::kStore: {
+      const auto* store = loop::as<loop::Store>(stmt);
+      if (Reason reason = visit_all(store->indices)) return reason;
+      return visit_all({store->value, store->mask});
+    }
+    case StmtKind::kAtomic: {
+      const auto* atomic = loop::as<loop::Atomic>(stmt);
+      if (Reason reason = visit_all(atomic->indices)) return reason;
+      return visit_all({atomic->value, atomic->mask});
+    }
+    case StmtKind::kFor: return visit_for(*loop::as<loop::For>(stmt));
+    case StmtKind::kReduce: return visit_reduce(*loop::as<loop::Reduce>(stmt));
+    case StmtKind::kIf: {
+      const auto* branch = loop::as<loop::If>(stmt);
+      if (Reason reason = visit(branch->condition)) return reason;
+      if (Reason reason = visit(branch->then_body)) return reason;
+      return visit(branch->else_body);
+    }
+    case StmtKind::kCheck: return visit(loop::as<loop::Check>(stmt)->condition);
+    case StmtKind::kAlloc: return visit_alloc(*loop::as<loop::Alloc>(stmt)->buffer);
+    case StmtKind::kContract: return visit_contract(*loop::as<loop::Contract>(stmt));
     }
     MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
   }
@@ -67,14 +67,16 @@ class Search {
     if (mode.kind == LoopKind::kBlock || mode.kind == LoopKind::kThread)
       return because("%", variable.name, ": block and thread loops have no code on a cpu");
     if (mode.kind != LoopKind::kVector) {
-      if (mode.unroll > kMostCopies) return because("%", variable.name, ": unroll above ", kMostCopies);
+      if (mode.unroll > kMostCopies)
+        return because("%", variable.name, ": unroll above ", kMostCopies);
       return std::nullopt;
     }
     if (lanes_ != 0) return because("%", variable.name, ": a vector loop inside a vector loop");
     if ((mode.width & (mode.width - 1)) != 0 || mode.width > kMostLanes)
-      return because("%", variable.name, ": vectors of ", mode.width, " lanes, expected a power of two up to ",
-                     kMostLanes);
-    if (mode.unroll > kMostVectors) return because("%", variable.name, ": unroll above ", kMostVectors);
+      return because("%", variable.name, ": vectors of ", mode.width,
+                     " lanes, expected a power of two up to ", kMostLanes);
+    if (mode.unroll > kMostVectors)
+      return because("%", variable.name, ": unroll above ", kMostVectors);
     return std::nullopt;
   }
 
@@ -83,7 +85,8 @@ class Search {
   Reason visit_lanes(const loop::LoopMode& mode, Body body) {
     const int64_t outer = lanes_;
     const int64_t width = mode.width == 0 ? 16 : mode.width;
-    if (mode.kind == LoopKind::kVector) lanes_ = options_.vector_bits == 0 ? mode.unroll : width * mode.unroll;
+    if (mode.kind == LoopKind::kVector)
+      lanes_ = options_.vector_bits == 0 ? mode.unroll : width * mode.unroll;
     Reason reason = body();
     lanes_ = outer;
     return reason;
@@ -119,12 +122,13 @@ class Search {
     for (loop::Expr extent : buffer.shape) bytes *= loop::as<loop::Constant>(extent)->as_int();
     stack_bytes_ += bytes;
     if (stack_bytes_ <= kMostStackBytes) return std::nullopt;
-    return because("%", buffer.name, ": local buffers of ", stack_bytes_, " bytes, at most ", kMostStackBytes,
-                   " fit a thread's stack");
+    return because("%", buffer.name, ": local buffers of ", stack_bytes_, " bytes, at most ",
+                   kMostStackBytes, " fit a thread's stack");
   }
 
   Reason visit_contract(const loop::Contract& contract) {
-    if (lanes_ != 0) return because("%", contract.c.buffer->name, ": a contraction inside a vector loop");
+    if (lanes_ != 0)
+      return because("%", contract.c.buffer->name, ": a contraction inside a vector loop");
     if (Reason reason = fma_reason(contract.c.buffer->dtype)) return reason;
     for (const loop::TileRef* tile : {&contract.a, &contract.b, &contract.c})
       if (Reason reason = visit_all(tile->origin)) return reason;
@@ -137,8 +141,9 @@ class Search {
   }
 
   Reason op_reason(ScalarOp op, DType dtype) const {
-    const bool is_inline_in_f32 = op == ScalarOp::kExp || op == ScalarOp::kLog || op == ScalarOp::kTanh ||
-                                  op == ScalarOp::kErf || op == ScalarOp::kSigmoid;
+    const bool is_inline_in_f32 = op == ScalarOp::kExp || op == ScalarOp::kLog ||
+                                  op == ScalarOp::kTanh || op == ScalarOp::kErf ||
+                                  op == ScalarOp::kSigmoid;
     if (is_inline_in_f32 && dtype == DType::kF64)
       return because(loop::scalar_op_name(op), ": generated for f32 only, found f64");
     if (op == ScalarOp::kFma || op == ScalarOp::kRem) return fma_reason(dtype);
@@ -154,25 +159,25 @@ class Search {
   Reason visit(loop::Expr e) {
     if (!e) return std::nullopt;
     switch (e->kind) {
-      case ExprKind::kConstant:
-      case ExprKind::kVariable: return std::nullopt;
-      case ExprKind::kCast: return visit(loop::as<loop::Cast>(e)->value);
-      case ExprKind::kLoad: {
-        const auto* load = loop::as<loop::Load>(e);
-        if (Reason reason = visit_all(load->indices)) return reason;
-        return visit_all({load->mask, load->otherwise});
-      }
-      case ExprKind::kApply: {
-        const auto* apply = loop::as<loop::Apply>(e);
-        if (Reason reason = op_reason(apply->op, apply->args.back()->dtype)) return reason;
-        return visit_all(apply->args);
-      }
+    case ExprKind::kConstant:
+    case ExprKind::kVariable: return std::nullopt;
+    case ExprKind::kCast: return visit(loop::as<loop::Cast>(e)->value);
+    case ExprKind::kLoad: {
+      const auto* load = loop::as<loop::Load>(e);
+      if (Reason reason = visit_all(load->indices)) return reason;
+      return visit_all({load->mask, load->otherwise});
+    }
+    case ExprKind::kApply: {
+      const auto* apply = loop::as<loop::Apply>(e);
+      if (Reason reason = op_reason(apply->op, apply->args.back()->dtype)) return reason;
+      return visit_all(apply->args);
+    }
     }
     MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
   }
 
   const EmitOptions& options_;
-  int64_t lanes_ = 0;         // iterations run at once by the enclosing vector loop; 0 outside
+  int64_t lanes_ = 0;  // iterations run at once by the enclosing vector loop; 0 outside
   int64_t stack_bytes_ = 0;
 };
 

@@ -14,8 +14,8 @@ namespace mlcc::codegen::cpu {
 
 // The instructions whose presence changes what the emitter writes.
 struct Instructions {
-  bool sse41 = false;     // rounding
-  bool avx = false;       // masked loads and stores of 32 and 64 bit elements
+  bool sse41 = false;  // rounding
+  bool avx = false;    // masked loads and stores of 32 and 64 bit elements
   bool fma = false;
   bool f16c = false;      // conversions of f16
   bool avx512 = false;    // F, VL and DQ: masks, gathers, scatters

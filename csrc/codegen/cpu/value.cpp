@@ -10,7 +10,8 @@ using loop::ScalarOp;
 // base + iteration * step, in the integer type of both.
 Parts linear_parts(const OpContext& c, const Lanes& lanes, llvm::Value* base, llvm::Value* step) {
   llvm::Type* type = base->getType();
-  llvm::Value* offsets = c.ir.CreateMul(splat(c, lanes.width, step), lane_numbers(type, lanes.width));
+  llvm::Value* offsets =
+      c.ir.CreateMul(splat(c, lanes.width, step), lane_numbers(type, lanes.width));
   Parts parts;
   for (unsigned p = 0; p < lanes.parts; ++p) {
     llvm::Value* first = c.ir.CreateAdd(
@@ -41,7 +42,8 @@ Value linear_value(llvm::Value* scalar, llvm::Value* step) {
 }
 
 Value lanes_value(Parts parts) {
-  return {.form = Value::Form::kLanes, .scalar = nullptr, .step = nullptr, .parts = std::move(parts)};
+  return {
+      .form = Value::Form::kLanes, .scalar = nullptr, .step = nullptr, .parts = std::move(parts)};
 }
 
 llvm::Value* lane_numbers(llvm::Type* type, unsigned width) {
@@ -54,9 +56,9 @@ llvm::Value* lane_numbers(llvm::Type* type, unsigned width) {
 
 Parts to_parts(const OpContext& c, const Lanes& lanes, const Value& value) {
   switch (value.form) {
-    case Value::Form::kUniform: return Parts(lanes.parts, splat(c, lanes.width, value.scalar));
-    case Value::Form::kLinear: return linear_parts(c, lanes, value.scalar, value.step);
-    case Value::Form::kLanes: return value.parts;
+  case Value::Form::kUniform: return Parts(lanes.parts, splat(c, lanes.width, value.scalar));
+  case Value::Form::kLinear: return linear_parts(c, lanes, value.scalar, value.step);
+  case Value::Form::kLanes: return value.parts;
   }
   MLCC_UNREACHABLE("form of a value");
 }
@@ -81,7 +83,8 @@ std::optional<Value> linear_op(const OpContext& c, ScalarOp op, llvm::ArrayRef<V
   if (op != ScalarOp::kMul || (args[0].is_linear() && args[1].is_linear())) return std::nullopt;
   const Value& factor = args[0].is_linear() ? args[1] : args[0];
   const Value& other = args[0].is_linear() ? args[0] : args[1];
-  return linear_value(c.ir.CreateMul(other.scalar, factor.scalar), c.ir.CreateMul(other.step, factor.scalar));
+  return linear_value(c.ir.CreateMul(other.scalar, factor.scalar),
+                      c.ir.CreateMul(other.step, factor.scalar));
 }
 
 Value narrow_linear(const OpContext& c, const Lanes& lanes, const Value& value, llvm::Type* type) {

@@ -1,8 +1,8 @@
 // Values of the loop IR inside a loop that is emitted several iterations at a time.
 //
-// A vector loop with W lanes and U vectors ("parts") runs W*U iterations at once; lane l of part p is iteration
-// p*W + l. What does not depend on the loop variable stays scalar; an i64 that is affine in it is kept as such, so that
-// addresses stay scalar too; anything else is U vectors.
+// A vector loop with W lanes and U vectors ("parts") runs W*U iterations at once; lane l of part p
+// is iteration p*W + l. What does not depend on the loop variable stays scalar; an i64 that is
+// affine in it is kept as such, so that addresses stay scalar too; anything else is U vectors.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,9 @@ namespace mlcc::codegen::cpu {
 using Parts = llvm::SmallVector<llvm::Value*, 4>;
 
 struct Lanes {
-  unsigned width = 1;     // W
-  unsigned parts = 1;     // U
-  bool is_vector = false; // inside a vector loop; with W = 1 its lanes are scalars
+  unsigned width = 1;      // W
+  unsigned parts = 1;      // U
+  bool is_vector = false;  // inside a vector loop; with W = 1 its lanes are scalars
   unsigned count() const { return width * parts; }
 };
 
@@ -36,7 +36,7 @@ struct Value {
 };
 
 Value uniform_value(llvm::Value* scalar);
-bool is_constant(const llvm::Value* value, int64_t expected);   // an integer constant
+bool is_constant(const llvm::Value* value, int64_t expected);  // an integer constant
 // Uniform where the step is the constant 0.
 Value linear_value(llvm::Value* scalar, llvm::Value* step);
 Value lanes_value(Parts parts);
@@ -45,7 +45,8 @@ Value lanes_value(Parts parts);
 llvm::Value* splat(const OpContext& c, unsigned width, llvm::Value* scalar);
 // One vector per part.
 Parts to_parts(const OpContext& c, const Lanes& lanes, const Value& value);
-// An i64 op of linear (and uniform) values that stays linear: add, sub, mul by a uniform value, neg.
+// An i64 op of linear (and uniform) values that stays linear: add, sub, mul by a uniform value,
+// neg.
 std::optional<Value> linear_op(const OpContext& c, loop::ScalarOp op, llvm::ArrayRef<Value> args);
 // A linear i64 cut to a narrower integer; cheaper than cutting its lanes.
 Value narrow_linear(const OpContext& c, const Lanes& lanes, const Value& value, llvm::Type* type);

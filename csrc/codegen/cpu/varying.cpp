@@ -22,28 +22,28 @@ class Analysis {
  private:
   void visit(loop::Stmt stmt) {
     switch (stmt->kind) {
-      case StmtKind::kLet: {
-        const auto* let = loop::as<loop::Let>(stmt);
-        if (varies(let->value)) varying_.insert(let->variable);
-        return;
-      }
-      case StmtKind::kFor: {
-        const auto* loop = loop::as<loop::For>(stmt);
-        if (varies(loop->begin)) varying_.insert(loop->variable);
-        return visit(loop->body);
-      }
-      case StmtKind::kIf:
-        visit(loop::as<loop::If>(stmt)->then_body);
-        return visit(loop::as<loop::If>(stmt)->else_body);
-      case StmtKind::kAlloc: {
-        local_buffers_.insert(loop::as<loop::Alloc>(stmt)->buffer);
-        return;
-      }
-      case StmtKind::kReduce: return visit_reduce(*loop::as<loop::Reduce>(stmt));
-      case StmtKind::kStore:
-      case StmtKind::kAtomic:
-      case StmtKind::kCheck:
-      case StmtKind::kContract: return;
+    case StmtKind::kLet: {
+      const auto* let = loop::as<loop::Let>(stmt);
+      if (varies(let->value)) varying_.insert(let->variable);
+      return;
+    }
+    case StmtKind::kFor: {
+      const auto* loop = loop::as<loop::For>(stmt);
+      if (varies(loop->begin)) varying_.insert(loop->variable);
+      return visit(loop->body);
+    }
+    case StmtKind::kIf:
+      visit(loop::as<loop::If>(stmt)->then_body);
+      return visit(loop::as<loop::If>(stmt)->else_body);
+    case StmtKind::kAlloc: {
+      local_buffers_.insert(loop::as<loop::Alloc>(stmt)->buffer);
+      return;
+    }
+    case StmtKind::kReduce: return visit_reduce(*loop::as<loop::Reduce>(stmt));
+    case StmtKind::kStore:
+    case StmtKind::kAtomic:
+    case StmtKind::kCheck:
+    case StmtKind::kContract: return;
     }
     MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
   }
@@ -72,15 +72,15 @@ class Analysis {
   bool varies(loop::Expr e) const {
     if (!e) return false;
     switch (e->kind) {
-      case ExprKind::kConstant: return false;
-      case ExprKind::kVariable: return varying_.contains(loop::as<loop::Variable>(e));
-      case ExprKind::kApply: return any_varies(loop::as<loop::Apply>(e)->args);
-      case ExprKind::kCast: return varies(loop::as<loop::Cast>(e)->value);
-      case ExprKind::kLoad: {
-        const auto* load = loop::as<loop::Load>(e);
-        return local_buffers_.contains(load->buffer) || any_varies(load->indices) ||
-               varies(load->mask) || varies(load->otherwise);
-      }
+    case ExprKind::kConstant: return false;
+    case ExprKind::kVariable: return varying_.contains(loop::as<loop::Variable>(e));
+    case ExprKind::kApply: return any_varies(loop::as<loop::Apply>(e)->args);
+    case ExprKind::kCast: return varies(loop::as<loop::Cast>(e)->value);
+    case ExprKind::kLoad: {
+      const auto* load = loop::as<loop::Load>(e);
+      return local_buffers_.contains(load->buffer) || any_varies(load->indices) ||
+             varies(load->mask) || varies(load->otherwise);
+    }
     }
     MLCC_UNREACHABLE("expression kind ", static_cast<int>(e->kind));
   }

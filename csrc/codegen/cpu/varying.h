@@ -9,8 +9,9 @@ namespace mlcc::codegen::cpu {
 
 using VariableSet = std::unordered_set<const loop::Variable*>;
 
-// `seeds`: the loop's variable and, of a reduce, its carried variables. Returns all variables bound in `body` that may
-// differ between iterations, and the seeds. Local buffers of the body are per iteration, hence loads from them differ.
+// `seeds`: the loop's variable and, of a reduce, its carried variables. Returns all variables bound
+// in `body` that may differ between iterations, and the seeds. Local buffers of the body are per
+// iteration, hence loads from them differ.
 VariableSet varying_variables(const loop::Block& body, VariableSet seeds);
 
 }  // namespace mlcc::codegen::cpu

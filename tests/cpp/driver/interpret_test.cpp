@@ -19,15 +19,17 @@ int64_t count(const HostTensor& tensor) {
   return n;
 }
 
-HostTensor random_input(const graph::Value& value, const std::map<std::string, int64_t>& sizes, std::mt19937_64& rng) {
+HostTensor random_input(const graph::Value& value, const std::map<std::string, int64_t>& sizes,
+                        std::mt19937_64& rng) {
   const auto evaluate = [&](const std::vector<SymExpr>& all) {
     std::vector<int64_t> values;
     for (const SymExpr& e : all)
-      values.push_back(e.evaluate([&](std::string_view name) { return sizes.at(std::string(name)); }));
+      values.push_back(
+          e.evaluate([&](std::string_view name) { return sizes.at(std::string(name)); }));
     return values;
   };
-  HostTensor tensor =
-      make_host_tensor(value.type().dtype, evaluate(value.type().shape), evaluate(value.type().dense_or_strides()));
+  HostTensor tensor = make_host_tensor(value.type().dtype, evaluate(value.type().shape),
+                                       evaluate(value.type().dense_or_strides()));
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int64_t> index(0, 2);
   const size_t elements = tensor.bytes.size() / static_cast<size_t>(dtype_size(tensor.dtype));
@@ -62,7 +64,7 @@ double element(const HostTensor& tensor, int64_t i) {
 struct Case {
   const char* name;
   const char* text;
-  size_t kernels;                          // that fusion should make of it
+  size_t kernels;  // that fusion should make of it
   std::map<std::string, int64_t> sizes;
 };
 
@@ -75,7 +77,8 @@ TEST_P(FusedGraph, ComputesWhatItsNodesCompute) {
   EXPECT_EQ(fusion::plan_fusion(*graph, {}).groups.size(), GetParam().kernels);
   std::mt19937_64 rng(7);
   std::vector<HostTensor> inputs;
-  for (const auto& input : graph->inputs()) inputs.push_back(random_input(*input, GetParam().sizes, rng));
+  for (const auto& input : graph->inputs())
+    inputs.push_back(random_input(*input, GetParam().sizes, rng));
   const auto expected = interpret_graph(*graph, inputs, GetParam().sizes, {});
   for (const auto& [seed, partials] : {std::pair{0, 1}, {1, 1}, {2, 7}}) {
     InterpretOptions options;
@@ -87,27 +90,35 @@ TEST_P(FusedGraph, ComputesWhatItsNodesCompute) {
     for (size_t o = 0; o < found.size(); ++o) {
       ASSERT_EQ(found[o].shape, expected[o].shape);
       for (int64_t i = 0; i < count(found[o]); ++i)
-        ASSERT_NEAR(element(found[o], i), element(expected[o], i), 2e-5 * (1 + std::abs(element(expected[o], i))))
+        ASSERT_NEAR(element(found[o], i), element(expected[o], i),
+                    2e-5 * (1 + std::abs(element(expected[o], i))))
             << "output " << o << " element " << i;
     }
   }
 }
 
 const Case kCases[] = {
-    {"bias_relu", R"(graph @g(%x: f32[s0, 37], %b: f32[37]) symbols(s0 in 1..65536) {
+    {"bias_relu",
+     R"(graph @g(%x: f32[s0, 37], %b: f32[37]) symbols(s0 in 1..65536) {
   %0: f32[s0, 37] = add %x, %b
   %1: f32[s0, 37] = relu %0
   return %1
-})", 1, {{"s0", 5}}},
-    {"softmax", R"(graph @g(%x: f32[6, 50]) {
+})",
+     1,
+     {{"s0", 5}}},
+    {"softmax",
+     R"(graph @g(%x: f32[6, 50]) {
   %0: f32[6, 1] = max %x {dims = [1], keepdim = true}
   %1: f32[6, 50] = sub %x, %0
   %2: f32[6, 50] = exp %1
   %3: f32[6, 1] = sum %2 {dims = [1], keepdim = true}
   %4: f32[6, 50] = div %2, %3
   return %4
-})", 1, {}},
-    {"residual_layer_norm", R"(graph @g(%x: f32[3, s0], %r: f32[3, s0], %w: f32[s0]) symbols(s0 in 2..65536) {
+})",
+     1,
+     {}},
+    {"residual_layer_norm",
+     R"(graph @g(%x: f32[3, s0], %r: f32[3, s0], %w: f32[s0]) symbols(s0 in 2..65536) {
   %0: f32[3, s0] = add %x, %r
   %1: f32[3, 1] = sum %0 {dims = [1], keepdim = true}
   %2: i64[] = size_value {size = s0}
@@ -121,14 +132,20 @@ const Case kCases[] = {
   %10: f32[3, s0] = mul %5, %9
   %11: f32[3, s0] = mul %10, %w
   return %11, %0, %4
-})", 1, {{"s0", 70}}},
-    {"column_sum", R"(graph @g(%x: f32[200, 33], %y: f32[200, 33]) {
+})",
+     1,
+     {{"s0", 70}}},
+    {"column_sum",
+     R"(graph @g(%x: f32[200, 33], %y: f32[200, 33]) {
   %0: f32[200, 33] = mul %x, %y
   %1: f32[33] = sum %0 {dims = [0], keepdim = false}
   %2: f32[33] = add %1, %1
   return %1, %2
-})", 1, {}},
-    {"heads", R"(graph @g(%x: f32[2, 5, 12]) {
+})",
+     1,
+     {}},
+    {"heads",
+     R"(graph @g(%x: f32[2, 5, 12]) {
   %0: f32[2, 5, 3, 4] = reshape %x
   %1: f32[2, 3, 5, 4] = permute %0 {dims = [0, 2, 1, 3]}
   %2: f32[2, 3, 5, 4] = mul %1, %1
@@ -136,40 +153,58 @@ const Case kCases[] = {
   %4: f32[2, 5, 12] = reshape %3
   %5: f32[2, 5, 12] = add %4, %x
   return %5
-})", 1, {}},
-    {"rotate_half", R"(graph @g(%x: f32[3, 8], %c: f32[3, 8]) {
+})",
+     1,
+     {}},
+    {"rotate_half",
+     R"(graph @g(%x: f32[3, 8], %c: f32[3, 8]) {
   %0: f32[3, 4] = slice %x {dim = 1, start = 0, step = 1}
   %1: f32[3, 4] = slice %x {dim = 1, start = 4, step = 1}
   %2: f32[3, 4] = neg %1
   %3: f32[3, 8] = cat %2, %0 {dim = 1}
   %4: f32[3, 8] = mul %3, %c
   return %4
-})", 1, {}},
-    {"take", R"(graph @g(%w: f32[3, 20], %i: i64[2, 4], %p: f32[4, 20]) {
+})",
+     1,
+     {}},
+    {"take",
+     R"(graph @g(%w: f32[3, 20], %i: i64[2, 4], %p: f32[4, 20]) {
   %0: f32[2, 4, 20] = take %w, %i {dim = 0, error = "embedding", wrap = false}
   %1: f32[2, 4, 20] = add %0, %p
   return %1
-})", 1, {}},
-    {"argmax", R"(graph @g(%x: f32[4, 90]) {
+})",
+     1,
+     {}},
+    {"argmax",
+     R"(graph @g(%x: f32[4, 90]) {
   %0: i64[4] = argmax %x {dims = [1], keepdim = false}
   %1: f32[4] = max %x {dims = [1], keepdim = false}
   return %0, %1
-})", 1, {}},
-    {"transpose_copy", R"(graph @g(%x: f32[6, 40]) {
+})",
+     1,
+     {}},
+    {"transpose_copy",
+     R"(graph @g(%x: f32[6, 40]) {
   %0: f32[40, 6] = permute %x {dims = [1, 0]}
   %1: f32[240] = reshape %0
   return %1
-})", 1, {}},
-    {"scalar_loss", R"(graph @g(%x: f32[9, 70], %m: bool[9, 70]) {
+})",
+     1,
+     {}},
+    {"scalar_loss",
+     R"(graph @g(%x: f32[9, 70], %m: bool[9, 70]) {
   %0: f32[] = full {value = 0.0}
   %1: f32[9, 70] = where %m, %x, %0
   %2: f32[] = sum %1 {dims = [0, 1], keepdim = false}
   %3: f32[] = neg %2
   return %3
-})", 1, {}},
+})",
+     1,
+     {}},
 };
 
-INSTANTIATE_TEST_SUITE_P(Cases, FusedGraph, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, FusedGraph, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace mlcc::driver

@@ -10,7 +10,7 @@
 namespace mlcc::codegen::cpu::testing {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kBool, DType::kU8, DType::kI8,  DType::kI16, DType::kI32,
+constexpr DType kDTypes[] = {DType::kBool, DType::kU8,  DType::kI8,   DType::kI16, DType::kI32,
                              DType::kI64,  DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
 constexpr const char* kCast = R"(
@@ -52,15 +52,19 @@ kernel @k(%n: i64; %x: in f32[%n], %z: out f32[%n]) {
 void expect_casts(DType from, DType to, const std::vector<uint64_t>& input) {
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, cast_text(from, to, 16));
-  const auto from_size = static_cast<size_t>(dtype_size(from)), to_size = static_cast<size_t>(dtype_size(to));
+  const auto from_size = static_cast<size_t>(dtype_size(from)),
+             to_size = static_cast<size_t>(dtype_size(to));
   const GuardedBuffer x(input.size() * from_size), y(input.size() * to_size);
-  for (size_t i = 0; i < input.size(); ++i) std::memcpy(x.bytes().data() + i * from_size, &input[i], from_size);
+  for (size_t i = 0; i < input.size(); ++i)
+    std::memcpy(x.bytes().data() + i * from_size, &input[i], from_size);
   for (const auto& backend : backends()) {
     const auto code = backend->compile({.text = loop::print(kernel)});
     ASSERT_TRUE(code);
     std::mt19937_64 random(1);
     const auto loaded = load(code->bytes, kernel);
-    ASSERT_EQ(run_kernel(kernel, *loaded, {static_cast<int64_t>(input.size())}, {x.data(), y.data()}, random), 0);
+    ASSERT_EQ(run_kernel(kernel, *loaded, {static_cast<int64_t>(input.size())},
+                         {x.data(), y.data()}, random),
+              0);
     int wrong = 0;
     for (size_t i = 0; i < input.size() && wrong < 5; ++i) {
       uint64_t found = 0;
@@ -70,8 +74,9 @@ void expect_casts(DType from, DType to, const std::vector<uint64_t>& input) {
                             std::isnan(loop::decode_float(to, found));
       if (found == expected || both_nan) continue;
       ++wrong;
-      ADD_FAILURE() << backend->target().cpu << ": " << dtype_name(from) << " 0x" << std::hex << input[i] << " to "
-                    << dtype_name(to) << ": found 0x" << found << ", expected 0x" << expected;
+      ADD_FAILURE() << backend->target().cpu << ": " << dtype_name(from) << " 0x" << std::hex
+                    << input[i] << " to " << dtype_name(to) << ": found 0x" << found
+                    << ", expected 0x" << expected;
     }
   }
 }
@@ -92,7 +97,8 @@ TEST(Casts, rounding_to_16_bit_floats_is_to_nearest_even) {
       const uint64_t exact = loop::encode_float(DType::kF32, value);
       const double next = loop::decode_float(to, (bits + 1) & 0xffff);
       const uint64_t middle = loop::encode_float(DType::kF32, value / 2 + next / 2);
-      for (uint64_t around : {exact, middle, (middle + 1) & 0xffffffff, (middle - 1) & 0xffffffff, exact | 1})
+      for (uint64_t around :
+           {exact, middle, (middle + 1) & 0xffffffff, (middle - 1) & 0xffffffff, exact | 1})
         input.push_back(around);
     }
     expect_casts(DType::kF32, to, input);

@@ -52,7 +52,8 @@ TEST(Client, dumps_only_when_asked_for) {
   EXPECT_FALSE(quiet->bytes.empty());
   EXPECT_TRUE(quiet->llvm_text.empty());
   EXPECT_TRUE(quiet->asm_text.empty());
-  const auto loud = host_backend().compile({.text = kAddOne, .want_llvm_text = true, .want_asm_text = true});
+  const auto loud =
+      host_backend().compile({.text = kAddOne, .want_llvm_text = true, .want_asm_text = true});
   ASSERT_TRUE(loud);
   EXPECT_NE(loud->llvm_text.find("define i64 @add_one.p0"), std::string::npos);
   EXPECT_NE(loud->asm_text.find("add_one.p0:"), std::string::npos);
@@ -60,7 +61,8 @@ TEST(Client, dumps_only_when_asked_for) {
 }
 
 TEST(Client, same_text_gives_same_bytes) {
-  EXPECT_EQ(host_backend().compile({.text = kAddOne})->bytes, host_backend().compile({.text = kAddOne})->bytes);
+  EXPECT_EQ(host_backend().compile({.text = kAddOne})->bytes,
+            host_backend().compile({.text = kAddOne})->bytes);
 }
 
 std::string reason_for(const std::string& text) {
@@ -69,11 +71,16 @@ std::string reason_for(const std::string& text) {
 }
 
 TEST(Client, reasons_for_what_has_no_code) {
-  EXPECT_NE(reason_for("kernel @k(%n: i64; %x: inout f64[%n]) { for %i in 0..%n { store %x[%i] = exp(%x[%i]) } }").find("exp"),
+  EXPECT_NE(reason_for("kernel @k(%n: i64; %x: inout f64[%n]) { for %i in 0..%n { store %x[%i] = "
+                       "exp(%x[%i]) } }")
+                .find("exp"),
             std::string::npos);
-  EXPECT_NE(reason_for("kernel @k(%n: i64; %x: inout f32[%n]) { for %i in 0..%n vector(12) { store %x[%i] = 0.0 } }").find("12 lanes"),
+  EXPECT_NE(reason_for("kernel @k(%n: i64; %x: inout f32[%n]) { for %i in 0..%n vector(12) { store "
+                       "%x[%i] = 0.0 } }")
+                .find("12 lanes"),
             std::string::npos);
-  EXPECT_NE(reason_for("kernel @k(%n: i64; %x: inout f32[%n]) { for %i in 0..%n { alloc %t: stack f32[1000000]\n store %t[0] = 1.0 } }")
+  EXPECT_NE(reason_for("kernel @k(%n: i64; %x: inout f32[%n]) { for %i in 0..%n { alloc %t: stack "
+                       "f32[1000000]\n store %t[0] = 1.0 } }")
                 .find("stack"),
             std::string::npos);
 }
@@ -89,7 +96,9 @@ TEST(Client, bad_objects_are_errors) {
   const auto code = host_backend().compile({.text = kAddOne});
   EXPECT_THROW((void)loader->load(code->bytes, "other_name", 1), Error);
   EXPECT_THROW((void)loader->load(code->bytes, "add_one", 2), Error);
-  EXPECT_THROW((void)loader->load(std::string_view(code->bytes).substr(0, code->bytes.size() / 2), "add_one", 1), Error);
+  EXPECT_THROW((void)loader->load(std::string_view(code->bytes).substr(0, code->bytes.size() / 2),
+                                  "add_one", 1),
+               Error);
 }
 
 TEST(Client, kernels_of_one_name_live_side_by_side_and_outlast_their_loader) {

@@ -24,16 +24,23 @@ const Layout kLayouts[] = {{"$M, %k", "0, 1", "%k, $N", "0, 1"},
                            {"%k, $M", "1, 0", "%k, $N", "0, 1"},
                            {"$M, %k", "0, 1", "$N, %k", "1, 0"}};
 
-void expect_tile(const char* a, const char* b, const char* c, int rows, int columns, const Layout& layout, int64_t depth) {
-  std::string text = substitute(kTile, {{"ASHAPE", layout.a_shape}, {"BSHAPE", layout.b_shape}, {"ADIMS", layout.a_dims}, {"BDIMS", layout.b_dims}});
-  text = substitute(text, {{"A", a}, {"B", b}, {"C", c}, {"M", std::to_string(rows)}, {"N", std::to_string(columns)}});
+void expect_tile(const char* a, const char* b, const char* c, int rows, int columns,
+                 const Layout& layout, int64_t depth) {
+  std::string text = substitute(kTile, {{"ASHAPE", layout.a_shape},
+                                        {"BSHAPE", layout.b_shape},
+                                        {"ADIMS", layout.a_dims},
+                                        {"BDIMS", layout.b_dims}});
+  text = substitute(
+      text,
+      {{"A", a}, {"B", b}, {"C", c}, {"M", std::to_string(rows)}, {"N", std::to_string(columns)}});
   expect_as_interpreted(text, {depth}, {.specials = false, .needs_fma = std::string(c) == "f64"});
 }
 
 TEST(Contract, tiles_and_layouts) {
   for (const Layout& layout : kLayouts)
     for (auto [rows, columns] : {std::pair{1, 1}, {6, 32}, {4, 16}, {3, 21}, {14, 32}, {2, 7}})
-      for (int64_t depth : {0, 1, 9}) expect_tile("f32", "f32", "f32", rows, columns, layout, depth);
+      for (int64_t depth : {0, 1, 9})
+        expect_tile("f32", "f32", "f32", rows, columns, layout, depth);
 }
 
 TEST(Contract, dtypes) {
@@ -45,7 +52,9 @@ TEST(Contract, dtypes) {
   }
 }
 
-TEST(Contract, many_accumulators_become_loops) { expect_tile("f32", "f32", "f32", 40, 40, kLayouts[0], 5); }
+TEST(Contract, many_accumulators_become_loops) {
+  expect_tile("f32", "f32", "f32", 40, 40, kLayouts[0], 5);
+}
 
 }  // namespace
 }  // namespace mlcc::codegen::cpu::testing

@@ -20,7 +20,8 @@ namespace {
 bool host_runs(const Target& target, const Target& host) {
   // Vector extensions are what differs between the CPUs tested here.
   for (const char* feature : {"+avx2", "+fma", "+f16c", "+avx512f", "+bmi2", "+movbe", "+lzcnt"})
-    if (target.features.find(feature) != std::string::npos && host.features.find(feature) == std::string::npos)
+    if (target.features.find(feature) != std::string::npos &&
+        host.features.find(feature) == std::string::npos)
       return false;
   return true;
 }
@@ -36,13 +37,15 @@ int64_t value_of(loop::Expr e, const loop::Kernel& kernel, const std::vector<int
 }
 
 // Elements from the first to the last that the shape reaches.
-int64_t element_span(const loop::Buffer& buffer, const loop::Kernel& kernel, const std::vector<int64_t>& sizes) {
+int64_t element_span(const loop::Buffer& buffer, const loop::Kernel& kernel,
+                     const std::vector<int64_t>& sizes) {
   int64_t dense = 1;
   int64_t last = 0;
   for (size_t d = buffer.shape.size(); d-- > 0;) {
     const int64_t extent = value_of(buffer.shape[d], kernel, sizes);
     if (extent == 0) return 0;
-    const int64_t stride = buffer.strides.empty() ? dense : value_of(buffer.strides[d], kernel, sizes);
+    const int64_t stride =
+        buffer.strides.empty() ? dense : value_of(buffer.strides[d], kernel, sizes);
     last += (extent - 1) * stride;
     dense *= extent;
   }
@@ -61,21 +64,29 @@ uint64_t read_element(std::span<const uint8_t> bytes, DType dtype, size_t i) {
   return bits;
 }
 
-uint64_t random_element(DType dtype, const Comparison& how, const IntRange* range, std::mt19937_64& random) {
+uint64_t random_element(DType dtype, const Comparison& how, const IntRange* range,
+                        std::mt19937_64& random) {
   const uint64_t dice = random() % 16;
   if (range) {
-    const int64_t value = range->low + static_cast<int64_t>(random() % static_cast<uint64_t>(range->high - range->low + 1));
-    return is_float(dtype) ? loop::encode_float(dtype, static_cast<double>(value)) : loop::encode_int(dtype, value);
+    const int64_t value =
+        range->low +
+        static_cast<int64_t>(random() % static_cast<uint64_t>(range->high - range->low + 1));
+    return is_float(dtype) ? loop::encode_float(dtype, static_cast<double>(value))
+                           : loop::encode_int(dtype, value);
   }
   if (dtype == DType::kBool) return random() & 1;
   const uint64_t mask = ~uint64_t{0} >> (64 - 8 * dtype_size(dtype));
-  if (!is_float(dtype)) return dice < 4 ? random() & mask : loop::encode_int(dtype, static_cast<int64_t>(random() % 41) - 20);
+  if (!is_float(dtype))
+    return dice < 4 ? random() & mask
+                    : loop::encode_int(dtype, static_cast<int64_t>(random() % 41) - 20);
   if (how.specials && dice == 0) return random() & mask;
   if (how.specials && dice == 1) {
-    const double values[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, -3e-42, 3e38, 1e-310, -1e300};
+    const double values[] = {NAN,   INFINITY, -INFINITY, 0.0,    -0.0,
+                             1e-40, -3e-42,   3e38,      1e-310, -1e300};
     return loop::encode_float(dtype, values[random() % 10]);
   }
-  if (dice < 6) return loop::encode_float(dtype, static_cast<double>(static_cast<int64_t>(random() % 17) - 8));
+  if (dice < 6)
+    return loop::encode_float(dtype, static_cast<double>(static_cast<int64_t>(random() % 17) - 8));
   return loop::encode_float(dtype, std::normal_distribution<double>(0, 3)(random));
 }
 
@@ -94,8 +105,8 @@ bool is_close(DType dtype, uint64_t expected_bits, uint64_t found_bits, const Co
   return error <= how.ulps * unit;
 }
 
-std::vector<GuardedBuffer> make_buffers(const loop::Kernel& kernel, const std::vector<int64_t>& sizes,
-                                        const Comparison& how) {
+std::vector<GuardedBuffer> make_buffers(const loop::Kernel& kernel,
+                                        const std::vector<int64_t>& sizes, const Comparison& how) {
   std::mt19937_64 random(how.seed);
   std::vector<GuardedBuffer> buffers;
   for (const loop::Buffer* buffer : kernel.buffers) {
@@ -104,7 +115,8 @@ std::vector<GuardedBuffer> make_buffers(const loop::Kernel& kernel, const std::v
     const auto range = how.ranges.find(buffer->name);
     for (size_t i = 0; i < static_cast<size_t>(elements); ++i)
       write_element(buffers.back().bytes(), buffer->dtype, i,
-                    random_element(buffer->dtype, how, range == how.ranges.end() ? nullptr : &range->second, random));
+                    random_element(buffer->dtype, how,
+                                   range == how.ranges.end() ? nullptr : &range->second, random));
   }
   return buffers;
 }
@@ -127,8 +139,8 @@ void compare_buffers(const loop::Kernel& kernel, const std::vector<GuardedBuffer
       const uint64_t have = read_element(found[b].bytes(), buffer.dtype, i);
       if (is_close(buffer.dtype, want, have, how)) continue;
       ++reported;
-      ADD_FAILURE() << "%" << buffer.name << " element " << i << " of " << count << ": found 0x" << std::hex << have
-                    << ", expected 0x" << want
+      ADD_FAILURE() << "%" << buffer.name << " element " << i << " of " << count << ": found 0x"
+                    << std::hex << have << ", expected 0x" << want
                     << (is_float(buffer.dtype)
                             ? detail::join(" (", loop::decode_float(buffer.dtype, have), ", ",
                                            loop::decode_float(buffer.dtype, want), ")")
@@ -170,7 +182,8 @@ const std::vector<std::shared_ptr<Backend>>& backends() {
     for (const char* cpu : {"", "haswell", "x86-64"}) {
       const auto backend = open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
       MLCC_CHECK(backend, backend.reason());
-      if (list.empty() || host_runs((*backend)->target(), list[0]->target())) list.push_back(*backend);
+      if (list.empty() || host_runs((*backend)->target(), list[0]->target()))
+        list.push_back(*backend);
     }
     return list;
   }();
@@ -184,10 +197,12 @@ runtime::KernelPtr load(const std::string& object, const loop::Kernel& kernel) {
   return loader->load(object, kernel.name, static_cast<int>(kernel.phases.size()));
 }
 
-int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code, const std::vector<int64_t>& sizes,
-                   const std::vector<void*>& buffers, std::mt19937_64& random) {
+int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
+                   const std::vector<int64_t>& sizes, const std::vector<void*>& buffers,
+                   std::mt19937_64& random) {
   const runtime::KernelArgs args{buffers.data(), sizes.data()};
-  const runtime::ParallelFor split = [&](int64_t n, int64_t, const std::function<void(int64_t, int64_t)>& body) {
+  const runtime::ParallelFor split = [&](int64_t n, int64_t,
+                                         const std::function<void(int64_t, int64_t)>& body) {
     for (int64_t begin = 0; begin < n;) {
       const int64_t end = std::min<int64_t>(n, begin + 1 + static_cast<int64_t>(random() % 5));
       body(begin, end);
@@ -198,18 +213,21 @@ int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code, cons
     int64_t extent = 1;
     if (const loop::For* loop = loop::parallel_loop(kernel.phases[p]))
       extent = value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes);
-    if (const int64_t code_found = runtime::run_phase(code.phases[p], args, extent, 1, split)) return code_found;
+    if (const int64_t code_found = runtime::run_phase(code.phases[p], args, extent, 1, split))
+      return code_found;
   }
   return 0;
 }
 
-void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& sizes, const Comparison& how) {
+void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& sizes,
+                           const Comparison& how) {
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, text);
   const auto expected = make_buffers(kernel, sizes, how);
   const int64_t expected_code = loop::interpret(kernel, sizes, pointers_of(expected));
   for (const auto& backend : backends()) {
-    SCOPED_TRACE(detail::join("cpu ", backend->target().cpu, ", sizes", describe(sizes), "\n", text));
+    SCOPED_TRACE(
+        detail::join("cpu ", backend->target().cpu, ", sizes", describe(sizes), "\n", text));
     const auto code = backend->compile({.text = text});
     if (!code) {
       const bool is_expected = how.needs_fma && backend->target().vector_bits == 0;
@@ -228,7 +246,8 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
 std::string substitute(std::string text, const std::map<std::string, std::string>& values) {
   for (const auto& [name, value] : values) {
     const std::string key = "$" + name;
-    for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + value.size()))
+    for (size_t at = text.find(key); at != std::string::npos;
+         at = text.find(key, at + value.size()))
       text.replace(at, key.size(), value);
   }
   return text;

@@ -1,7 +1,8 @@
-// Runs loop-IR text on the CPU backend, for several CPUs, and compares every buffer with the interpreter's.
+// Runs loop-IR text on the CPU backend, for several CPUs, and compares every buffer with the
+// interpreter's.
 //
-// Buffers end at an unmapped page, so that an access beyond a buffer's end ends the test. Ranges of parallel phases are split
-// at random places.
+// Buffers end at an unmapped page, so that an access beyond a buffer's end ends the test. Ranges of
+// parallel phases are split at random places.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@
 
 namespace mlcc::codegen::cpu::testing {
 
-// The CPUs that are tested: this machine's, haswell (AVX2) and x86-64 (scalar, no SSE4.1, no FMA), as far as they run here.
+// The CPUs that are tested: this machine's, haswell (AVX2) and x86-64 (scalar, no SSE4.1, no FMA),
+// as far as they run here.
 const std::vector<std::shared_ptr<Backend>>& backends();
 const Backend& host_backend();
 
@@ -44,27 +46,30 @@ class GuardedBuffer {
 };
 
 struct IntRange {
-  int64_t low, high;   // closed
+  int64_t low, high;  // closed
 };
 
 struct Comparison {
-  double relative = 0;                       // error allowed of floats, relative to max(1, |expected|)
-  double ulps = 0;                           // or in units in the last place of the buffer's dtype
-  bool zero_sign = true;                     // whether -0.0 and 0.0 differ
-  bool specials = true;                      // whether float inputs hold NaN, infinities, denormals, huge values
-  bool needs_fma = false;                    // a CPU without the instruction may say that it has no code
+  double relative = 0;     // error allowed of floats, relative to max(1, |expected|)
+  double ulps = 0;         // or in units in the last place of the buffer's dtype
+  bool zero_sign = true;   // whether -0.0 and 0.0 differ
+  bool specials = true;    // whether float inputs hold NaN, infinities, denormals, huge values
+  bool needs_fma = false;  // a CPU without the instruction may say that it has no code
   uint64_t seed = 1;
-  std::map<std::string, IntRange> ranges;    // values of integer (and float) buffers, by name
+  std::map<std::string, IntRange> ranges;  // values of integer (and float) buffers, by name
 };
 
-// Runs `text` (one kernel) in all backends; GoogleTest failures name CPU, sizes, buffer and element.
-void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& sizes, const Comparison& how = {});
+// Runs `text` (one kernel) in all backends; GoogleTest failures name CPU, sizes, buffer and
+// element.
+void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& sizes,
+                           const Comparison& how = {});
 
 // Replaces every $NAME in `text`.
 std::string substitute(std::string text, const std::map<std::string, std::string>& values);
 
 // Runs every phase of a compiled kernel on the buffers; returns the error code.
-int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code, const std::vector<int64_t>& sizes,
-                   const std::vector<void*>& buffers, std::mt19937_64& random);
+int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
+                   const std::vector<int64_t>& sizes, const std::vector<void*>& buffers,
+                   std::mt19937_64& random);
 
 }  // namespace mlcc::codegen::cpu::testing

@@ -52,7 +52,9 @@ kernel @k(%rows: i64, %nnz: i64; %first: in i64[%rows], %count: in i64[%rows], %
   }
 })";
   for (int64_t rows : {1, 7, 16, 19})
-    expect_as_interpreted(text, {rows, 200}, {.relative = 1e-5, .specials = false, .ranges = {{"first", {0, 20}}, {"count", {0, 9}}}});
+    expect_as_interpreted(
+        text, {rows, 200},
+        {.relative = 1e-5, .specials = false, .ranges = {{"first", {0, 20}}, {"count", {0, 9}}}});
 }
 
 TEST(Loops, causal_bounds) {
@@ -78,10 +80,12 @@ kernel @k(%n: i64; %x: in f32[%n], %m: in bool[%n], %i: in i64[%n], %t: in f32[8
     }
   }
 })";
-  for (int64_t n : {1, 8, 16, 37}) expect_as_interpreted(text, {n}, {.ranges = {{"i", {-1000000, 8}}}});
+  for (int64_t n : {1, 8, 16, 37})
+    expect_as_interpreted(text, {n}, {.ranges = {{"i", {-1000000, 8}}}});
 }
 
-// A branch on something that all lanes share, and a table that is empty where no lane looks into it.
+// A branch on something that all lanes share, and a table that is empty where no lane looks into
+// it.
 TEST(Loops, uniform_branches) {
   const char* text = R"(
 kernel @k(%n: i64, %f: i64; %t: in f32[%f], %x: in f32[%n], %y: inout f32[%n]) {
@@ -154,7 +158,10 @@ kernel @k(%n: i64; %at: in i64[%n], %x: in $T[%n], %m: in bool[%n], %y: inout $T
       if (dtype[0] == 'f' ? is_logic : dtype[0] == 'b' && !is_logic) continue;
       for (int64_t n : {1, 16, 21})
         expect_as_interpreted(substitute(text, {{"T", dtype}, {"OP", op}}), {n},
-                              {.relative = 1e-5, .zero_sign = false, .specials = op[0] == 'm', .ranges = {{"at", {0, 7}}}});
+                              {.relative = 1e-5,
+                               .zero_sign = false,
+                               .specials = op[0] == 'm',
+                               .ranges = {{"at", {0, 7}}}});
     }
   }
 }

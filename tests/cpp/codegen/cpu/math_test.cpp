@@ -14,7 +14,7 @@ namespace {
 struct Function {
   const char* name;
   double (*reference)(double);
-  double bound;   // as math.h states
+  double bound;  // as math.h states
 };
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -27,11 +27,13 @@ const Function kFunctions[] = {{"exp", std::exp, 1.5},
 
 // The distance of `found` from the exact value; 0 if both are NaN or the same infinity.
 double error_in_ulps(double exact, float found) {
-  if (std::isnan(exact) || std::isnan(found)) return std::isnan(exact) && std::isnan(found) ? 0 : INFINITY;
+  if (std::isnan(exact) || std::isnan(found))
+    return std::isnan(exact) && std::isnan(found) ? 0 : INFINITY;
   const auto rounded = static_cast<float>(exact);
   if (std::isinf(rounded) || std::isinf(found)) return rounded == found ? 0 : INFINITY;
   const float magnitude = std::abs(rounded);
-  const double unit = static_cast<double>(std::nextafter(magnitude, INFINITY)) - static_cast<double>(magnitude);
+  const double unit =
+      static_cast<double>(std::nextafter(magnitude, INFINITY)) - static_cast<double>(magnitude);
   return std::abs(static_cast<double>(found) - exact) / (std::isinf(unit) ? 0x1p104 : unit);
 }
 
@@ -44,7 +46,8 @@ class MathTest : public ::testing::TestWithParam<Function> {
     const loop::Kernel kernel = loop::parse_kernel(arena, substitute(R"(
 kernel @k(%n: i64; %x: in f32[%n], %y: out f32[%n]) {
   for %i in 0..%n vector { store %y[%i] = $F(%x[%i]) }
-})", {{"F", function.name}}));
+})",
+                                                                     {{"F", function.name}}));
     const auto code = backend.compile({.text = loop::print(kernel)});
     const auto loaded = load(code->bytes, kernel);
     constexpr size_t kBlock = 1 << 16;
@@ -69,14 +72,17 @@ kernel @k(%n: i64; %x: in f32[%n], %y: out f32[%n]) {
   float worst_argument_ = 0;
 };
 
-// MLCC_MATH_STRIDE=1 tries all floats (two minutes a function); by default a sample of about 4 million.
+// MLCC_MATH_STRIDE=1 tries all floats (two minutes a function); by default a sample of about 4
+// million.
 TEST_P(MathTest, stays_within_its_bound) {
   const char* stride_text = std::getenv("MLCC_MATH_STRIDE");
   const uint64_t stride = stride_text ? std::strtoull(stride_text, nullptr, 10) : 1021;
   for (const auto& backend : backends()) {
     const double worst = largest_error(*backend, stride);
     RecordProperty(backend->target().cpu, std::to_string(worst));
-    if (stride_text) printf("%s %s: %.3f at %a\n", GetParam().name, backend->target().cpu.c_str(), worst, worst_argument_);
+    if (stride_text)
+      printf("%s %s: %.3f at %a\n", GetParam().name, backend->target().cpu.c_str(), worst,
+             worst_argument_);
     EXPECT_LE(worst, GetParam().bound) << backend->target().cpu << " at " << worst_argument_;
   }
 }

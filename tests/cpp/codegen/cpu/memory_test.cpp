@@ -19,7 +19,8 @@ kernel @k(%n: i64, %s: i64; %x: in $T[%n] strides[3], %y: in $T[%n] strides[%s],
 })";
   for (const char* dtype : kDTypes)
     for (int64_t n : {0, 1, 7, 16, 45})
-      for (int64_t stride : {1, 5}) expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, stride});
+      for (int64_t stride : {1, 5})
+        expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, stride});
 }
 
 TEST(Memory, transposed) {
@@ -29,7 +30,8 @@ kernel @k(%m: i64, %n: i64; %x: in $T[%m, %n], %y: out $T[%n, %m]) {
     for %j in 0..%n vector(16) { store %y[%j, %i] = %x[%i, %j] }
   }
 })";
-  for (const char* dtype : kDTypes) expect_as_interpreted(substitute(text, {{"T", dtype}}), {5, 37});
+  for (const char* dtype : kDTypes)
+    expect_as_interpreted(substitute(text, {{"T", dtype}}), {5, 37});
 }
 
 TEST(Memory, gather_and_scatter) {
@@ -42,7 +44,9 @@ kernel @k(%n: i64, %m: i64; %x: in $T[%m, 3], %at: in i64[%n], %y: out $T[%n], %
   }
 })";
   for (const char* dtype : kDTypes)
-    for (int64_t n : {1, 16, 29}) expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, 20}, {.ranges = {{"at", {0, 19}}}});
+    for (int64_t n : {1, 16, 29})
+      expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, 20},
+                            {.ranges = {{"at", {0, 19}}}});
 }
 
 TEST(Memory, broadcast_row_and_column) {
@@ -88,7 +92,8 @@ kernel @k(%n: i64, %flag: i64; %x: in $T[%n], %m: in bool[%n], %y: inout $T[%n],
 })";
   for (const char* dtype : kDTypes)
     for (int64_t n : {1, 8, 16, 31})
-      for (int64_t flag : {0, 1}) expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, flag});
+      for (int64_t flag : {0, 1})
+        expect_as_interpreted(substitute(text, {{"T", dtype}}), {n, flag});
 }
 
 TEST(Memory, masked_scalar_accesses) {
@@ -116,7 +121,8 @@ kernel @k(%n: i64; %x: in $T[%n, 4], %at: in i64[%n], %m: in bool[%n], %y: out $
   }
 })";
   for (const char* dtype : kDTypes)
-    for (int64_t n : {1, 15, 16, 35}) expect_as_interpreted(substitute(text, {{"T", dtype}}), {n}, {.ranges = {{"at", {0, 3}}}});
+    for (int64_t n : {1, 15, 16, 35})
+      expect_as_interpreted(substitute(text, {{"T", dtype}}), {n}, {.ranges = {{"at", {0, 3}}}});
 }
 
 TEST(Memory, local_buffers_outside_of_lanes) {

@@ -8,7 +8,7 @@ namespace {
 
 using loop::ScalarOp;
 
-constexpr DType kDTypes[] = {DType::kBool, DType::kU8, DType::kI8,  DType::kI16, DType::kI32,
+constexpr DType kDTypes[] = {DType::kBool, DType::kU8,  DType::kI8,   DType::kI16, DType::kI32,
                              DType::kI64,  DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
 std::string name_of(DType dtype) { return std::string(dtype_name(dtype)); }
@@ -24,13 +24,15 @@ std::string call_of(ScalarOp op) {
   const char* operands[] = {"%a[%i]", "%b[%i]", "%c[%i]"};
   if (op == ScalarOp::kSelect) return "select(%m[%i], %a[%i], %b[%i])";
   std::string text = std::string(loop::scalar_op_name(op)) + "(";
-  for (int i = 0; i < loop::scalar_op_arity(op); ++i) text += std::string(i ? ", " : "") + operands[i];
+  for (int i = 0; i < loop::scalar_op_arity(op); ++i)
+    text += std::string(i ? ", " : "") + operands[i];
   return text + ")";
 }
 
 bool is_transcendental(ScalarOp op) { return op >= ScalarOp::kExp && op <= ScalarOp::kSigmoid; }
 bool is_division(ScalarOp op) {
-  return op == ScalarOp::kTruncDiv || op == ScalarOp::kFloorDiv || op == ScalarOp::kRem || op == ScalarOp::kMod;
+  return op == ScalarOp::kTruncDiv || op == ScalarOp::kFloorDiv || op == ScalarOp::kRem ||
+         op == ScalarOp::kMod;
 }
 
 class ScalarOpTest : public ::testing::TestWithParam<int> {};
@@ -56,28 +58,35 @@ TEST_P(ScalarOpTest, agrees_with_interpreter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(all, ScalarOpTest, ::testing::Range(0, static_cast<int>(ScalarOp::kSelect) + 1),
+INSTANTIATE_TEST_SUITE_P(all, ScalarOpTest,
+                         ::testing::Range(0, static_cast<int>(ScalarOp::kSelect) + 1),
                          [](const auto& info) {
-                           return std::string(loop::scalar_op_name(static_cast<ScalarOp>(info.param)));
+                           return std::string(
+                               loop::scalar_op_name(static_cast<ScalarOp>(info.param)));
                          });
 
 TEST(Pointwise, tails_of_every_length) {
   for (int width : {1, 4, 8, 16}) {
     for (int unroll : {1, 2, 3}) {
-      const std::string text = substitute(kBinary, {{"T", "f32"},
-                                                    {"R", "f32"},
-                                                    {"W", std::to_string(width)},
-                                                    {"U", std::to_string(unroll)},
-                                                    {"EXPR", "max(%a[%i] + %b[%i], 0.0) * %c[%i]"}});
-      for (int64_t n = 0; n <= 2 * width * unroll + 1; ++n) expect_as_interpreted(text, {n}, {.zero_sign = false});
+      const std::string text =
+          substitute(kBinary, {{"T", "f32"},
+                               {"R", "f32"},
+                               {"W", std::to_string(width)},
+                               {"U", std::to_string(unroll)},
+                               {"EXPR", "max(%a[%i] + %b[%i], 0.0) * %c[%i]"}});
+      for (int64_t n = 0; n <= 2 * width * unroll + 1; ++n)
+        expect_as_interpreted(text, {n}, {.zero_sign = false});
     }
   }
 }
 
 TEST(Pointwise, tails_of_every_dtype) {
   for (DType dtype : kDTypes) {
-    const std::string text = substitute(
-        kBinary, {{"T", name_of(dtype)}, {"R", name_of(dtype)}, {"W", "16"}, {"U", "1"}, {"EXPR", call_of(ScalarOp::kSelect)}});
+    const std::string text = substitute(kBinary, {{"T", name_of(dtype)},
+                                                  {"R", name_of(dtype)},
+                                                  {"W", "16"},
+                                                  {"U", "1"},
+                                                  {"EXPR", call_of(ScalarOp::kSelect)}});
     for (int64_t n = 0; n <= 33; ++n) expect_as_interpreted(text, {n});
   }
 }
@@ -126,8 +135,9 @@ kernel @k(%n: i64; %y: inout i64[%n]) {
 
 // Only what the graph rounds to f32 is rounded: no contraction of a * b + c.
 TEST(Pointwise, products_and_sums_are_not_contracted) {
-  const std::string text = substitute(kBinary, {{"T", "f32"}, {"R", "f32"}, {"W", "16"}, {"U", "2"},
-                                                {"EXPR", "%a[%i] * %b[%i] + %c[%i]"}});
+  const std::string text = substitute(
+      kBinary,
+      {{"T", "f32"}, {"R", "f32"}, {"W", "16"}, {"U", "2"}, {"EXPR", "%a[%i] * %b[%i] + %c[%i]"}});
   expect_as_interpreted(text, {1000});
 }
 
@@ -167,7 +177,8 @@ kernel @k(%n: i64; %x: in $T[%n], %y: in $T[%n], %z: out $T[%n]) {
 })";
   for (const char* dtype : {"f32", "f64"})
     for (uint64_t seed = 1; seed <= 5; ++seed)
-      expect_as_interpreted(substitute(text, {{"T", dtype}}), {2000}, {.needs_fma = true, .seed = seed});
+      expect_as_interpreted(substitute(text, {{"T", dtype}}), {2000},
+                            {.needs_fma = true, .seed = seed});
 }
 
 }  // namespace

@@ -16,8 +16,10 @@ kernel @k(%n: i64; %x: in $T[%n], %y: out $T[1]) {
     for (int width : {1, 4, 16})
       for (int unroll : {1, 3, 4})
         for (int64_t n : {0, 1, 2, 3, 4, 15, 16, 17, 31, 48, 63, 64, 65, 130})
-          expect_as_interpreted(substitute(text, {{"T", dtype}, {"W", std::to_string(width)}, {"U", std::to_string(unroll)}}), {n},
-                                {.relative = 1e-5, .specials = false});
+          expect_as_interpreted(substitute(text, {{"T", dtype},
+                                                  {"W", std::to_string(width)},
+                                                  {"U", std::to_string(unroll)}}),
+                                {n}, {.relative = 1e-5, .specials = false});
 }
 
 TEST(Reduce, extremes_keep_nan) {
@@ -31,7 +33,8 @@ kernel @k(%m: i64, %n: i64; %x: in f32[%m, %n], %y: out f32[%m, 2]) {
     store %y[%i, 1] = %high
   }
 })";
-  for (int64_t n : {0, 1, 7, 16, 33, 100}) expect_as_interpreted(text, {30, n}, {.zero_sign = false});
+  for (int64_t n : {0, 1, 7, 16, 33, 100})
+    expect_as_interpreted(text, {30, n}, {.zero_sign = false});
 }
 
 TEST(Reduce, constant_lengths) {
@@ -89,7 +92,8 @@ kernel @k(%m: i64, %n: i64; %x: in f32[%m, %n], %y: out f32[%m, %n]) {
     for %k in 0..%n vector(16) { store %y[%i, %k] = div(exp(%x[%i, %k] - %high), %total) }
   }
 })";
-  for (int64_t n : {1, 15, 16, 33, 100}) expect_as_interpreted(text, {5, n}, {.relative = 1e-5, .specials = false});
+  for (int64_t n : {1, 15, 16, 33, 100})
+    expect_as_interpreted(text, {5, n}, {.relative = 1e-5, .specials = false});
 }
 
 TEST(Reduce, any_and_all) {
@@ -102,7 +106,8 @@ kernel @k(%n: i64; %x: in bool[%n], %y: out bool[2]) {
 })";
   for (int64_t n : {0, 1, 5, 16, 40})
     for (int64_t low : {0, 1})
-      for (int64_t high : {low, int64_t{1}}) expect_as_interpreted(text, {n}, {.ranges = {{"x", {low, high}}}});
+      for (int64_t high : {low, int64_t{1}})
+        expect_as_interpreted(text, {n}, {.ranges = {{"x", {low, high}}}});
 }
 
 TEST(Reduce, stores_and_branches_in_the_body) {
@@ -117,7 +122,8 @@ kernel @k(%n: i64; %x: in f32[%n], %e: inout f32[%n], %y: out f32[2]) {
   store %y[0] = %s
   store %y[1] = %count
 })";
-  for (int64_t n : {0, 5, 16, 45}) expect_as_interpreted(text, {n}, {.relative = 1e-5, .specials = false});
+  for (int64_t n : {0, 5, 16, 45})
+    expect_as_interpreted(text, {n}, {.relative = 1e-5, .specials = false});
 }
 
 // Without a combine the order is that of the loop; unroll copies the body.
@@ -162,7 +168,8 @@ kernel @k(%n: i64; %x: in f32[%n], %y: out f32[1]) {
   } -> %total
   store %y[0] = %total
 })";
-  for (int64_t n : {0, 1, 64, 100, 1000}) expect_as_interpreted(text, {n}, {.relative = 1e-5, .specials = false});
+  for (int64_t n : {0, 1, 64, 100, 1000})
+    expect_as_interpreted(text, {n}, {.relative = 1e-5, .specials = false});
 }
 
 }  // namespace
