@@ -106,7 +106,7 @@ def pointwise(importer: Importer, node: Node) -> Tensor:
         if row.arity != len(operands.values):
             raise Unsupported(f"{len(operands.values)} operands, the rule has {row.arity}")
         for computed, result in _promotions(row, operands):
-            if result == expected and (computed in row.domain or row.rule in ("logical", "test")):
+            if result == expected and (computed in row.domain or row.rule == "logical"):
                 if computed == "f64" and row.op in F32_FUNCTIONS:
                     raise Unsupported("generated in f32 only")
                 return apply_row(importer, row, operands.values, computed, result)
@@ -656,13 +656,25 @@ def extreme(op: str) -> Handler:
     def handler(importer: Importer, node: Node) -> Tensor:
         x = importer.tensor(node.args[0])
         dims, keepdim = _dims(importer, node)
-        return importer.reduce(_bool_reduction(op, x.dtype), x, dims, keepdim)
+        return _extreme(importer, op, x, dims, keepdim)
 
     return handler
 
 
-def _bool_reduction(op: str, dtype: str) -> str:
-    return {"max": "any", "min": "all"}[op] if dtype == "bool" else op
+def _extreme(importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Reduction max or min of any dtype: the core compares floats in f32 and f64."""
+    if x.dtype == "bool":
+        return importer.reduce({"max": "any", "min": "all"}[op], x, dims, keepdim)
+    wide = importer.cast(x, _OPMATH.get(x.dtype, x.dtype))
+    return importer.cast(importer.reduce(op, wide, dims, keepdim), x.dtype)
+
+
+def _extreme_index(
+    importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool
+) -> Tensor:
+    """Reduction argmax or argmin of any dtype."""
+    comparable = importer.cast(x, "u8" if x.dtype == "bool" else _OPMATH.get(x.dtype, x.dtype))
+    return importer.reduce(op, comparable, dims, keepdim)
 
 
 def extreme_with_index(op: str) -> Handler:
@@ -674,9 +686,8 @@ def extreme_with_index(op: str) -> Handler:
         if not dims:
             zero = Tensor(importer.full([], "i64", 0), "i64")
             return [importer.copy(x), zero]
-        values = importer.reduce(_bool_reduction(op, x.dtype), x, dims, keepdim)
-        countable = importer.cast(x, "u8") if x.dtype == "bool" else x
-        return [values, importer.reduce(f"arg{op}", countable, dims, keepdim)]
+        values = _extreme(importer, op, x, dims, keepdim)
+        return [values, _extreme_index(importer, f"arg{op}", x, dims, keepdim)]
 
     return handler
 
@@ -693,9 +704,9 @@ def extreme_index(op: str) -> Handler:
             return Tensor(importer.full(shape, "i64", 0), "i64")
         if bound["dim"] is None:
             flat = importer.reshape(x, [importer.size(math.prod(fake.shape))])
-            index = importer.reduce(op, flat, [0], False)
+            index = _extreme_index(importer, op, flat, [0], False)
             return importer.reshape(index, shape) if shape else index
-        return importer.reduce(op, x, [bound["dim"] % fake.dim()], bool(bound["keepdim"]))
+        return _extreme_index(importer, op, x, [bound["dim"] % fake.dim()], bool(bound["keepdim"]))
 
     return handler
 

@@ -23,11 +23,23 @@ from mlcc import _reads, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError
 from mlcc.logging import get_logger
 
-_CONSTANTS = (bool, str, type(None), enum.Enum, torch.dtype, torch.device, torch.memory_format, torch.layout)
+_DISABLE = "disable"
+_CONSTANTS = (
+    bool,
+    str,
+    type(None),
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+    torch.layout,
+)
 
 
 @overload
-def jit(function: Callable[..., Any], *, dynamic: bool | None = ..., static: Sequence[str | int] = ...) -> Jitted: ...
+def jit(
+    function: Callable[..., Any], *, dynamic: bool | None = ..., static: Sequence[str | int] = ...
+) -> Jitted: ...
 
 
 @overload
@@ -36,7 +48,9 @@ def jit(
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
-def jit(function: Any = None, *, dynamic: bool | None = None, static: Sequence[str | int] = ()) -> Any:
+def jit(
+    function: Any = None, *, dynamic: bool | None = None, static: Sequence[str | int] = ()
+) -> Any:
     """Compile a function or an nn.Module, as `mlcc.jit(f)`, `@mlcc.jit` or `@mlcc.jit(static=("n",))`.
 
     With `dynamic=False` each shape is traced anew. `static` names (or counts) the parameters whose values are
@@ -52,7 +66,9 @@ def jit(function: Any = None, *, dynamic: bool | None = None, static: Sequence[s
 class Jitted:
     """What `jit` returns: a callable that traces at the first call of each structure."""
 
-    def __init__(self, function: Callable[..., Any], dynamic: bool, static: Sequence[str | int]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], dynamic: bool, static: Sequence[str | int]
+    ) -> None:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._module = function if isinstance(function, torch.nn.Module) else None
@@ -61,11 +77,13 @@ class Jitted:
         self._static = _static_names(function, static)
         self._signature = inspect.signature(_plain_function(function)) if static else None
         self._entries: dict[Any, list[_Entry]] = {}
+        self._last_call: _Description | None = None
+        self._traces = 0
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
-        if _torch_compat.under_modes() or config.disable:
+        if _torch_compat.under_modes() or getattr(config, _DISABLE):
             return self._function(*args, **kwargs)
         call = self._read_call(args, kwargs)
         if call is None:
@@ -79,6 +97,10 @@ class Jitted:
         if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """In a class, the instance becomes the first argument."""
+        return self if instance is None else functools.partial(self, instance)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self.__dict__.get("_module") is None:
@@ -108,17 +130,23 @@ class Jitted:
         key = (structure, tuple(forms), fixed, _torch_compat.global_state())
         return _Call(key, leaves, structure, fixed)
 
-    def _take_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, tuple[Any, ...]]:
+    def _take_static(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any, tuple[Any, ...]]:
         assert self._signature is not None
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        fixed = tuple((name, bound.arguments.pop(name)) for name in self._static if name in bound.arguments)
+        fixed = tuple(
+            (name, bound.arguments.pop(name)) for name in self._static if name in bound.arguments
+        )
         rest = {name: value for name, value in bound.arguments.items() if name not in self._static}
         for name, value in fixed:
             try:
                 hash(value)
             except TypeError:
-                raise Error(f"jit of {self._name}: static argument {name} is not hashable") from None
+                raise Error(
+                    f"jit of {self._name}: static argument {name} is not hashable"
+                ) from None
         return (), rest, fixed
 
     def _find(self, call: _Call) -> _Entry | None:
@@ -131,6 +159,7 @@ class Jitted:
 
     def _trace_and_run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry = _Entry()
+        self._log_recompile(call, args, kwargs)
         try:
             self._trace(entry, call)
         except (Error, InternalError):
@@ -149,20 +178,35 @@ class Jitted:
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
+    def _log_recompile(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        before, self._last_call = self._last_call, _Description(call)
+        self._traces += 1
+        logger = get_logger("recompiles")
+        if before is None or not logger.isEnabledFor(20):
+            return
+        names = _leaf_names(_plain_function(self._function), args, kwargs)
+        change = before.difference(self._last_call, names)
+        place = _place_of(_plain_function(self._function))
+        logger.info("recompile %d of %s%s: %s", self._traces - 1, self._name, place, change)
+
     def _trace(self, entry: _Entry, call: _Call) -> None:
         fakes = _torch_compat.Fakes()
-        inputs = [_fake_leaf(fakes, place, leaf, self._dynamic) for place, leaf in enumerate(call.leaves)]
+        inputs = [
+            _fake_leaf(fakes, place, leaf, self._dynamic) for place, leaf in enumerate(call.leaves)
+        ]
         varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf)]
         traced = _TracedModule(self, call, inputs, varying)
         session = backend.Session(None, config.resolve({"torch_caches": False}))
         with fakes.tracing():
             compiled = session.compile(traced, [inputs[place] for place in varying])
-        entry.guard = _all_of(_size_guard(fakes, call.leaves, self._dynamic), _module_guard(self._module))
+        entry.guard = _all_of(
+            _size_guard(fakes, call.leaves, self._dynamic), _module_guard(self._module)
+        )
         metadata = fakes.metadata()
         entry.writes_inputs = _torch_compat.writes_inputs(metadata)
         direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
         parameters = _parameters(self._module)
-        if direct is not None and direct.num_inputs == len(parameters) + len(varying):
+        if direct is not None and direct.imported.num_inputs == len(parameters) + len(varying):
             entry.run = _direct_caller(direct, parameters, varying, traced)
         else:
             entry.run = _wrapped_caller(compiled, varying, traced)
@@ -185,6 +229,78 @@ class _Call:
         self.leaves = leaves
         self.structure = structure
         self.fixed = fixed
+
+
+class _Description:
+    """What a log line says about a traced call."""
+
+    def __init__(self, call: _Call) -> None:
+        self._structure, self._forms, self._fixed, self._state = call.key
+        self._shapes = [
+            tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf if _varies(leaf) else None
+            for leaf in call.leaves
+        ]
+
+    def difference(self, now: _Description, names: list[str]) -> str:
+        """The first thing in which two calls differ, and what follows from it."""
+        if self._structure != now._structure:
+            return "the nesting or number of the arguments changed"
+        for place, name in enumerate(names):
+            if self._forms[place] != now._forms[place]:
+                return _form_difference(name, self._forms[place], now._forms[place])
+        if self._fixed != now._fixed:
+            return "a static argument changed; each value is traced once"
+        if self._state != now._state:
+            return "grad, inference, autocast or deterministic mode or the default dtype changed"
+        for name, old, new in zip(names, self._shapes, now._shapes, strict=True):
+            if old != new and isinstance(old, tuple):
+                dim = next(d for d in range(len(old)) if old[d] != new[d])
+                return f"{name}.size({dim}) was {old[dim]}, now {new[dim]}, for which a guard of the trace fails"
+            if old != new:
+                return f"{name} was {old}, now {new}, for which a guard of the trace fails"
+        return "an attribute, a parameter or a hook of the module changed"
+
+
+def _form_difference(name: str, old: Any, new: Any) -> str:
+    words = ("dtype", "device", "dim()", "layout", "requires_grad", "is_inference()")
+    if len(old) == len(new) == len(words):
+        for word, a, b in zip(words, old, new, strict=True):
+            if a != b:
+                return f"{name}.{word} was {a}, now {b}; each is traced once"
+    return f"{name} was {_form_text(old)}, now {_form_text(new)}; each is traced once"
+
+
+def _form_text(form: Any) -> str:
+    if len(form) == 2:
+        return repr(form[1])
+    return "a tensor" if len(form) > 2 else f"a {form[0].__name__}"
+
+
+def _leaf_names(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """How the user calls each leaf: x, or args[0]['key'] inside of containers."""
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    names = []
+    for path in _torch_compat.leaf_paths((args, kwargs)):
+        first, second, *rest = path
+        positional = first == "[0]"
+        number = int(second.strip("[]")) if positional else -1
+        root = second.strip("[]'\"") if not positional else f"args{second}"
+        if positional and number < len(parameters):
+            root = parameters[number]
+        names.append(root + "".join(rest))
+    return names
+
+
+def _place_of(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ""
+    return f" ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
 
 
 class _Entry:
@@ -211,7 +327,9 @@ class _TracedModule(torch.nn.Module):
         self._varying = varying
         self._name = jitted._name
         self._checked = False
-        self.places: list[tuple[bool, Any]] = []  # per output leaf: (is a result, its place or the constant)
+        self.places: list[
+            tuple[bool, Any]
+        ] = []  # per output leaf: (is a result, its place or the constant)
         self.structure: Any = None
         del inputs
 
@@ -234,7 +352,7 @@ class _TracedModule(torch.nn.Module):
 
     def _flatten_result(self, result: Any) -> list[Any]:
         leaves, self.structure = _torch_compat.flatten(result)
-        results = []
+        results: list[Any] = []
         self.places = []
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
@@ -290,7 +408,14 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
         if leaf.is_conj() or leaf.is_neg() or leaf.layout != torch.strided:
             return None
         layout = _layout_of(leaf) if dynamic else (leaf.shape, leaf.stride())
-        return (leaf.dtype, leaf.device, leaf.dim(), layout, leaf.requires_grad, leaf.is_inference())
+        return (
+            leaf.dtype,
+            leaf.device,
+            leaf.dim(),
+            layout,
+            leaf.requires_grad,
+            leaf.is_inference(),
+        )
     if isinstance(leaf, torch.Tensor):
         return None
     if isinstance(leaf, _CONSTANTS):
@@ -298,12 +423,16 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
     if kind is int or kind is float:
         return (kind,) if dynamic else (kind, leaf)
     if isinstance(leaf, torch.nn.Module):
-        raise Error("jit: an argument is an nn.Module; jit the module itself, or a function of its tensors")
-    raise Error(f"jit: an argument is a {kind.__name__}, expected tensors, numbers, strings, and lists and dicts of them")
+        raise Error(
+            "jit: an argument is an nn.Module; jit the module itself, or a function of its tensors"
+        )
+    raise Error(
+        f"jit: an argument is a {kind.__name__}, expected tensors, numbers, strings, and lists and dicts of them"
+    )
 
 
 def _layout_of(tensor: torch.Tensor) -> Any:
-    """"c" for row-major, the order of the dimensions for other dense layouts, else sizes and strides themselves."""
+    """ "c" for row-major, the order of the dimensions for other dense layouts, else sizes and strides themselves."""
     if tensor.is_contiguous():
         return "c"
     strides, shape = tensor.stride(), tensor.shape
@@ -323,14 +452,18 @@ def _varies(leaf: Any) -> bool:
 def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool) -> Any:
     if isinstance(leaf, torch.Tensor):
         layout = _layout_of(leaf)
-        return fakes.tensor(place, leaf, dynamic and (layout == "c" or not isinstance(layout[0], tuple)))
+        return fakes.tensor(
+            place, leaf, dynamic and (layout == "c" or not isinstance(layout[0], tuple))
+        )
     if _varies(leaf) and dynamic:
         return fakes.number(place, leaf)
     return leaf
 
 
 def _share_memory(leaves: Iterable[Any]) -> bool:
-    storages = [leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    storages = [
+        leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)
+    ]
     return len(set(storages)) != len(storages)
 
 
@@ -415,7 +548,9 @@ def _module_guard(module: torch.nn.Module | None) -> Callable[[list[Any]], bool]
         for name in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
             members = one.__dict__[name]
             objects.append((members, list(members.values())))
-        names = tuple(n for n, v in one.__dict__.items() if isinstance(v, bool | int | float | str | None))
+        names = tuple(
+            n for n, v in one.__dict__.items() if isinstance(v, bool | int | float | str | None)
+        )
         plain.append((one.__dict__, names, tuple(one.__dict__[n] for n in names)))
 
     def guard(leaves: list[Any]) -> bool:

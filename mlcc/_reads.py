@@ -31,7 +31,9 @@ def _library_folders() -> tuple[str, ...]:
 @functools.cache
 def is_user_code(filename: str) -> bool:
     """Whether a file is neither Python's, an installed package's, nor ours."""
-    return not filename.startswith("<frozen") and not os.path.realpath(filename).startswith(_library_folders())
+    return not filename.startswith("<frozen") and not os.path.realpath(filename).startswith(
+        _library_folders()
+    )
 
 
 @functools.cache
@@ -41,7 +43,10 @@ def _reads_of(code: types.CodeType) -> dict[int, tuple[str, str]]:
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             found[instruction.offset] = ("global", str(instruction.argval))
-        elif instruction.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF") and instruction.argval in code.co_freevars:
+        elif (
+            instruction.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF")
+            and instruction.argval in code.co_freevars
+        ):
             found[instruction.offset] = ("closure variable", str(instruction.argval))
     return found
 

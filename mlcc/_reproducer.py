@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -18,6 +19,8 @@ from mlcc._op_table import OpTable
 
 KEPT = 20
 _PREFIX = "repro-"
+
+_numbers = itertools.count()
 
 
 def folder(options: Mapping[str, Any]) -> Path:
@@ -48,14 +51,9 @@ def write(
 def _make_folder(parent: Path) -> Path:
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    for number in range(1000):
-        target = parent / f"{stem}-{number:03d}"
-        try:
-            target.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return target
-    raise FileExistsError(str(parent))
+    target = parent / f"{stem}-{next(_numbers):06d}"
+    target.mkdir(mode=0o700)
+    return target
 
 
 def _options_text(options: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
-from torch._functorch.aot_autograd import aot_function, aot_module_simplified
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 try:
@@ -94,68 +94,11 @@ def compile_with_aot(
     return without_dynamo(compiled, "do not trace compiled code")
 
 
-def trace_function(
-    function: Callable[..., Any],
-    forward: Compiler,
-    backward: Compiler,
-    inference: Compiler,
-    decompositions: dict[Any, Callable[..., Any]],
-) -> Callable[..., Any]:
-    """`function`, traced and compiled at its first call for exactly these arguments, whatever comes later."""
-    return aot_function(
-        function,
-        fw_compiler=forward,
-        bw_compiler=backward,
-        inference_compiler=inference,
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=decompositions,
-        keep_inference_input_mutations=True,
-        dynamic=False,
-    )
-
-
-def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested containers, and their structure."""
-    from torch.utils import _pytree
-
-    return _pytree.tree_flatten(tree)
-
-
-def global_state() -> tuple[Any, ...]:
-    """The modes of this thread that a trace depends on."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_default_dtype(),
-    )
-
-
-def has_interposed_modes() -> bool:
-    """Whether something sees each op as it runs: a dispatch or function mode, functorch, a fake mode."""
-    return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.compiler.is_compiling()
-    )
-
-
 def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     """Real tensors may be touched inside, although torch is tracing with fake ones."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
-
-
-def is_data_dependent(error: Exception) -> bool:
-    """Whether tracing failed because Python asked for the value of a tensor."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
 
 
 def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
@@ -406,6 +349,13 @@ def unflatten(leaves: Sequence[Any], structure: Any) -> Any:
     return tree_unflatten(list(leaves), structure)
 
 
+def leaf_paths(value: Any) -> list[list[str]]:
+    """Where each leaf of `flatten` stands: ["[0]", "[1]", "['key']"]."""
+    from torch.utils._pytree import tree_flatten_with_path
+
+    return [[str(key) for key in path] for path, _ in tree_flatten_with_path(value)[0]]
+
+
 def global_state() -> tuple[Any, ...]:
     """What a trace depends on beside its arguments: grad, inference and autocast modes, determinism, default dtype."""
     autocast = torch.is_autocast_enabled("cpu")
@@ -448,7 +398,9 @@ class Fakes:
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
         with torch.inference_mode(value.is_inference()):
-            form = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            form = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            )
         context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim())
         fake = self.mode.from_tensor(
             form,

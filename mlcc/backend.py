@@ -175,15 +175,16 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
 # -- compiling
 
 
-class _Session:
+class Session:
     """One call of the backend: its options, and the compilers that AOTAutograd is given."""
 
     def __init__(self, mode: str | None, options: Mapping[str, Any]) -> None:
         self.mode = mode
         self.options = options
+        self.graphs: list[CompiledGraph | EagerGraph] = []
 
-    def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The callable that replaces `gm`."""
+    def compile(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces."""
         key = self._cache_key() if self.options["torch_caches"] else None
         return _torch_compat.compile_with_aot(
             gm,
@@ -194,6 +195,12 @@ class _Session:
             decompositions=decomposition_table(),
             cache_key=key,
         )
+
+    def only_graph(self) -> CompiledGraph | None:
+        """The compiled graph, where there is one and no other."""
+        if len(self.graphs) == 1 and isinstance(self.graphs[0], CompiledGraph):
+            return self.graphs[0]
+        return None
 
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
@@ -210,6 +217,7 @@ class _Session:
             del example_inputs  # the graph's metadata says it all
             start = time.perf_counter()
             code = self._compile_or_fall_back(gm, kind)
+            self.graphs.append(code)
             _add_callback_time(time.perf_counter() - start)
             return code
 
@@ -295,31 +303,12 @@ def compile(
     if resolved["disable"]:
         return gm
     _recompiles.log()
-    return _Session(mode, resolved).compile(gm, example_inputs)
+    return Session(mode, resolved).compile(gm, example_inputs)
 
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that a trace for mlcc uses."""
     return decompositions.table(frozenset(op_table().overloads()))
-
-
-def compilers(
-    mode: str | None, options: Mapping[str, Any], on_compiled: Callable[[], None]
-) -> tuple[_torch_compat.Compiler, _torch_compat.Compiler, _torch_compat.Compiler]:
-    """Compilers of forward, backward and inference graphs; `on_compiled` is called after the first and the last."""
-    session = _Session(mode, options)
-
-    def notifying(kind: str) -> _torch_compat.Compiler:
-        compiler = session.compiler(kind)
-
-        def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
-            code = compiler(gm, example_inputs)
-            on_compiled()
-            return code
-
-        return compile_graph
-
-    return notifying("forward"), session.compiler("backward"), notifying("inference")
 
 
 def reset() -> None:

@@ -44,6 +44,7 @@ class ImportedGraph:
     outputs: list[Output] = field(default_factory=list)
     # Tensors that stand in the FX graph; they follow the caller's inputs when the executable is called.
     constants: list[torch.Tensor] = field(default_factory=list)
+    num_inputs: int = 0  # of the FX graph
     # Nodes that do arithmetic or move data (no placeholders, outputs, pure views, getitems), by op; externs among them.
     nodes: dict[str, int] = field(default_factory=dict)
     externs: dict[str, int] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class Importer:
     def run(self) -> None:
         """Import every node, then set the outputs."""
         nodes = list(self._gm.graph.nodes)
+        self.imported.num_inputs = sum(node.op == "placeholder" for node in nodes)
         for node in nodes:
             if node.op == "placeholder":
                 self._import_placeholder(node)
@@ -152,11 +154,12 @@ class Importer:
             raise GraphUnsupported(f"constant {node.target} is a {type(value).__name__}")
         node.meta.setdefault("val", value)
         dtype, shape, strides = self.tensor_type(node, value)
-        if value.numel() == 0:
-            self._env[node] = Tensor(self.full(shape, dtype, 0), dtype)
-            return
         with _torch_compat.outside_fake_mode():
-            self.imported.constants.append(value.detach())
+            number = value.item() if value.numel() == 1 else 0
+        if value.numel() < 2:
+            self._env[node] = Tensor(self.full(shape, dtype, number), dtype)
+            return
+        self.imported.constants.append(value)
         name = f"constant{len(self.imported.constants) - 1}"
         self._env[node] = Tensor(self.builder.add_input(name, dtype, shape, strides), dtype)
 

@@ -1,5 +1,5 @@
 // The reference interpreter: defines what a kernel computes. Slow, checked (bounds, uninitialized
-// local reads, integer division).
+// reads of local, scratch and out buffers, integer division).
 #pragma once
 
 #include <span>
@@ -10,8 +10,8 @@ namespace mlcc::loop {
 
 struct InterpreterOptions {
   // Lanes and partial accumulators that `reduce` loops with a combine are split into: 1 is the
-  // plain order. The seed permutes the order of parallel and vector iterations, so that a wrong
-  // independence claim shows.
+  // plain order. A seed other than 0 permutes the order of parallel and vector iterations and of
+  // combines, so that a wrong claim of independence shows.
   int64_t partials = 1;
   uint64_t seed = 0;
 };

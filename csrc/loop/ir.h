@@ -93,9 +93,10 @@ struct Constant : ExprNode {
   const uint64_t bits;
 
   static Expr make(Arena& arena, DType dtype, uint64_t bits);
-  static Expr make_int(Arena& arena, DType dtype,
-                       int64_t value);  // any integer dtype, bool or float
-  static Expr make_float(Arena& arena, DType dtype, double value);  // a float dtype, rounded
+  // Any dtype: an integer one wraps, bool is != 0, a float one rounds.
+  static Expr make_int(Arena& arena, DType dtype, int64_t value);
+  // A float dtype, rounded.
+  static Expr make_float(Arena& arena, DType dtype, double value);
   int64_t as_int() const;
   double as_double() const;
 };
@@ -131,8 +132,8 @@ struct Cast : ExprNode {
   static constexpr ExprKind kKind = ExprKind::kCast;
   const Expr value;
 
-  static Expr make(Arena& arena, DType dtype,
-                   Expr value);  // returns `value` itself if it has that dtype
+  // `value` itself if it has that dtype.
+  static Expr make(Arena& arena, DType dtype, Expr value);
 };
 
 // Checked downcast by kind; null if it is another kind, or null already.
@@ -144,12 +145,8 @@ const T* as(Expr e) {
 // ---- Buffers ------------------------------------------------------------------------------------
 
 enum class Scope : uint8_t { kGlobal, kShared, kStack, kRegister };
-enum class Access : uint8_t {
-  kIn,
-  kOut,
-  kInOut,
-  kScratch
-};  // of global buffers; scratch is uninitialized, the runtime's
+// Of global buffers; scratch is uninitialized, the runtime's.
+enum class Access : uint8_t { kIn, kOut, kInOut, kScratch };
 
 struct Buffer {
   std::string name;
@@ -188,10 +185,8 @@ struct Let : StmtNode {
   static Stmt make(Arena& arena, const Variable* variable, Expr value);
 };
 
-enum class Hint : uint8_t {
-  kNone,
-  kStream
-};  // kStream: the data will not be read again soon (non-temporal store)
+// kStream: the data will not be read again soon (non-temporal store).
+enum class Hint : uint8_t { kNone, kStream };
 
 struct Store : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kStore;
@@ -216,13 +211,12 @@ struct Atomic : StmtNode {
                    Expr value, Expr mask = nullptr);
 };
 
-// How a loop runs: what a schedule decides. Printed with the loop, so that the text shows all of
-// it.
+// How a loop runs: what a schedule decides. Printed with the loop.
 struct LoopMode {
   LoopKind kind = LoopKind::kSerial;
   int64_t width = 0;  // vector: lanes (0: the backend's natural width)
-  int64_t unroll =
-      1;  // vector: vectors per iteration (accumulators of a reduce); serial: copies of the body
+  // Vector: vectors per iteration (accumulators of a reduce); else: copies of the body.
+  int64_t unroll = 1;
   int64_t grain = 1;  // parallel: least iterations a thread should get
   friend bool operator==(const LoopMode&, const LoopMode&) = default;
 };

@@ -48,9 +48,10 @@ std::string print(const Kernel& kernel);
 std::string print(Expr e);
 std::string print(Stmt stmt);  // with the statements inside, without a final newline
 std::string print_literal(DType dtype, uint64_t bits);  // without its dtype: 7, 0.5, -inf, true
-Kernel parse_kernel(Arena& arena,
-                    std::string_view text);  // Error "line:col: ..." on malformed text
-std::vector<Kernel> parse_kernels(Arena& arena, std::string_view text);  // a file
+
+// Error "line:col: ..." on malformed or ill-typed text. One kernel, or all those of a file.
+Kernel parse_kernel(Arena& arena, std::string_view text);
+std::vector<Kernel> parse_kernels(Arena& arena, std::string_view text);
 // One expression over the given variables; literals take `dtype` where nothing else decides. For
 // scalar formulas.
 Expr parse_expr(Arena& arena, std::string_view text, std::span<const Variable* const> variables,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mlcc
+import mlcc.backend
 
 SCALE = 3.0
 
@@ -96,7 +97,7 @@ def test_a_value_read_from_a_global_is_refused_by_name() -> None:
         return x * SCALE
 
     with pytest.raises(
-        mlcc.Error, match=r"f: reads 'SCALE' \(float\) from a global; pass it as an argument"
+        mlcc.Error, match=r"f: the global SCALE \(test_jit.py:\d+\) is a float; pass it"
     ):
         f(torch.ones(2))
 
@@ -108,7 +109,7 @@ def test_a_tensor_read_from_a_closure_is_refused_by_name() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x + bias
 
-    with pytest.raises(mlcc.Error, match=r"reads 'bias' \(tensor\) from a closure"):
+    with pytest.raises(mlcc.Error, match=r"closure variable bias \(test_jit.py:\d+\) is a tensor"):
         f(torch.ones(2))
 
 
@@ -117,7 +118,9 @@ def test_control_flow_on_a_tensor_is_refused() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x
 
-    with pytest.raises(mlcc.Error, match="control flow on the value of a tensor"):
+    with pytest.raises(
+        mlcc.Error, match=r"f \(test_jit.py:\d+\): Python code asks for the value of a tensor"
+    ):
         f(torch.ones(2))
 
 
@@ -133,18 +136,29 @@ def test_an_error_is_eagers_own() -> None:
     assert str(found.value) == str(eager.value)
 
 
-def test_a_new_size_is_a_logged_recompile(mlcc_log: Any) -> None:
+def test_what_is_traced_again_is_logged(mlcc_log: Any) -> None:
     @mlcc.jit
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x + 1
+    def f(x: torch.Tensor, n: int = 2, kind: str = "add") -> torch.Tensor:
+        return x + n if kind == "add" else x
 
+    line = f.__wrapped__.__code__.co_firstlineno
     with mlcc_log("recompiles") as lines:
-        assert f(torch.zeros(3)).shape == (3,)
+        for size in (3, 4, 100):  # one trace for all
+            assert f(torch.zeros(size), size)[0] == size
         assert lines == []
-        assert f(torch.zeros(4)).shape == (4,)
-        assert f(torch.zeros(3)).shape == (3,)
-    assert len(lines) == 1
-    assert "recompile 1 of f" in lines[0]
+        f(torch.zeros(1), 2)
+        f(torch.zeros(4, 5), 2)
+        f(torch.zeros(4, 5).double(), 2)
+        f(torch.zeros(4, 5).double(), 2, kind="none")
+        f(torch.zeros(4, 5).double(), n=2)
+    place = f"f (test_jit.py:{line})"
+    assert lines == [
+        f"recompile 1 of {place}: x.size(0) was 3, now 1, for which a guard of the trace fails",
+        f"recompile 2 of {place}: x.dim() was 1, now 2; each is traced once",
+        f"recompile 3 of {place}: x.dtype was torch.float32, now torch.float64; each is traced once",
+        f"recompile 4 of {place}: the nesting or number of the arguments changed",
+        f"recompile 5 of {place}: the nesting or number of the arguments changed",
+    ]
 
 
 def test_under_a_mode_the_original_runs() -> None:
@@ -160,3 +174,191 @@ def test_under_a_mode_the_original_runs() -> None:
     with Count():
         f(x)
     assert len(calls) == 2
+
+
+def test_sizes_and_numbers_are_symbols() -> None:
+    """One trace serves all sizes and numbers that take the same path."""
+    before = mlcc.backend.timings().graphs
+
+    @mlcc.jit
+    def f(x: torch.Tensor, n: int, a: float) -> torch.Tensor:
+        y = x[:, 1:] * a + n
+        return torch.cat([y, y * 2]).softmax(-1) * x.shape[0]
+
+    for rows, columns, n, a in [(4, 5, 2, 0.5), (7, 9, -3, 2.0), (30, 100, 0, 1.0)]:
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(f(x, n, a), f.__wrapped__(x, n, a))
+    assert mlcc.backend.timings().graphs == before + 1
+
+
+def test_a_branch_on_a_size_is_a_guard() -> None:
+    @mlcc.jit
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x + 1 if x.shape[0] > 5 and n < 3 else x * 2
+
+    for rows in (2, 7, 3, 9):
+        for n in (1, 4):
+            x = torch.randn(rows)
+            torch.testing.assert_close(f(x, n), f.__wrapped__(x, n))
+
+
+def test_sizes_that_must_agree() -> None:
+    f = mlcc.jit(lambda x, y: x + y)
+    for a, b in [((3, 4), (3, 4)), ((5, 6), (5, 6)), ((5, 6), (1, 6)), ((5, 6), (6,))]:
+        x, y = torch.randn(a), torch.randn(b)
+        torch.testing.assert_close(f(x, y), x + y)
+
+
+def test_static_arguments_and_shapes() -> None:
+    traced = []
+
+    @mlcc.jit(static=("n",), dynamic=False)
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        traced.append(n)
+        for _ in range(n):
+            x = x * 2
+        return x
+
+    assert f(torch.ones(3), 2)[0] == 4
+    assert f(torch.ones(3), n=3)[0] == 8
+    count = len(traced)
+    assert f(torch.ones(3), 3)[0] == 8
+    assert len(traced) == count
+    assert f(torch.ones(4), 3)[0] == 8
+    assert len(traced) > count
+    with pytest.raises(mlcc.Error, match="static parameter m: not one of x, n"):
+        mlcc.jit(lambda x, n: x, static=("m",))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.t(),
+        lambda x: x[:, ::2],
+        lambda x: x[1:, 2:],
+        lambda x: x[:1].expand(4, 6),
+        lambda x: x.unsqueeze(0),
+        lambda x: x[2],
+    ],
+)
+def test_layouts_of_arguments(view: Any) -> None:
+    f = mlcc.jit(lambda x: torch.exp(x) + x.sum(-1, keepdim=True))
+    for rows, columns in [(4, 6), (8, 10)]:
+        x = view(torch.randn(rows, columns)) if rows == 4 else view(torch.randn(4, 6))
+        found, eager = f(x), f.__wrapped__(x)
+        torch.testing.assert_close(found, eager)
+        assert found.stride() == eager.stride()
+
+
+def test_the_result_keeps_its_structure() -> None:
+    f = mlcc.jit(lambda x: {"a": [x + 1, None, 3], "b": (x.shape[0], "text")})
+    for size in (3, 5):
+        found = f(torch.zeros(size))
+        assert found["b"] == (size, "text")
+        assert found["a"][1:] == [None, 3]
+        assert found["a"][0].tolist() == [1.0] * size
+
+
+def test_modes_are_part_of_the_signature() -> None:
+    f = mlcc.jit(lambda x, w: x @ w + 1)
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert f(x, w).dtype == f.__wrapped__(x, w).dtype
+    assert f(x, w).dtype == torch.float32
+    with torch.inference_mode():
+        assert f(x, w).is_inference()
+    assert not f(x, w).is_inference()
+
+
+def test_a_module_that_changes_is_noticed() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+            self.scale = 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * self.scale
+
+    module = Scaled()
+    f = mlcc.jit(module)
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(f(x), module(x))
+    module.scale = 3.0
+    torch.testing.assert_close(f(x), module(x))
+    module.linear = torch.nn.Linear(3, 3)
+    torch.testing.assert_close(f(x), module(x))
+    module.linear.weight = torch.nn.Parameter(torch.ones(3, 3))
+    torch.testing.assert_close(f(x), module(x))
+    module.linear.register_forward_hook(lambda m, i, o: o + 1)
+    torch.testing.assert_close(f(x), module(x))
+    assert f.scale == 3.0
+
+
+def test_training_a_module() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    f = mlcc.jit(module)
+    x = torch.randn(5, 4)
+    f(x).sum().backward()
+    found = [parameter.grad.clone() for parameter in module.parameters()]
+    module.zero_grad()
+    module(x).sum().backward()
+    for a, parameter in zip(found, module.parameters(), strict=True):
+        torch.testing.assert_close(a, parameter.grad)
+    with torch.no_grad():
+        torch.testing.assert_close(f(x), module(x))
+
+
+def test_under_torch_compile_the_original_is_traced() -> None:
+    f = mlcc.jit(lambda x: x * 2)
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: f(x) + 1, backend="eager", fullgraph=True)
+    assert run(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_subclasses_and_conjugates_run_the_original() -> None:
+    f = mlcc.jit(lambda x: x + 1)
+
+    class Sub(torch.Tensor):
+        pass
+
+    assert type(f(torch.ones(2).as_subclass(Sub))) is Sub
+    x = torch.ones(2, dtype=torch.complex64).conj()
+    assert torch.equal(f(x), x + 1)
+
+
+def test_arguments_that_no_trace_can_take() -> None:
+    f = mlcc.jit(lambda x: x)
+    with pytest.raises(mlcc.Error, match="an argument is a object, expected tensors"):
+        f(object())
+    with pytest.raises(mlcc.Error, match="found a int, expected a function"):
+        mlcc.jit(3)
+
+
+def test_threads() -> None:
+    import threading
+
+    f = mlcc.jit(lambda x: torch.exp(x) + 1)
+    x = torch.randn(50)
+    expected = f.__wrapped__(x)
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            if not torch.allclose(f(x), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_disable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLCC_DISABLE", "1")
+    before = mlcc.backend.timings().graphs
+    assert mlcc.jit(lambda x: x + 1)(torch.zeros(2)).tolist() == [1.0, 1.0]
+    assert mlcc.backend.timings().graphs == before
