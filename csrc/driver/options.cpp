@@ -66,11 +66,15 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string_view nearest_option(std::string_view name) {
+  // A name that was cut short is nearer than any misspelling.
+  const auto rank = [&](const OptionRow& row) {
+    const bool is_beginning = !name.empty() && row.name.starts_with(name);
+    return std::pair(!is_beginning, edit_distance(name, row.name));
+  };
   const auto table = option_table();
-  return std::min_element(table.begin(), table.end(),
-                          [&](const OptionRow& a, const OptionRow& b) {
-                            return edit_distance(name, a.name) < edit_distance(name, b.name);
-                          })
+  return std::min_element(
+             table.begin(), table.end(),
+             [&](const OptionRow& a, const OptionRow& b) { return rank(a) < rank(b); })
       ->name;
 }
 
