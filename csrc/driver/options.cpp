@@ -72,9 +72,8 @@ std::string_view nearest_option(std::string_view name) {
     return std::pair(!is_beginning, edit_distance(name, row.name));
   };
   const auto table = option_table();
-  return std::min_element(
-             table.begin(), table.end(),
-             [&](const OptionRow& a, const OptionRow& b) { return rank(a) < rank(b); })
+  return std::min_element(table.begin(), table.end(),
+                          [&](const OptionRow& a, const OptionRow& b) { return rank(a) < rank(b); })
       ->name;
 }
 
