@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import models
-from tests.python.accuracy import InFloat64, judge_all
+from tests.python.accuracy import InFloat64, judge_all, judge_together
 
 pytest.importorskip("transformers")
 
@@ -27,7 +27,8 @@ def test_right_at_every_size_and_compiled_twice(name):
         eager = models.evaluate(workload, module, list(module.parameters()), size)
         with InFloat64():
             exact = models.evaluate(workload, wide, list(wide.parameters()), size)
-        verdict = judge_all(result, eager, exact)
+        judge = judge_together if name == "training" else judge_all
+        verdict = judge(result, eager, exact)
         assert verdict, f"{workload.size_name}={size}: {verdict.reason}"
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[2] == graphs[1], "the third size compiled a graph"
