@@ -195,7 +195,7 @@ class Jitted:
             _fake_leaf(fakes, place, leaf, self._dynamic) for place, leaf in enumerate(call.leaves)
         ]
         varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf)]
-        traced = _TracedModule(self, call, inputs, varying)
+        traced = _TracedModule(self, call, varying)
         session = backend.Session(None, config.resolve({"torch_caches": False}))
         with fakes.tracing():
             compiled = session.compile(traced, [inputs[place] for place in varying])
@@ -253,7 +253,7 @@ class _Description:
         if self._state != now._state:
             return "grad, inference, autocast or deterministic mode or the default dtype changed"
         for name, old, new in zip(names, self._shapes, now._shapes, strict=True):
-            if old != new and isinstance(old, tuple):
+            if old != new and isinstance(old, tuple) and isinstance(new, tuple):
                 dim = next(d for d in range(len(old)) if old[d] != new[d])
                 return f"{name}.size({dim}) was {old[dim]}, now {new[dim]}, for which a guard of the trace fails"
             if old != new:
@@ -317,13 +317,14 @@ class _Entry:
 class _TracedModule(torch.nn.Module):
     """The function as AOTAutograd traces it: flat inputs that vary to a flat list of tensors and symbolic numbers."""
 
-    def __init__(self, jitted: Jitted, call: _Call, inputs: list[Any], varying: list[int]) -> None:
+    def __init__(self, jitted: Jitted, call: _Call, varying: list[int]) -> None:
         super().__init__()
         if jitted._module is not None:
             self.traced = jitted._module
-        self._jitted_function = jitted._function
-        self._call = call
-        self._constants = list(call.leaves)
+        self._call_function = (jitted._function,)  # in a tuple: a module would be registered twice
+        self._structure = call.structure
+        self._fixed = dict(call.fixed)
+        self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._varying = varying
         self._name = jitted._name
         self._checked = False
@@ -331,17 +332,16 @@ class _TracedModule(torch.nn.Module):
             tuple[bool, Any]
         ] = []  # per output leaf: (is a result, its place or the constant)
         self.structure: Any = None
-        del inputs
 
     def forward(self, *values: Any) -> list[Any]:
         """Run the function on fakes."""
         leaves = list(self._constants)
         for place, value in zip(self._varying, values, strict=True):
             leaves[place] = value
-        args, kwargs = _torch_compat.unflatten(leaves, self._call.structure)
-        kwargs = {**kwargs, **dict(self._call.fixed)}
+        args, kwargs = _torch_compat.unflatten(leaves, self._structure)
+        kwargs = {**kwargs, **self._fixed}
         with self._watch():
-            result = self._jitted_function(*args, **kwargs)
+            result = self._call_function[0](*args, **kwargs)
         return self._flatten_result(result)
 
     def _watch(self) -> contextlib.AbstractContextManager[Any]:
@@ -535,7 +535,8 @@ def _parameters(module: torch.nn.Module | None) -> list[torch.Tensor]:
     """Parameters and buffers in the order in which AOTAutograd makes them inputs."""
     if module is None:
         return []
-    return [*module.parameters(), *module.buffers()]
+    parameters = [tensor for _, tensor in module.named_parameters(remove_duplicate=False)]
+    return parameters + [tensor for _, tensor in module.named_buffers(remove_duplicate=False)]
 
 
 def _module_guard(module: torch.nn.Module | None) -> Callable[[list[Any]], bool] | None:

@@ -106,6 +106,7 @@ def _check(function: str, frame: types.FrameType, kind: str, name: str) -> None:
 
 
 _MISSING = object()
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 def _is_op(value: Any) -> bool:
@@ -116,7 +117,7 @@ def _is_op(value: Any) -> bool:
 def _is_inside(frame: types.FrameType, name: str) -> bool:
     """Whether the cell belongs to a user function that is running: a local variable that an inner function reads."""
     outer = frame.f_back
-    while outer is not None:
+    while outer is not None and not outer.f_code.co_filename.startswith(_OURS):
         if name in outer.f_code.co_cellvars and is_user_code(outer.f_code.co_filename):
             return name in outer.f_locals and outer.f_locals[name] is frame.f_locals.get(name)
         outer = outer.f_back

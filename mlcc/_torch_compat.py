@@ -371,10 +371,10 @@ def global_state() -> tuple[Any, ...]:
 def under_modes() -> bool:
     """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, or a compiler."""
     return (
-        torch._C._len_torch_dispatch_stack() > 0
+        torch.compiler.is_compiling()  # first: Dynamo does not look at the rest then
+        or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.maybe_current_level() is not None
-        or torch.compiler.is_compiling()
     )
 
 

@@ -182,6 +182,7 @@ class Session:
         self.mode = mode
         self.options = options
         self.graphs: list[CompiledGraph | EagerGraph] = []
+        self.kinds: list[str] = []
 
     def compile(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces."""
@@ -197,8 +198,8 @@ class Session:
         )
 
     def only_graph(self) -> CompiledGraph | None:
-        """The compiled graph, where there is one and no other."""
-        if len(self.graphs) == 1 and isinstance(self.graphs[0], CompiledGraph):
+        """The compiled graph, where there is one and no backward graph can follow it."""
+        if self.kinds == ["inference"] and isinstance(self.graphs[0], CompiledGraph):
             return self.graphs[0]
         return None
 
@@ -218,6 +219,7 @@ class Session:
             start = time.perf_counter()
             code = self._compile_or_fall_back(gm, kind)
             self.graphs.append(code)
+            self.kinds.append(kind)
             _add_callback_time(time.perf_counter() - start)
             return code
 

@@ -210,11 +210,12 @@ def test_sizes_that_must_agree() -> None:
 
 
 def test_static_arguments_and_shapes() -> None:
-    traced = []
+    traced: list[int] = []
+    note = traced.append
 
     @mlcc.jit(static=("n",), dynamic=False)
     def f(x: torch.Tensor, n: int) -> torch.Tensor:
-        traced.append(n)
+        note(n)
         for _ in range(n):
             x = x * 2
         return x

@@ -149,6 +149,24 @@ void compare_buffers(const loop::Kernel& kernel, const std::vector<GuardedBuffer
   }
 }
 
+struct Compiled {
+  std::string text;
+  runtime::KernelPtr code;
+  std::string reason;  // why there is no code
+};
+
+// Tests run one text with many sizes: the last compilation of each backend is kept.
+const Compiled& compile(size_t backend, const std::string& text, const loop::Kernel& kernel) {
+  static std::vector<Compiled> last(backends().size());
+  Compiled& entry = last[backend];
+  if (entry.text == text) return entry;
+  const auto code = backends()[backend]->compile({.text = text});
+  entry = {.text = text,
+           .code = code ? load(code->bytes, kernel) : nullptr,
+           .reason = code ? "" : code.reason()};
+  return entry;
+}
+
 std::string describe(const std::vector<int64_t>& sizes) {
   std::string text;
   for (int64_t size : sizes) text += " " + std::to_string(size);
@@ -225,19 +243,18 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
   const loop::Kernel kernel = loop::parse_kernel(arena, text);
   const auto expected = make_buffers(kernel, sizes, how);
   const int64_t expected_code = loop::interpret(kernel, sizes, pointers_of(expected));
-  for (const auto& backend : backends()) {
-    SCOPED_TRACE(
-        detail::join("cpu ", backend->target().cpu, ", sizes", describe(sizes), "\n", text));
-    const auto code = backend->compile({.text = text});
-    if (!code) {
-      const bool is_expected = how.needs_fma && backend->target().vector_bits == 0;
-      EXPECT_TRUE(is_expected) << code.reason();
+  for (size_t i = 0; i < backends().size(); ++i) {
+    const Target& target = backends()[i]->target();
+    SCOPED_TRACE(detail::join("cpu ", target.cpu, ", sizes", describe(sizes), "\n", text));
+    const Compiled& compiled = compile(i, text, kernel);
+    if (!compiled.code) {
+      EXPECT_TRUE(how.needs_fma && target.vector_bits == 0) << compiled.reason;
       continue;
     }
-    const auto loaded = load(code->bytes, kernel);
     const auto found = make_buffers(kernel, sizes, how);
     std::mt19937_64 random(how.seed);
-    const int64_t found_code = run_kernel(kernel, *loaded, sizes, pointers_of(found), random);
+    const int64_t found_code =
+        run_kernel(kernel, *compiled.code, sizes, pointers_of(found), random);
     EXPECT_EQ(found_code, expected_code);
     if (expected_code == 0) compare_buffers(kernel, expected, found, how);
   }
