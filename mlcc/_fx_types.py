@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,13 @@ DTYPES: dict[torch.dtype, str] = {
     torch.float32: "f32",
     torch.float64: "f64",
 }
+
+
+# The dtype that eager's kernels compute 16-bit floats in.
+OPMATH = {"f16": "f32", "bf16": "f32"}
+
+# (importer, node) -> Tensor, or a list of them.
+Handler = Callable[[Any, Node], Any]
 
 
 class Unsupported(Exception):  # noqa: N818 (an expected answer)

@@ -23,7 +23,8 @@ from mlcc import _reads, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError
 from mlcc.logging import get_logger
 
-_DISABLE = "disable"
+# Arguments that are leaves for sure; a call of nothing else has their number as its structure.
+_PLAIN_LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str}
 _CONSTANTS = (
     bool,
     str,
@@ -83,7 +84,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
-        if _torch_compat.under_modes() or getattr(config, _DISABLE):
+        if _torch_compat.under_modes():
             return self._function(*args, **kwargs)
         call = self._read_call(args, kwargs)
         if call is None:
@@ -92,6 +93,8 @@ class Jitted:
         if entry is None:
             with self._lock:
                 entry = self._find(call)
+                if entry is None and config.resolve()["disable"]:
+                    return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
         if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
@@ -117,16 +120,21 @@ class Jitted:
         fixed: tuple[Any, ...] = ()
         if self._signature is not None:
             args, kwargs, fixed = self._take_static(args, kwargs)
-        leaves, structure = _torch_compat.flatten((args, kwargs))
+        leaves: list[Any]
+        if not kwargs and all(type(value) in _PLAIN_LEAVES for value in args):
+            leaves, structure = list(args), len(args)
+        else:
+            leaves, structure = _torch_compat.flatten((args, kwargs))
         forms = []
         for leaf in leaves:
             form = _form_of(leaf, self._dynamic)
             if form is None:
                 return None
             forms.append(form)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if len({id(tensor) for tensor in tensors}) != len(tensors):
-            return None
+        if len(leaves) > 1:
+            tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            if len(set(tensors)) != len(tensors):
+                return None
         key = (structure, tuple(forms), fixed, _torch_compat.global_state())
         return _Call(key, leaves, structure, fixed)
 
@@ -338,7 +346,9 @@ class _TracedModule(torch.nn.Module):
         leaves = list(self._constants)
         for place, value in zip(self._varying, values, strict=True):
             leaves[place] = value
-        args, kwargs = _torch_compat.unflatten(leaves, self._structure)
+        args, kwargs = tuple(leaves), {}
+        if not isinstance(self._structure, int):
+            args, kwargs = _torch_compat.unflatten(leaves, self._structure)
         kwargs = {**kwargs, **self._fixed}
         with self._watch():
             result = self._call_function[0](*args, **kwargs)

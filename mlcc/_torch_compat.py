@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ def compile_with_aot(
     if any(isinstance(value, list | tuple | dict) for value in example_inputs):
         raise TypeError("nested example inputs are not supported")
     context = contextlib.ExitStack()
-    cached = cache_key is not None and HAS_AOT_CACHE
+    cached = cache_key is not None and HAS_AOT_CACHE and not _reads_floats(module)
     backward = _without_dynamo(backward, cached)
     if cached:
         forward = SerializableAOTDispatchCompiler(OutputCode, forward)
@@ -92,6 +92,19 @@ def compile_with_aot(
         )
     counters["aot_autograd"]["ok"] += 1
     return without_dynamo(compiled, "do not trace compiled code")
+
+
+def _reads_floats(module: Any) -> bool:
+    """Whether the graph depends on symbolic floats.
+
+    AOTAutograd turns some of them into numbers under a guard, and torch's cache checks no guards on floats when it
+    finds the graph again (torch 2.13): it would answer with another call's numbers.
+    """
+    if not isinstance(module, torch.fx.GraphModule):
+        return False
+    return any(
+        isinstance(node.meta.get("example_value"), torch.SymFloat) for node in module.graph.nodes
+    )
 
 
 def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
@@ -186,6 +199,11 @@ class SymbolFacts:
 def sym_expr(size: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
     return size.node.expr
+
+
+def sym_name(number: Any) -> str:
+    """The name of the symbol that a SymInt or SymFloat is; of its expression where it is more than a symbol."""
+    return str(sym_expr(number))
 
 
 def symbol_facts(size: Any) -> list[SymbolFacts]:
@@ -290,17 +308,6 @@ def _first_line(reason: str) -> str:
     return re.sub(r"\s+", " ", text.split("  # ", 1)[0]).strip()
 
 
-def graph_sources(gm: torch.fx.GraphModule) -> list[str | None]:
-    """Where Dynamo found each placeholder ("L['x']"), as far as it says."""
-    names: list[str | None] = []
-    for node in gm.graph.find_nodes(op="placeholder"):
-        argument = node.meta.get("grapharg")
-        source = getattr(argument, "source", None)
-        name = getattr(source, "name", None)
-        names.append(name() if callable(name) else name)
-    return names
-
-
 # -- dispatcher ops
 
 
@@ -323,13 +330,6 @@ def is_higher_order(op: Any) -> bool:
 def is_builtin_op(op: Any) -> bool:
     """Whether torch itself defines this dispatcher op, so that its schema can be trusted to tell all its effects."""
     return op.namespace in {"aten", "prims", "prim"}
-
-
-@contextlib.contextmanager
-def no_dispatch_guards() -> Iterator[None]:
-    """Runs below autograd and without autocast, as a compiled graph's nodes do."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-        yield
 
 
 # -- tracing without Dynamo

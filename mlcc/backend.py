@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -161,6 +161,8 @@ class EagerGraph(_torch_compat.OutputCode):  # type: ignore[misc]
 def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[list[Any]], Any]:
     """A boxed function around an executable: adds the graph's constants, puts ints and None among the outputs."""
     outputs, constants = imported.outputs, imported.constants
+    if imported.float_inputs:
+        return _caller_with_floats(executable, imported)
     if not constants and all(o.kind == "value" and o.index == i for i, o in enumerate(outputs)):
         return executable  # type: ignore[no-any-return]
 
@@ -168,6 +170,20 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
         inputs.extend(constants)
         values = executable(inputs)
         return [values[o.index] if o.kind == "value" else o.constant for o in outputs]
+
+    return run
+
+
+def _caller_with_floats(
+    executable: Any, imported: fx_import.ImportedGraph
+) -> Callable[[list[Any]], Any]:
+    inner = _caller(executable, replace(imported, float_inputs=[]))
+    places = imported.float_inputs
+
+    def run(inputs: list[Any]) -> Any:
+        for place in places:
+            inputs[place] = torch.tensor(inputs[place], dtype=torch.float64)
+        return inner(inputs)
 
     return run
 
@@ -321,5 +337,3 @@ def reset() -> None:
 compile.reset = reset  # type: ignore[attr-defined]
 
 __all__ = ["CompiledGraph", "EagerGraph", "Timings", "compile", "op_table", "reset", "timings"]
-
-_ = torch  # the core links to it: it has to be loaded before

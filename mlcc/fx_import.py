@@ -21,7 +21,8 @@ from torch.fx import GraphModule, Node
 from mlcc import _torch_compat
 from mlcc._errors import Error, InternalError
 from mlcc._fx_extern import import_extern
-from mlcc._fx_handlers import HANDLERS, pointwise, symbolic_float
+from mlcc._fx_handlers import HANDLERS
+from mlcc._fx_pointwise import pointwise, symbolic_float
 from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
 from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, Unsupported, source_line
 from mlcc._op_table import OpTable
@@ -45,6 +46,8 @@ class ImportedGraph:
     # Tensors that stand in the FX graph; they follow the caller's inputs when the executable is called.
     constants: list[torch.Tensor] = field(default_factory=list)
     num_inputs: int = 0  # of the FX graph
+    # Places of inputs that are Python floats; the executable takes them as 0-d f64 tensors.
+    float_inputs: list[int] = field(default_factory=list)
     # Nodes that do arithmetic or move data (no placeholders, outputs, pure views, getitems), by op; externs among them.
     nodes: dict[str, int] = field(default_factory=dict)
     externs: dict[str, int] = field(default_factory=dict)
@@ -93,6 +96,9 @@ class Importer:
         self.sizes = SizePrinter(self._declare_symbol)
         self._gm = gm
         self._env: dict[Node, Any] = {}
+        self.numbers: dict[
+            str, Tensor
+        ] = {}  # inputs that are floats, by torch's name of the symbol
         self._bound_symbols: set[str] = set()
         self._used_symbols: dict[str, str] = {}  # name -> torch's name
 
@@ -101,10 +107,10 @@ class Importer:
     def run(self) -> None:
         """Import every node, then set the outputs."""
         nodes = list(self._gm.graph.nodes)
-        self.imported.num_inputs = sum(node.op == "placeholder" for node in nodes)
-        for node in nodes:
-            if node.op == "placeholder":
-                self._import_placeholder(node)
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        self.imported.num_inputs = len(inputs)
+        for place, node in enumerate(inputs):
+            self._import_placeholder(node, place)
         for node in nodes:
             if node.op == "get_attr":
                 self._import_constant(node)
@@ -124,7 +130,7 @@ class Importer:
 
     def _check_symbols(self) -> None:
         for name, torch_name in self._used_symbols.items():
-            if name not in self._bound_symbols:
+            if name not in self._bound_symbols and torch_name not in self.numbers:
                 raise GraphUnsupported(f"no input has the size {torch_name} by itself")
 
     def _bind(self, sizes: Iterable[Size]) -> None:
@@ -132,7 +138,7 @@ class Importer:
             size for size in sizes if isinstance(size, str) and size.isidentifier()
         )
 
-    def _import_placeholder(self, node: Node) -> None:
+    def _import_placeholder(self, node: Node, place: int) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             dtype, shape, strides = self.tensor_type(node, value)
@@ -143,6 +149,10 @@ class Importer:
             size = self.sizes.size(value)
             self._bind([size])
             self.builder.add_size_input(_identifier(node.name), size)
+        elif isinstance(value, torch.SymFloat):
+            number = Tensor(self.builder.add_input(_identifier(node.name), "f64", []), "f64")
+            self.numbers[_torch_compat.sym_name(value)] = number
+            self.imported.float_inputs.append(place)
         else:
             raise GraphUnsupported(f"input {node.name} is a {type(value).__name__}")
 
@@ -173,6 +183,8 @@ class Importer:
             name = str(target)
             if name in _DROPPED:
                 return
+            if name == "aten._local_scalar_dense.default" and self._read_float(node):
+                return
             if not name.startswith("aten.sym_"):
                 self._import_op(node, name)
                 return
@@ -183,6 +195,15 @@ class Importer:
             node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat | float
         ):
             raise GraphUnsupported(f"{node.name}: {target} is no dispatcher op")
+
+    def _read_float(self, node: Node) -> bool:
+        """item() of a float tensor: the number stays a tensor of the graph, so that nobody has to wait for it."""
+        value, source = node.meta.get("val"), self._env.get(node.args[0])  # type: ignore[arg-type]
+        if not isinstance(value, torch.SymFloat) or not isinstance(source, Tensor):
+            return False
+        scalar = self.reshape(source, []) if self.fake(node.args[0]).dim() else source
+        self.numbers[_torch_compat.sym_name(value)] = self.cast(scalar, "f64")
+        return True
 
     def _import_op(self, node: Node, name: str) -> None:
         reason = self._extern_reason(node, name)
@@ -351,7 +372,12 @@ class Importer:
         return Tensor(self.builder.slice(tensor.handle, dim, start, length, step), tensor.dtype)
 
     def reduce(self, op: str, tensor: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-        """sum, prod, max, min in the operand's dtype; any, all of bool; argmax, argmin to i64 over one dim."""
+        """sum, prod, max, min in the operand's dtype; any, all of bool; argmax, argmin to i64 over one dim.
+
+        Without dims a fresh tensor of the same elements.
+        """
+        if not dims:
+            return self.copy(tensor)
         dtype = "i64" if op in ("argmax", "argmin") else tensor.dtype
         return Tensor(self.builder.reduce(op, tensor.handle, list(dims), keepdim), dtype)
 

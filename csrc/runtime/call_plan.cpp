@@ -53,6 +53,7 @@ void for_each_slot(const Step& step, const std::function<void(Slot)>& visit) {
 }  // namespace
 
 std::shared_ptr<const SegmentSizes> Segment::sizes(std::span<const int64_t> symbol_values) const {
+  if (fixed_ != nullptr) return fixed_;
   {
     const std::lock_guard lock(mutex_);
     if (auto found = find(symbol_values)) return found;
@@ -63,6 +64,10 @@ std::shared_ptr<const SegmentSizes> Segment::sizes(std::span<const int64_t> symb
   if (recent_.size() == kMaxRecentSizes) recent_.pop_back();
   recent_.insert(recent_.begin(), fresh);
   return fresh;
+}
+
+void Segment::fix_if_static() {
+  if (symbols.empty()) fixed_ = compute({});
 }
 
 std::shared_ptr<const SegmentSizes> Segment::find(std::span<const int64_t> symbol_values) const {
@@ -155,6 +160,7 @@ class CallPlan::Builder {
     for (ArenaSlot& slot : segment_->arena)
       if (slot.end < 0) slot.end = step_;
     std::sort(segment_->symbols.begin(), segment_->symbols.end());
+    segment_->fix_if_static();
   }
 
   int32_t segment_index() const { return static_cast<int32_t>(out_.segments_.size()) - 1; }

@@ -54,9 +54,13 @@ class Segment {
   // they are there.
   std::shared_ptr<const SegmentSizes> sizes(std::span<const int64_t> symbol_values) const;
 
+  // Works the numbers out at once if no symbol matters to them.
+  void fix_if_static();
+
  private:
   std::shared_ptr<const SegmentSizes> find(std::span<const int64_t> symbol_values) const;
   std::shared_ptr<const SegmentSizes> compute(std::span<const int64_t> symbol_values) const;
+  std::shared_ptr<const SegmentSizes> fixed_;  // if static; read without a lock
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const SegmentSizes>> recent_;  // most recent first
 };

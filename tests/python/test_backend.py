@@ -244,6 +244,28 @@ def test_numbers_that_change() -> None:
     assert backend.timings().graphs <= before + 3
 
 
+def test_number_that_torch_specializes() -> None:
+    """`where` gets the number itself under a guard that torch's cache of AOTAutograd does not check."""
+
+    def function(x: torch.Tensor, a: float) -> tuple[torch.Tensor, float]:
+        return torch.where(x > a, x, a), a * 2
+
+    run = compiled(function)
+    x = torch.randn(6)
+    for a in (0.5, 0.25, 0.75, 1.5):
+        result, number = run(x, a)
+        check_all(result, function(x, a)[0])
+        assert number == a * 2
+
+
+def test_number_read_from_a_tensor() -> None:
+    run = compiled(lambda x: x * x.sum().item())
+    x = torch.randn(6)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for value in (x, x + 1):
+            check_all(run(value), value * value.sum())
+
+
 # -- mutation and aliasing
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from mlcc import decompositions, fx_import
-from mlcc._fx_handlers import F32_FUNCTIONS
+from mlcc._fx_pointwise import F32_FUNCTIONS
 from mlcc._fx_sizes import SizePrinter
 from tests.python.accuracy import check_all, check_form, to_double
 from tests.python.functions import (

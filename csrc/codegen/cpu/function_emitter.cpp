@@ -7,8 +7,10 @@
 namespace mlcc::codegen::cpu {
 namespace {
 
-// A cache line and the widest vector.
+// A cache line and the widest vector; less for what is smaller, so that the frame need not be
+// realigned.
 constexpr uint64_t kStackAlignment = 64;
+constexpr uint64_t kSmallAlignment = 16;
 
 void set_attributes(llvm::Function& function, const EmitOptions& options) {
   function.addFnAttr(llvm::Attribute::NoUnwind);
@@ -16,6 +18,8 @@ void set_attributes(llvm::Function& function, const EmitOptions& options) {
   function.addFnAttr("target-features", options.features);
   function.addFnAttr("frame-pointer", "all");  // for profilers: there are no unwind tables
   function.addFnAttr("no-builtins");
+  // Large local buffers must not step over the guard page at the end of a thread's stack.
+  function.addFnAttr("probe-stack", "inline-asm");
   if (options.vector_bits == 0) return;
   // CPUs that prefer 256 bits would otherwise have our vectors split.
   function.addFnAttr("prefer-vector-width", std::to_string(options.vector_bits));
@@ -113,7 +117,8 @@ void FunctionEmitter::make_alias_scopes() {
 llvm::Value* FunctionEmitter::stack_slot(llvm::Type* type, uint64_t count) {
   llvm::IRBuilder<> at_entry(entry_, entry_->begin());
   llvm::AllocaInst* slot = at_entry.CreateAlloca(llvm::ArrayType::get(type, count));
-  slot->setAlignment(llvm::Align(kStackAlignment));
+  const uint64_t bytes = module_.getDataLayout().getTypeAllocSize(slot->getAllocatedType());
+  slot->setAlignment(llvm::Align(bytes < kStackAlignment ? kSmallAlignment : kStackAlignment));
   return slot;
 }
 

@@ -1,0 +1,61 @@
+"""How constants and ranges become nodes of the graph IR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from mlcc._fx_index_maps import result_shape
+from mlcc._fx_sizes import Size
+from mlcc._fx_types import DTYPES, Tensor, Unsupported
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+
+def full(importer: Importer, node: Node) -> Tensor:
+    """full, full_like and scalar_tensor: the fake result says shape and dtype."""
+    bound = importer.bind(node)
+    name = next(name for name in ("fill_value", "s", "value") if name in bound)
+    if bound.get("pin_memory"):
+        raise Unsupported("pinned memory")
+    dtype = DTYPES[node.meta["val"].dtype]
+    value = importer.fake(bound[name])
+    shape = result_shape(importer, node)
+    if isinstance(value, bool | int | float):
+        if dtype not in ("f16", "bf16", "f32", "f64"):
+            value = int(value)
+        return Tensor(importer.full(shape, dtype, value), dtype)
+    number = importer.number(value, dtype)
+    return importer.copy(importer.expand(number, shape)) if shape else number
+
+
+def arange(importer: Importer, node: Node) -> Tensor:
+    """arange.start_step: integers exactly, floats as start + step * i in f64, as eager does."""
+    bound = importer.bind(node)
+    start, step = importer.fake(bound["start"]), importer.fake(bound["step"])
+    dtype = DTYPES[node.meta["val"].dtype]
+    (length,) = result_shape(importer, node)
+    if all(isinstance(v, int | torch.SymInt) for v in (start, step)):
+        handle = importer.builder.iota(length, "i64", importer.size(start), importer.size(step))
+        return importer.cast(Tensor(handle, "i64"), dtype)
+    if dtype not in ("f16", "bf16", "f32", "f64"):
+        raise Unsupported("integers from float steps")
+    return _float_range(importer, length, start, step, dtype)
+
+
+def _float_range(importer: Importer, length: Size, start: Any, step: Any, dtype: str) -> Tensor:
+    index = importer.cast(Tensor(importer.builder.iota(length, "i64", 0, 1), "i64"), "f64")
+    scaled = importer.pointwise("mul", index, importer.number(step, "f64"))
+    return importer.cast(importer.pointwise("add", scaled, importer.number(start, "f64")), dtype)
+
+
+def iota(importer: Importer, node: Node) -> Tensor:
+    """prims.iota(length, start=, step=, dtype=)."""
+    bound = importer.bind(node)
+    (length,) = result_shape(importer, node)
+    start, step = importer.size(bound["start"]), importer.size(bound["step"])
+    handle = importer.builder.iota(length, "i64", start, step)
+    return importer.cast(Tensor(handle, "i64"), DTYPES[node.meta["val"].dtype])

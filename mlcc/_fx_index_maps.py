@@ -1,0 +1,343 @@
+"""How ops that only move data become index maps and gathers of the graph IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from mlcc._fx_sizes import Size
+from mlcc._fx_types import DTYPES, Tensor, Unsupported
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+
+def result_shape(importer: Importer, node: Node) -> list[Size]:
+    """The shape of the node's fake result."""
+    return importer.shape(node.meta["val"])
+
+
+def reshape(importer: Importer, node: Node) -> Tensor:
+    """view and what else keeps the row-major order: the fake result says the shape."""
+    x = importer.tensor(node.args[0])
+    shape = result_shape(importer, node)
+    if shape == importer.shape(importer.fake(node.args[0])):
+        return x
+    return importer.reshape(x, shape)
+
+
+def expand(importer: Importer, node: Node) -> Tensor:
+    """expand, broadcast_in_dim without new inner dims."""
+    x = importer.tensor(node.args[0])
+    shape = result_shape(importer, node)
+    if shape == importer.shape(importer.fake(node.args[0])):
+        return x
+    return importer.expand(x, shape)
+
+
+def permute(importer: Importer, node: Node) -> Tensor:
+    """permute(self, dims)."""
+    bound = importer.bind(node)
+    return _permuted(
+        importer, bound["self"], [d % max(1, len(bound["dims"])) for d in bound["dims"]]
+    )
+
+
+def transpose(importer: Importer, node: Node) -> Tensor:
+    """transpose.int and t."""
+    bound = importer.bind(node)
+    rank = importer.fake(bound["self"]).dim()
+    if rank < 2:
+        return importer.tensor(bound["self"])
+    dims = list(range(rank))
+    a, b = bound.get("dim0", 0) % rank, bound.get("dim1", 1) % rank
+    dims[a], dims[b] = dims[b], dims[a]
+    return _permuted(importer, bound["self"], dims)
+
+
+def _permuted(importer: Importer, x: Any, dims: list[int]) -> Tensor:
+    tensor = importer.tensor(x)
+    if dims == list(range(len(dims))):
+        return tensor
+    return Tensor(importer.builder.permute(tensor.handle, dims), tensor.dtype)
+
+
+def flip(importer: Importer, node: Node) -> Tensor:
+    """flip(self, dims), a fresh tensor."""
+    bound = importer.bind(node)
+    x = importer.tensor(bound["self"])
+    rank = importer.fake(bound["self"]).dim()
+    dims = sorted({d % rank for d in bound["dims"]}) if rank else []
+    if not dims:
+        return importer.copy(x)
+    return importer.copy(Tensor(importer.builder.flip(x.handle, dims), x.dtype))
+
+
+def slice_tensor(importer: Importer, node: Node) -> Tensor:
+    """slice.Tensor(self, dim, start, end, step)."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    x = importer.tensor(bound["self"])
+    dim = bound["dim"] % fake.dim()
+    length = node.meta["val"].shape[dim]
+    step = bound["step"]
+    if not isinstance(step, int):
+        raise Unsupported("step is no constant")
+    start = slice_start(importer, fake.shape[dim], bound["start"], length)
+    if start == 0 and step == 1 and importer.size(length) == importer.size(fake.shape[dim]):
+        return x
+    return importer.slice(x, dim, start, importer.size(length), step)
+
+
+def slice_start(importer: Importer, extent: Any, start: Any, length: Any) -> Size:
+    """Where a slice begins, counted from the front and inside the dimension, without a guard.
+
+    `length` is the result's. Where it says that `start` needs no clamping, the text has no min or max.
+    """
+    start = importer.fake(start)
+    if start is None:
+        return 0
+    if isinstance(start, int) and start < 0:
+        start = extent + start
+        first = importer.size(start)
+        if isinstance(first, int):
+            return max(0, first)
+        return first if _equal_sizes(importer, length, extent - start) else f"max(0, {first})"
+    first, last = importer.size(start), importer.size(extent)
+    if isinstance(first, int) and isinstance(last, int):
+        return min(first, last)
+    if first == 0 or _equal_sizes(importer, length, extent - start):
+        return first
+    return f"min({first}, {last})"
+
+
+def _equal_sizes(importer: Importer, a: Any, b: Any) -> bool:
+    return importer.size(a) == importer.size(b)
+
+
+def select(importer: Importer, node: Node) -> Tensor:
+    """select.int(self, dim, index)."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    dim = bound["dim"] % fake.dim()
+    index = importer.fake(bound["index"])
+    if isinstance(index, int):
+        index = index + fake.shape[dim] if index < 0 else index
+    elif not isinstance(index, torch.SymInt):
+        raise Unsupported("index is no size")
+    one = importer.slice(importer.tensor(bound["self"]), dim, importer.size(index), 1)
+    return importer.reshape(one, result_shape(importer, node))
+
+
+def split(importer: Importer, node: Node) -> list[Tensor]:
+    """split.Tensor and split_with_sizes: the fake results say the lengths."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    dim = bound["dim"] % fake.dim()
+    x = importer.tensor(bound["self"])
+    pieces = []
+    start: Any = 0
+    for piece in node.meta["val"]:
+        length = piece.shape[dim]
+        pieces.append(importer.slice(x, dim, importer.size(start), importer.size(length)))
+        start = start + length
+    return pieces
+
+
+def unbind(importer: Importer, node: Node) -> list[Tensor]:
+    """unbind.int."""
+    bound = importer.bind(node)
+    dim = bound["dim"] % importer.fake(bound["self"]).dim()
+    x = importer.tensor(bound["self"])
+    pieces = []
+    for place, piece in enumerate(node.meta["val"]):
+        one = importer.slice(x, dim, place, 1)
+        pieces.append(importer.reshape(one, importer.shape(piece)))
+    return pieces
+
+
+def cat(importer: Importer, node: Node) -> Tensor:
+    """cat of promoted operands; empty one-dimensional ones do not count beside others, as in eager."""
+    bound = importer.bind(node)
+    result = node.meta["val"]
+    dtype = DTYPES[result.dtype]
+    tensors = [t for t in bound["tensors"] if not _is_skipped(importer.fake(t), result)]
+    if not tensors:
+        raise Unsupported("nothing to concatenate")
+    operands = [importer.cast(importer.tensor(t), dtype) for t in tensors]
+    if len(operands) == 1:
+        return importer.copy(operands[0])
+    return concatenated(importer, operands, bound["dim"] % result.dim())
+
+
+def _is_skipped(fake: Any, result: torch.Tensor) -> bool:
+    if fake.dim() != 1 or result.dim() == 1:
+        return False
+    return isinstance(fake.shape[0], int) and fake.shape[0] == 0
+
+
+def concatenated(importer: Importer, operands: Sequence[Tensor], dim: int) -> Tensor:
+    if len(operands) == 1:
+        return operands[0]
+    handle = importer.builder.cat([x.handle for x in operands], dim)
+    return Tensor(handle, operands[0].dtype)
+
+
+def repeat(importer: Importer, node: Node) -> Tensor:
+    """repeat(self, repeats), a fresh tensor."""
+    bound = importer.bind(node)
+    x = importer.tensor(bound["self"])
+    repeats = [importer.size(r) for r in bound["repeats"]]
+    shape = importer.shape(importer.fake(bound["self"]))
+    leading: list[Size] = [1] * (len(repeats) - len(shape))
+    shape = leading + shape
+    if all(r == 1 for r in repeats):
+        return importer.copy(importer.reshape(x, shape))
+    apart = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
+    together = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    wide = importer.expand(importer.reshape(x, apart), together)
+    return importer.copy(importer.reshape(wide, result_shape(importer, node)))
+
+
+def constant_pad(importer: Importer, node: Node) -> Tensor:
+    """constant_pad_nd: constants before and after, slices where the padding is negative."""
+    bound = importer.bind(node)
+    x = importer.tensor(bound["self"])
+    fake = importer.fake(bound["self"])
+    pad = [importer.fake(p) for p in bound["pad"]]
+    if not all(isinstance(p, int) for p in pad):
+        raise Unsupported("padding is no constant")
+    shape: list[Any] = list(fake.shape)
+    value = importer.number(bound["value"], x.dtype)
+    for place in range(len(pad) // 2):
+        dim = fake.dim() - 1 - place
+        before, after = pad[2 * place], pad[2 * place + 1]
+        x = _padded(importer, x, shape, dim, (before, after), value)
+    return importer.copy(x)
+
+
+def _padded(
+    importer: Importer, x: Tensor, shape: list[Any], dim: int, pad: tuple[int, int], value: Tensor
+) -> Tensor:
+    before, after = pad
+    if min(before, after) < 0:
+        shape[dim] = shape[dim] + min(before, 0) + min(after, 0)
+        x = importer.slice(x, dim, max(0, -before), importer.size(shape[dim]))
+    parts = [x]
+    for amount, place in ((before, 0), (after, len(parts))):
+        if amount > 0:
+            sizes = [importer.size(size) for size in shape]
+            sizes[dim] = amount
+            parts.insert(place if place == 0 else len(parts), importer.expand(value, sizes))
+    shape[dim] = shape[dim] + max(before, 0) + max(after, 0)
+    return concatenated(importer, parts, dim)
+
+
+def slice_scatter(importer: Importer, node: Node) -> Tensor:
+    """slice_scatter with step 1: what stands before, the source, what stands behind."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    x, source = importer.tensor(bound["self"]), importer.tensor(bound["src"])
+    dim = bound["dim"] % fake.dim()
+    if bound["step"] != 1:
+        raise Unsupported("step is not 1")
+    extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
+    start = slice_start(importer, extent, bound["start"], length)
+    source = importer.cast(source, x.dtype)
+    if start == 0 and importer.size(length) == importer.size(extent):
+        return importer.copy(source)
+    parts = [source]
+    if start != 0:
+        parts.insert(0, importer.slice(x, dim, 0, start))
+    rest = _size_behind(importer, extent, bound["start"], start, length)
+    if rest != 0:
+        covered = importer.size(length)
+        end = (
+            start + covered
+            if isinstance(start, int) and isinstance(covered, int)
+            else f"{start} + {covered}"
+        )
+        parts.append(importer.slice(x, dim, end, rest))
+    return concatenated(importer, parts, dim)
+
+
+def _size_behind(importer: Importer, extent: Any, given: Any, start: Size, length: Any) -> Size:
+    """How much of a dimension stands behind a slice of it that begins at `start`, where `given` was asked for."""
+    given = importer.fake(given) or 0
+    if isinstance(given, int) and given < 0:
+        given = extent + given
+    if importer.size(given) == start:
+        return importer.size(extent - given - length)
+    return f"{importer.size(extent)} - ({start}) - ({importer.size(length)})"
+
+
+def broadcast_in_dim(importer: Importer, node: Node) -> Tensor:
+    """prims.broadcast_in_dim(a, shape, dims): operand dim i becomes result dim dims[i]."""
+    bound = importer.bind(node)
+    x = importer.tensor(bound["a"])
+    source = importer.shape(importer.fake(bound["a"]))
+    shape = result_shape(importer, node)
+    spread: list[Size] = [1] * len(shape)
+    for size, dim in zip(source, bound["broadcast_dimensions"], strict=True):
+        spread[dim] = size
+    if spread != source:
+        x = importer.reshape(x, spread)
+    return x if spread == shape else importer.expand(x, shape)
+
+
+def _index(importer: Importer, argument: Any) -> Tensor:
+    index = importer.tensor(argument)
+    if index.dtype not in ("i64", "i32"):
+        raise Unsupported(f"index is {index.dtype}")
+    return importer.cast(index, "i64")
+
+
+def _taken(importer: Importer, x: Any, index: Tensor, dim: int, wrap: bool, error: str) -> Tensor:
+    tensor = importer.tensor(x)
+    handle = importer.builder.take(tensor.handle, index.handle, dim, wrap, error)
+    return Tensor(handle, tensor.dtype)
+
+
+def embedding(importer: Importer, node: Node) -> Tensor:
+    """embedding(weight, indices, ...): rows of the weight; the other arguments matter to its backward only."""
+    bound = importer.bind(node)
+    return _taken(
+        importer, bound["weight"], _index(importer, bound["indices"]), 0, False, "embedding"
+    )
+
+
+def index_select(importer: Importer, node: Node) -> Tensor:
+    """index_select(self, dim, index)."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    if fake.dim() == 0:
+        raise Unsupported("operand is 0-d")
+    index = _index(importer, bound["index"])
+    if importer.fake(bound["index"]).dim() == 0:
+        index = importer.reshape(index, [1])
+    return _taken(importer, bound["self"], index, bound["dim"] % fake.dim(), False, "index_select")
+
+
+def index_tensor(importer: Importer, node: Node) -> Tensor:
+    """index.Tensor with one integer index."""
+    bound = importer.bind(node)
+    given = [(dim, index) for dim, index in enumerate(bound["indices"]) if index is not None]
+    if len(given) != 1:
+        raise Unsupported(f"{len(given)} indices")
+    dim, index = given[0]
+    return _taken(importer, bound["self"], _index(importer, index), dim, True, "index")
+
+
+def gather(importer: Importer, node: Node) -> Tensor:
+    """gather(self, dim, index)."""
+    bound = importer.bind(node)
+    fake, index_fake = importer.fake(bound["self"]), importer.fake(bound["index"])
+    if fake.dim() == 0 or fake.dim() != index_fake.dim():
+        raise Unsupported("ranks differ")
+    x = importer.tensor(bound["self"])
+    index = _index(importer, bound["index"])
+    handle = importer.builder.gather(x.handle, index.handle, bound["dim"] % fake.dim())
+    return Tensor(handle, x.dtype)

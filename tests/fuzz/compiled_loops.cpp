@@ -1,0 +1,122 @@
+// Random loop programs compiled for several CPUs against the interpreter, bit by bit. Ranges of
+// parallel phases are split at random places.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/cpu/client.h"
+#include "loop/interpreter.h"
+#include "loop/run_data.h"
+#include "loop/text.h"
+#include "loop_programs.h"
+#include "runtime/kernel.h"
+#include "support/error.h"
+
+namespace mlcc::fuzz {
+namespace {
+
+struct Compiler {
+  std::vector<std::shared_ptr<codegen::Backend>> backends;
+  std::shared_ptr<runtime::ObjectLoader> loader;
+};
+
+bool host_runs(const codegen::Target& target, const codegen::Target& host) {
+  for (const char* feature : {"+avx2", "+fma", "+f16c", "+bmi2", "+movbe", "+lzcnt"})
+    if (target.features.find(feature) != std::string::npos &&
+        host.features.find(feature) == std::string::npos)
+      return false;
+  return true;
+}
+
+Compiler open_compiler() {
+  Compiler compiler;
+  for (const char* cpu : {"", "haswell", "x86-64"}) {
+    const auto backend = codegen::cpu::open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
+    MLCC_CHECK(backend, backend.reason());
+    if (compiler.backends.empty() ||
+        host_runs((*backend)->target(), compiler.backends[0]->target()))
+      compiler.backends.push_back(*backend);
+  }
+  compiler.loader = *codegen::cpu::open_object_loader(MLCC_LLVM_LIBRARY);
+  return compiler;
+}
+
+int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
+                   loop::KernelArguments& arguments, std::mt19937_64& random) {
+  const std::vector<void*> pointers = arguments.pointers();
+  const runtime::KernelArgs args{pointers.data(), arguments.sizes.data()};
+  const runtime::ParallelFor split = [&](int64_t n, int64_t,
+                                         const std::function<void(int64_t, int64_t)>& body) {
+    for (int64_t begin = 0; begin < n;) {
+      const int64_t end = std::min<int64_t>(n, begin + 1 + static_cast<int64_t>(random() % 4));
+      body(begin, end);
+      begin = end;
+    }
+  };
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    const int64_t extent = loop::phase_extent(kernel, p, arguments.sizes).value_or(1);
+    if (const int64_t failed = runtime::run_phase(code.phases[p], args, extent, 1, split))
+      return failed;
+  }
+  return 0;
+}
+
+void check(const Compiler& compiler, uint64_t seed) {
+  RandomProgramOptions options;
+  options.floats = seed % 3 != 0;
+  const std::string text = random_program(seed, options);
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, text);
+  const loop::RunDirectives directives = loop::parse_directives(text);
+  loop::KernelArguments expected = loop::make_arguments(kernel, directives, {}, 1);
+  const int64_t expected_code = loop::interpret(kernel, expected.sizes, expected.pointers());
+  for (const auto& backend : compiler.backends) {
+    const auto code = backend->compile({.text = loop::print(kernel)});
+    if (!code && backend->target().vector_bits == 0) continue;  // f64 fma without the instruction
+    MLCC_CHECK(code, backend->target().cpu, ": ", code.reason());
+    const auto loaded =
+        compiler.loader->load(code->bytes, kernel.name, static_cast<int>(kernel.phases.size()));
+    loop::KernelArguments found = loop::make_arguments(kernel, directives, {}, 1);
+    std::mt19937_64 random(seed);
+    const int64_t found_code = run_phases(kernel, *loaded, found, random);
+    MLCC_CHECK(found_code == expected_code, backend->target().cpu, ": ends with code ", found_code,
+               ", expected ", expected_code);
+    if (expected_code != 0) continue;
+    const auto difference = loop::find_difference(found, expected, {});
+    MLCC_CHECK(!difference, backend->target().cpu, ": ", *difference);
+  }
+}
+
+int64_t option(std::string_view argument, std::string_view name, int64_t otherwise) {
+  return argument.starts_with(name) ? std::atoll(argument.data() + name.size()) : otherwise;
+}
+
+int run(int argc, char** argv) {
+  int64_t seed = 1;
+  int64_t runs = 1000;
+  for (int i = 1; i < argc; ++i) {
+    seed = option(argv[i], "--seed=", seed);
+    runs = option(argv[i], "--runs=", runs);
+  }
+  const Compiler compiler = open_compiler();
+  for (int64_t i = seed; i < seed + runs; ++i) {
+    try {
+      check(compiler, static_cast<uint64_t>(i));
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "seed %lld: %s\n", static_cast<long long>(i), error.what());
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace mlcc::fuzz
+
+int main(int argc, char** argv) { return mlcc::fuzz::run(argc, argv); }
