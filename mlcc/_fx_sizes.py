@@ -45,6 +45,14 @@ class SizePrinter:
         for facts in _torch_compat.symbol_facts(value):
             self._add(facts)
 
+    def truth(self, expression: Any) -> str:
+        """The text of a relation of sympy over sizes that were inputs of the trace: 1 where it holds, else 0."""
+        for symbol in sorted(expression.free_symbols, key=str):
+            if not symbol.is_integer:
+                raise UnsupportedSize(f"{symbol} is no integer")
+            self._add(_torch_compat.SymbolFacts(str(symbol.name), None, None, 0))
+        return self.expression(expression)
+
     def sizes(self, values: Sequence[Any]) -> list[Size]:
         """A shape or strides."""
         return [self.size(value) for value in values]

@@ -12,7 +12,6 @@ import contextlib
 import enum
 import functools
 import inspect
-import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
@@ -21,6 +20,8 @@ import torch
 
 from mlcc import _reads, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError
+from mlcc._jit_guards import ModuleState, SizeGuards, all_of, always, exact
+from mlcc._load import load_core
 from mlcc.logging import get_logger
 
 # Arguments that are leaves for sure; a call of nothing else has their number as its structure.
@@ -78,12 +79,19 @@ class Jitted:
         self._static = _static_names(function, static)
         self._signature = inspect.signature(_plain_function(function)) if static else None
         self._entries: dict[Any, list[_Entry]] = {}
+        # Finds what needs nothing of Python in the core; the entries above are for the rest.
+        self._dispatch: Any = _no_dispatch
         self._last_call: _Description | None = None
         self._traces = 0
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
+        if torch.compiler.is_compiling():  # first: Dynamo does not look at the rest then
+            return self._function(*args, **kwargs)
+        result = self._dispatch(args, kwargs)
+        if result is not NotImplemented:
+            return result
         if _torch_compat.under_modes():
             return self._function(*args, **kwargs)
         call = self._read_call(args, kwargs)
@@ -135,7 +143,8 @@ class Jitted:
             tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
             if len(set(tensors)) != len(tensors):
                 return None
-        key = (structure, tuple(forms), fixed, _torch_compat.global_state())
+        constants = tuple((name, exact(value)) for name, value in fixed)
+        key = (structure, tuple(forms), constants, _torch_compat.global_state())
         return _Call(key, leaves, structure, fixed)
 
     def _take_static(
@@ -178,10 +187,12 @@ class Jitted:
             result = self._function(*args, **kwargs)  # raises what eager raises
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             get_logger("fallback").info("%s runs eagerly: its trace failed: %s", self._name, reason)
-            entry.run, entry.guard = None, _always
+            entry.run, entry.guard = None, always
             self._entries.setdefault(call.key, []).append(entry)
             return result
         self._entries.setdefault(call.key, []).append(entry)
+        if entry.facts is not None:
+            self._add_to_dispatch(entry.facts, call, args, kwargs)
         if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
@@ -202,22 +213,31 @@ class Jitted:
         inputs = [
             _fake_leaf(fakes, place, leaf, self._dynamic) for place, leaf in enumerate(call.leaves)
         ]
-        varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf)]
+        varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf, self._dynamic)]
         traced = _TracedModule(self, call, varying)
         session = backend.Session(None, config.resolve({"torch_caches": False}))
         with fakes.tracing():
             compiled = session.compile(traced, [inputs[place] for place in varying])
-        entry.guard = _all_of(
-            _size_guard(fakes, call.leaves, self._dynamic), _module_guard(self._module)
-        )
+        sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
+        module = ModuleState(self._module)
+        entry.guard = all_of(sizes.holds(), module.holds())
         metadata = fakes.metadata()
         entry.writes_inputs = _torch_compat.writes_inputs(metadata)
         direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
-        parameters = _parameters(self._module)
-        if direct is not None and direct.imported.num_inputs == len(parameters) + len(varying):
-            entry.run = _direct_caller(direct, parameters, varying, traced)
-        else:
+        count = len(module.parameters) + len(varying)
+        if direct is None or direct.imported.num_inputs != count:
             entry.run = _wrapped_caller(compiled, varying, traced)
+            return
+        entry.run = _direct_caller(direct, module.parameters, varying, traced)
+        if self._signature is None:
+            entry.facts = _facts(direct, sizes, module, varying, traced)
+
+    def _add_to_dispatch(
+        self, facts: dict[str, Any], call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if self._dispatch is _no_dispatch:
+            self._dispatch = load_core().CallDispatch()
+        self._dispatch.add(args, kwargs, call.leaves, self._dynamic, facts)
 
     def _data_dependence(self, error: BaseException) -> str:
         place = _reads.user_line(error)
@@ -245,7 +265,9 @@ class _Description:
     def __init__(self, call: _Call) -> None:
         self._structure, self._forms, self._fixed, self._state = call.key
         self._shapes = [
-            tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf if _varies(leaf) else None
+            tuple(leaf.shape)
+            if isinstance(leaf, torch.Tensor)
+            else (leaf if _varies(leaf, True) else None)
             for leaf in call.leaves
         ]
 
@@ -280,7 +302,7 @@ def _form_difference(name: str, old: Any, new: Any) -> str:
 
 def _form_text(form: Any) -> str:
     if len(form) == 2:
-        return repr(form[1])
+        return repr(float.fromhex(form[1]) if form[0] is float else form[1])
     return "a tensor" if len(form) > 2 else f"a {form[0].__name__}"
 
 
@@ -314,10 +336,11 @@ def _place_of(function: Callable[..., Any]) -> str:
 class _Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
-    __slots__ = ("guard", "run", "writes_inputs")
+    __slots__ = ("facts", "guard", "run", "writes_inputs")
 
     def __init__(self) -> None:
-        self.guard: Callable[[list[Any]], bool] = _always
+        self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
+        self.guard: Callable[[list[Any]], bool] = always
         self.run: Callable[[list[Any]], Any] | None = None
         self.writes_inputs = False
 
@@ -372,6 +395,11 @@ class _TracedModule(torch.nn.Module):
                 self.places.append((False, leaf))
         return results
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the result is one tensor or number."""
+        return self.places == [(True, 0)] and self.structure == _LEAF
+
     def restore(self, results: Sequence[Any]) -> Any:
         """The function's result from the flat list."""
         leaves = [results[value] if is_result else value for is_result, value in self.places]
@@ -382,7 +410,7 @@ def _direct_caller(
     graph: Any, parameters: list[torch.Tensor], varying: list[int], traced: _TracedModule
 ) -> Callable[[list[Any]], Any]:
     """The compiled graph itself, without AOTAutograd's wrapper."""
-    single = traced.places == [(True, 0)] and traced.structure == _LEAF
+    single = traced.is_single
 
     def run(leaves: list[Any]) -> Any:
         results = graph([*parameters, *(leaves[place] for place in varying)])
@@ -403,9 +431,35 @@ def _wrapped_caller(
 _LEAF = _torch_compat.flatten(0)[1]
 
 
-def _always(leaves: list[Any]) -> bool:
-    del leaves
-    return True
+def _no_dispatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    del args, kwargs
+    return NotImplemented
+
+
+def _facts(
+    graph: Any, sizes: SizeGuards, module: ModuleState, varying: list[int], traced: _TracedModule
+) -> dict[str, Any] | None:
+    """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
+    guards = sizes.as_expressions()
+    if guards is None:
+        return None
+    outputs = [
+        (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
+    ]
+    single = traced.is_single and outputs == [(0, None)]
+    return {
+        "symbols": guards.symbols,
+        "fixed_sizes": sizes.fixed,
+        "guards": guards.texts,
+        "objects": module.objects,
+        "plain": module.plain,
+        "parameters": module.parameters,
+        "constants": graph.imported.constants,
+        "inputs": varying,
+        "outputs": outputs,
+        "restore": None if single else traced.restore,
+        "executable": graph.executable,
+    }
 
 
 # -- arguments
@@ -429,9 +483,9 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
     if isinstance(leaf, torch.Tensor):
         return None
     if isinstance(leaf, _CONSTANTS):
-        return (kind, leaf)
+        return exact(leaf)
     if kind is int or kind is float:
-        return (kind,) if dynamic else (kind, leaf)
+        return (kind,) if dynamic else exact(leaf)
     if isinstance(leaf, torch.nn.Module):
         raise Error(
             "jit: an argument is an nn.Module; jit the module itself, or a function of its tensors"
@@ -455,8 +509,8 @@ def _layout_of(tensor: torch.Tensor) -> Any:
     return tuple(order) if 1 not in shape else (tuple(shape), strides)
 
 
-def _varies(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) or type(leaf) in (int, float)
+def _varies(leaf: Any, dynamic: bool) -> bool:
+    return isinstance(leaf, torch.Tensor) or (dynamic and type(leaf) in (int, float))
 
 
 def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool) -> Any:
@@ -465,7 +519,7 @@ def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool)
         return fakes.tensor(
             place, leaf, dynamic and (layout == "c" or not isinstance(layout[0], tuple))
         )
-    if _varies(leaf) and dynamic:
+    if _varies(leaf, dynamic):
         return fakes.number(place, leaf)
     return leaf
 
@@ -492,83 +546,3 @@ def _static_names(function: Callable[..., Any], static: Sequence[str | int]) -> 
             raise Error(f"jit: static parameter {one}: not one of {', '.join(names)}")
         chosen.append(str(name))
     return tuple(chosen)
-
-
-# -- guards
-
-
-def _all_of(*guards: Callable[[list[Any]], bool] | None) -> Callable[[list[Any]], bool]:
-    given = [guard for guard in guards if guard is not None]
-    if not given:
-        return _always
-    if len(given) == 1:
-        return given[0]
-    return lambda leaves: all(guard(leaves) for guard in given)
-
-
-def _size_guard(
-    fakes: _torch_compat.Fakes, leaves: list[Any], dynamic: bool
-) -> Callable[[list[Any]], bool] | None:
-    """Whether the sizes and numbers of a call are as the trace assumed."""
-    if not dynamic:
-        return None
-    names, sources = [], []
-    for name, (place, dim) in fakes.symbols.items():
-        names.append(name)
-        sources.append(f"leaves[{place}]" if dim is None else f"leaves[{place}].shape[{dim}]")
-    symbolic = {source for source in fakes.symbols.values() if source[1] is not None}
-    tests = []
-    for place, leaf in enumerate(leaves):
-        if isinstance(leaf, torch.Tensor):
-            for dim, size in enumerate(leaf.shape):
-                if (place, dim) not in symbolic:
-                    tests.append(f"leaves[{place}].shape[{dim}] == {size}")
-    tests += fakes.guards()
-    if not tests:
-        return None
-    lines = ["def guard(leaves):"]
-    lines += [f"    {name} = {source}" for name, source in zip(names, sources, strict=True)]
-    lines += ["    return " + " and ".join(f"({test})" for test in tests)]
-    return _compile_guard("\n".join(lines))
-
-
-def _compile_guard(text: str) -> Callable[[list[Any]], bool]:
-    import math
-
-    scope: dict[str, Any] = {"math": math, "torch": torch}
-    exec(text, scope)
-    guard: Callable[[list[Any]], bool] = scope["guard"]
-    return guard
-
-
-def _parameters(module: torch.nn.Module | None) -> list[torch.Tensor]:
-    """Parameters and buffers in the order in which AOTAutograd makes them inputs."""
-    if module is None:
-        return []
-    parameters = [tensor for _, tensor in module.named_parameters(remove_duplicate=False)]
-    return parameters + [tensor for _, tensor in module.named_buffers(remove_duplicate=False)]
-
-
-def _module_guard(module: torch.nn.Module | None) -> Callable[[list[Any]], bool] | None:
-    """Whether a module still has the parameters, buffers, submodules, hooks and plain attributes of the trace."""
-    if module is None:
-        return None
-    objects: list[tuple[dict[str, Any], list[Any]]] = []
-    plain: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
-    for one in module.modules():
-        for name in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
-            members = one.__dict__[name]
-            objects.append((members, list(members.values())))
-        names = tuple(
-            n for n, v in one.__dict__.items() if isinstance(v, bool | int | float | str | None)
-        )
-        plain.append((one.__dict__, names, tuple(one.__dict__[n] for n in names)))
-
-    def guard(leaves: list[Any]) -> bool:
-        del leaves
-        for members, values in objects:
-            if len(members) != len(values) or not all(map(operator.is_, members.values(), values)):
-                return False
-        return all(tuple(map(members.get, names)) == values for members, names, values in plain)
-
-    return guard

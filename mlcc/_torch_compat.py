@@ -425,19 +425,19 @@ class Fakes:
             return self.shape_env.create_symintnode(symbol, hint=value, source=source)
         return self.shape_env.create_symfloatnode(symbol, hint=value, source=source)
 
-    def guards(self) -> list[str]:
-        """Python expressions over the symbols' names that hold wherever the trace does."""
-        from torch.utils._sympy.printers import PythonPrinter
+    def guards(self) -> list[Any]:
+        """Relations of sympy over the symbols that hold wherever the trace does."""
+        import sympy
 
-        printer = PythonPrinter()
-        texts = []
+        relations: list[Any] = []
         for symbol, value_range in self.shape_env.var_to_range.items():
             if str(symbol) in self.symbols:
                 low, high = _bound(value_range.lower), _bound(value_range.upper)
-                texts += [f"{symbol} >= {low}"] if low is not None else []
-                texts += [f"{symbol} <= {high}"] if high is not None else []
-        texts += [printer.doprint(guard.expr) for guard in self.shape_env.guards]
-        return texts
+                if low is not None:
+                    relations.append(sympy.Ge(symbol, low, evaluate=False))
+                if high is not None:
+                    relations.append(sympy.Le(symbol, high, evaluate=False))
+        return relations + [guard.expr for guard in self.shape_env.guards]
 
     def tracing(self) -> contextlib.AbstractContextManager[Any]:
         """The context that AOTAutograd finds these fakes by."""
@@ -449,6 +449,14 @@ class Fakes:
     def metadata(self) -> Any:
         """What AOTAutograd found out about inputs and outputs, after it ran."""
         return getattr(self.context, "fw_metadata", None)
+
+
+def python_texts(expressions: Sequence[Any]) -> list[str]:
+    """Expressions of sympy as Python's."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    printer = PythonPrinter()
+    return [printer.doprint(expression) for expression in expressions]
 
 
 def writes_inputs(metadata: Any) -> bool:

@@ -98,6 +98,11 @@ class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
         """The executable's statistics: kernels, extern calls, bytes of the arena, ..."""
         return dict(self._executable.stats)
 
+    @property
+    def executable(self) -> Any:
+        """The core's Executable. Its inputs are the graph's and then the constants, its outputs the graph's values."""
+        return self._executable
+
     def _link(self, executable: Any) -> None:
         self._executable: Any = executable
         self._run: Callable[[list[Any]], Any] = self._run_first

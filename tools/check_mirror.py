@@ -33,6 +33,7 @@ COVERED_BY = {
     "_fx_reductions": "test_fx_import.py",
     "_fx_sizes": "test_fx_import.py",
     "_fx_types": "test_fx_import.py",
+    "_jit_guards": "test_jit.py",
     "_load": "test_package.py",
     "_op_table": "test_fx_import.py",
     "_reads": "test_jit.py",

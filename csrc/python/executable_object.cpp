@@ -8,51 +8,18 @@
 #include <utility>
 #include <vector>
 
-#include "driver/driver.h"
 #include "driver/options.h"
 #include "graph/text.h"
 #include "python/errors.h"
 #include "python/graph_builder.h"
 #include "python/log_sink.h"
 #include "python/options.h"
-#include "python/torch_host.h"
 #include "support/error.h"
 
 namespace mlcc::python {
 namespace {
 
 namespace py = pybind11;
-
-struct ExecutableObject {
-  std::shared_ptr<const TensorProgram> program;
-  std::string graph_text;
-  driver::CompileStats stats;
-};
-
-c10::IValue to_ivalue(PyObject* object, Py_ssize_t index) {
-  if (THPVariable_Check(object)) return THPVariable_Unpack(object);
-  if (object == Py_None) return {};
-  if (PyBool_Check(object)) return object == Py_True;
-  if (PyFloat_Check(object)) return PyFloat_AS_DOUBLE(object);
-  const py::object integer = py::reinterpret_steal<py::object>(PyNumber_Index(object));
-  if (!integer) {
-    PyErr_Clear();
-    throw Error(detail::join("input ", index, ": found a ", Py_TYPE(object)->tp_name,
-                             ", expected a tensor or an int"));
-  }
-  const int64_t value = PyLong_AsLongLong(integer.ptr());
-  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  return value;
-}
-
-py::object from_ivalue(c10::IValue value) {
-  if (value.isTensor() && value.toTensor().defined())
-    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(value).toTensor()));
-  if (value.isInt()) return py::int_(value.toInt());
-  if (value.isDouble()) return py::float_(value.toDouble());
-  if (value.isBool()) return py::bool_(value.toBool());
-  return py::none();
-}
 
 // Takes the inputs out of the list, which is empty then: the caller keeps nothing alive through it.
 std::vector<c10::IValue> take_inputs(const py::list& list) {
@@ -79,18 +46,8 @@ py::list call_program(const TensorProgram& program, const py::list& list) {
   return results;
 }
 
-// Errors of ATen arrive in Python as eager raises them; its warnings as Python warnings.
-py::list call(const ExecutableObject& self, const py::list& list) {
-  HANDLE_TH_ERRORS
-  try {
-    return call_program(*self.program, list);
-  } catch (const Error& error) {
-    set_python_error(error.what());
-  } catch (const InternalError& error) {
-    set_python_internal_error(error.what());
-  }
-  throw py::error_already_set();
-  END_HANDLE_TH_ERRORS_PYBIND
+py::object call(const ExecutableObject& self, const py::list& list) {
+  return with_torch_errors([&]() -> py::object { return call_program(*self.program, list); });
 }
 
 py::dict stats_of(const ExecutableObject& self) {
@@ -121,6 +78,44 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
 }
 
 }  // namespace
+
+c10::IValue to_ivalue(PyObject* object, Py_ssize_t index) {
+  if (THPVariable_Check(object)) return THPVariable_Unpack(object);
+  if (object == Py_None) return {};
+  if (PyBool_Check(object)) return object == Py_True;
+  if (PyFloat_Check(object)) return PyFloat_AS_DOUBLE(object);
+  const py::object integer = py::reinterpret_steal<py::object>(PyNumber_Index(object));
+  if (!integer) {
+    PyErr_Clear();
+    throw Error(detail::join("input ", index, ": found a ", Py_TYPE(object)->tp_name,
+                             ", expected a tensor or an int"));
+  }
+  const int64_t value = PyLong_AsLongLong(integer.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+py::object from_ivalue(c10::IValue value) {
+  if (value.isTensor() && value.toTensor().defined())
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(value).toTensor()));
+  if (value.isInt()) return py::int_(value.toInt());
+  if (value.isDouble()) return py::float_(value.toDouble());
+  if (value.isBool()) return py::bool_(value.toBool());
+  return py::none();
+}
+
+py::object with_torch_errors(const std::function<py::object()>& body) {
+  HANDLE_TH_ERRORS
+  try {
+    return body();
+  } catch (const Error& error) {
+    set_python_error(error.what());
+  } catch (const InternalError& error) {
+    set_python_internal_error(error.what());
+  }
+  throw py::error_already_set();
+  END_HANDLE_TH_ERRORS_PYBIND
+}
 
 void bind_executable(py::module_& module) {
   py::class_<ExecutableObject>(module, "Executable", "A compiled graph.")

@@ -4,6 +4,7 @@
 #include "graph/graph.h"
 #include "mlcc_build_id.h"
 #include "python/caches.h"
+#include "python/call_dispatch.h"
 #include "python/errors.h"
 #include "python/executable_object.h"
 #include "python/graph_builder.h"
@@ -39,6 +40,7 @@ PYBIND11_MODULE(_C, module) {
   bind_graph_builder(module);
   bind_executable(module);
   bind_caches(module);
+  bind_call_dispatch(module);
   bind_loop_kernel(module);
   module.def("op_table", &op_table);
   module.def("option_table", &option_table);

@@ -1,5 +1,7 @@
 """mlcc.jit: answers, gradients, mutation, signatures, and what it refuses."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -363,3 +365,132 @@ def test_disable(monkeypatch: pytest.MonkeyPatch) -> None:
     before = mlcc.backend.timings().graphs
     assert mlcc.jit(lambda x: x + 1)(torch.zeros(2)).tolist() == [1.0, 1.0]
     assert mlcc.backend.timings().graphs == before
+
+
+# -- the core's dispatch
+
+
+def found_in_core(jitted: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a call needs nothing of Python."""
+    return jitted._dispatch(args, kwargs) is not NotImplemented
+
+
+def test_a_plain_call_stays_in_the_core() -> None:
+    @mlcc.jit
+    def function(x: Any, pair: Any, *, scale: float = 1.0, names: Any = None) -> Any:
+        return {"a": x * scale + pair[0], "b": [pair[1]["y"] * 2, None, names]}
+
+    def call(rows: int, scale: float) -> tuple[Any, Any]:
+        x, y = torch.randn(rows, 3), torch.randn(3, rows).t()
+        args, kwargs = (x, (x + 1, {"y": y})), {"scale": scale, "names": "n"}
+        found = found_in_core(function, *args, **kwargs)
+        result = function(*args, **kwargs)
+        torch.testing.assert_close(result["a"], x * scale + args[1][0])
+        torch.testing.assert_close(result["b"][0], y * 2)
+        assert result["b"][1:] == [None, "n"]
+        return found, result
+
+    assert not call(4, 0.5)[0]
+    assert call(4, 0.5)[0]
+    assert call(7, -2.0)[0]
+    assert not found_in_core(function, torch.randn(4, 3), (torch.randn(4, 3), {"z": 1}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.double(),
+        lambda x: x.t(),
+        lambda x: x[:, ::2],
+        lambda x: x.clone().requires_grad_(),
+        lambda x: torch.nn.Parameter(x),
+        lambda x: x[None],
+        lambda x: torch.randn(1, 5),
+    ],
+)
+def test_another_form_of_tensor_is_traced_anew(change: Any) -> None:
+    function = mlcc.jit(lambda x: x * 2)
+    x = torch.randn(4, 5)
+    function(x)
+    assert found_in_core(function, torch.randn(6, 5))
+    other = change(x)
+    if isinstance(other, torch.nn.Parameter) or other.requires_grad:
+        assert not found_in_core(function, other)
+    torch.testing.assert_close(function(other), other * 2)
+
+
+def test_a_tensor_given_twice_runs_the_original() -> None:
+    function = mlcc.jit(lambda x, y: x + 1 if x is y else x - 1)
+    x, y = torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(function(x, y), x - 1)
+    torch.testing.assert_close(function(x, x), x + 1)
+
+
+def test_constants_are_told_apart_by_type() -> None:
+    scaled = mlcc.jit(lambda x, n: x * n, static=("n",))
+    x = torch.arange(3)
+    for n in (1, 1.0, True):
+        assert scaled(x, n).dtype == (x * n).dtype
+    unfixed = mlcc.jit(lambda x, a: torch.copysign(x, torch.tensor(1.0) * a), dynamic=False)
+    y = torch.ones(3)
+    for a in (0.0, -0.0):
+        torch.testing.assert_close(unfixed(y, a), torch.copysign(y, torch.tensor(a)))
+
+
+class Scaled(torch.nn.Module):
+    """A module whose plain attribute decides a dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n: float = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x times n."""
+        return x * self.n
+
+
+def test_attributes_are_told_apart_by_type() -> None:
+    module = Scaled()
+    function = mlcc.jit(module)
+    x = torch.arange(3)
+    for n in (1, 1.0, True, 0.0, -0.0):
+        module.n = n
+        result = function(x)
+        assert result.dtype == (x * n).dtype
+        assert torch.equal(result.signbit(), (x * n).signbit())
+        assert found_in_core(function, x)
+
+
+def test_a_jitted_module_that_holds_its_jit_is_collected() -> None:
+    module = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        module.fast = mlcc.jit(module)
+        module.fast(torch.randn(2, 3))
+    seen = weakref.ref(module)
+    del module
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_size_that_a_guard_excludes_is_traced_anew() -> None:
+    function = mlcc.jit(lambda x: x * 2 if x.shape[0] % 4 == 0 and x.shape[0] < 30 else x * 3)
+    for rows, factor in ((8, 2), (9, 3), (12, 2), (13, 3), (32, 3)):
+        x = torch.randn(rows)
+        torch.testing.assert_close(function(x), x * factor)
+    assert found_in_core(function, torch.randn(16))
+    assert found_in_core(function, torch.randn(15))
+    assert function._traces <= 4
+
+
+def test_modes_are_seen_by_the_core() -> None:
+    function = mlcc.jit(lambda x: x @ x + 1)
+    x = torch.randn(4, 4)
+    function(x)
+    assert found_in_core(function, x)
+    with torch.no_grad():
+        assert not found_in_core(function, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert function(x).dtype == torch.bfloat16
+    with torch.overrides.TorchFunctionMode():
+        assert not found_in_core(function, x)
+    torch.testing.assert_close(torch.func.vmap(function)(x[None]), (x @ x + 1)[None])

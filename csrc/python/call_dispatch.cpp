@@ -1,0 +1,289 @@
+#include "python/call_dispatch.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "python/call_form.h"
+#include "python/executable_object.h"
+#include "support/error.h"
+#include "types/symbolic.h"
+
+namespace mlcc::python {
+namespace {
+
+namespace py = pybind11;
+
+// Where a symbol's value comes from: a size of a tensor leaf, or an int leaf (dim is -1).
+struct SymbolSource {
+  std::string name;
+  size_t leaf;
+  int64_t dim;
+  int64_t value(const Leaves& leaves) const;
+};
+
+struct FixedSize {
+  size_t leaf;
+  int64_t dim;
+  int64_t size;
+};
+
+// A dict and the objects that it held, in order.
+struct HeldDict {
+  py::dict dict;
+  std::vector<py::object> values;
+  bool is_unchanged() const;
+};
+
+// Plain values under some names of a dict.
+struct HeldNames {
+  py::dict dict;
+  std::vector<std::pair<py::object, py::object>> values;
+  bool is_unchanged() const;
+};
+
+int64_t SymbolSource::value(const Leaves& leaves) const {
+  PyObject* object = leaves[leaf];
+  if (dim >= 0) return THPVariable_Unpack(object).size(dim);
+  int overflow = 0;
+  const int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
+  MLCC_USER_CHECK(overflow == 0, "an int of more than 64 bits");
+  return number;
+}
+
+bool HeldDict::is_unchanged() const {
+  if (static_cast<size_t>(PyDict_GET_SIZE(dict.ptr())) != values.size()) return false;
+  Py_ssize_t iterator = 0;
+  PyObject* key = nullptr;
+  PyObject* value = nullptr;
+  for (size_t i = 0; PyDict_Next(dict.ptr(), &iterator, &key, &value) != 0; ++i)
+    if (value != values[i].ptr()) return false;
+  return true;
+}
+
+bool HeldNames::is_unchanged() const {
+  for (const auto& [name, expected] : values) {
+    PyObject* found = PyDict_GetItemWithError(dict.ptr(), name.ptr());
+    if (found == nullptr || !is_same_constant(found, expected.ptr())) return false;
+  }
+  return true;
+}
+
+// One executable and the calls that it is for.
+class Entry {
+ public:
+  Entry(const py::tuple& args, const py::dict& kwargs, bool dynamic, const py::dict& facts)
+      : modes_(ModeState::current()), form_(CallForm::read(args, kwargs, dynamic)) {
+    for (const auto& [name, leaf, dim] :
+         py::cast<std::vector<std::tuple<std::string, size_t, int64_t>>>(facts["symbols"]))
+      symbols_.push_back({name, leaf, dim});
+    for (const auto& [leaf, dim, size] :
+         py::cast<std::vector<std::tuple<size_t, int64_t, int64_t>>>(facts["fixed_sizes"]))
+      fixed_sizes_.push_back({leaf, dim, size});
+    for (const auto& text : py::cast<std::vector<std::string>>(facts["guards"]))
+      guards_.push_back(SymExpr::parse(text));
+    read_module(facts);
+    read_program(facts);
+  }
+
+  // Whether the entry is for this call. Appends the leaves.
+  bool matches(const ModeState& modes, const py::tuple& args, const py::dict& kwargs,
+               Leaves& leaves) const {
+    if (!(modes == modes_) || !form_.matches(args.ptr(), kwargs.ptr(), leaves)) return false;
+    for (const FixedSize& fixed : fixed_sizes_)
+      if (THPVariable_Unpack(leaves[fixed.leaf]).size(fixed.dim) != fixed.size) return false;
+    if (!guards_hold(leaves)) return false;
+    for (const HeldDict& held : objects_)
+      if (!held.is_unchanged()) return false;
+    for (const HeldNames& held : plain_)
+      if (!held.is_unchanged()) return false;
+    return true;
+  }
+
+  py::object run(const Leaves& leaves) const {
+    std::vector<c10::IValue> inputs = parameters_;
+    inputs.reserve(parameters_.size() + inputs_.size() + constants_.size());
+    for (size_t place : inputs_) {
+      PyObject* leaf = leaves[place];
+      if (PyFloat_CheckExact(leaf))  // a number of the graph
+        inputs.emplace_back(at::scalar_tensor(PyFloat_AS_DOUBLE(leaf), at::kDouble));
+      else
+        inputs.push_back(to_ivalue(leaf, static_cast<Py_ssize_t>(place)));
+    }
+    inputs.insert(inputs.end(), constants_.begin(), constants_.end());
+    std::vector<c10::IValue> outputs;
+    {
+      const py::gil_scoped_release no_gil;
+      outputs = program_->run(std::move(inputs));
+    }
+    return result(std::move(outputs));
+  }
+
+  int traverse(visitproc visit, void* arg) const {
+    for (const HeldDict& held : objects_) {
+      Py_VISIT(held.dict.ptr());
+      for (const py::object& value : held.values) Py_VISIT(value.ptr());
+    }
+    for (const HeldNames& held : plain_) Py_VISIT(held.dict.ptr());
+    Py_VISIT(restore_.ptr());
+    return form_.traverse(visit, arg);
+  }
+
+ private:
+  using Output =
+      std::pair<int64_t, py::object>;  // place among the executable's outputs, or constant
+
+  void read_module(const py::dict& facts) {
+    for (py::handle row : facts["objects"]) {
+      const auto [dict, values] = py::cast<std::pair<py::dict, std::vector<py::object>>>(row);
+      objects_.push_back({dict, values});
+    }
+    for (py::handle row : facts["plain"]) {
+      const auto [dict, names, values] =
+          py::cast<std::tuple<py::dict, std::vector<py::object>, std::vector<py::object>>>(row);
+      HeldNames held{dict, {}};
+      for (size_t i = 0; i < names.size(); ++i) held.values.emplace_back(names[i], values[i]);
+      plain_.push_back(std::move(held));
+    }
+  }
+
+  void read_program(const py::dict& facts) {
+    for (py::handle tensor : facts["parameters"])
+      parameters_.emplace_back(THPVariable_Unpack(tensor.ptr()));
+    for (py::handle tensor : facts["constants"])
+      constants_.emplace_back(THPVariable_Unpack(tensor.ptr()));
+    inputs_ = py::cast<std::vector<size_t>>(facts["inputs"]);
+    outputs_ = py::cast<std::vector<Output>>(facts["outputs"]);
+    restore_ = facts["restore"];
+    program_ = py::cast<const ExecutableObject&>(facts["executable"]).program;
+  }
+
+  bool guards_hold(const Leaves& leaves) const {
+    if (guards_.empty()) return true;
+    const auto value_of = [&](std::string_view name) -> int64_t {
+      for (const SymbolSource& symbol : symbols_)
+        if (symbol.name == name) return symbol.value(leaves);
+      throw Error("guard: no value for " + std::string(name));
+    };
+    try {
+      for (const SymExpr& guard : guards_)
+        if (guard.evaluate(value_of) != 1) return false;
+    } catch (const Error&) {  // a divisor that is no longer positive, a size out of range
+      return false;
+    }
+    return true;
+  }
+
+  // The single output, or what `restore` makes of the list of them.
+  py::object result(std::vector<c10::IValue> outputs) const {
+    if (restore_.is_none()) return from_ivalue(std::move(outputs[0]));
+    py::list values(outputs_.size());
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const auto& [place, constant] = outputs_[i];
+      py::object value = place >= 0 ? from_ivalue(outputs[static_cast<size_t>(place)]) : constant;
+      PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), value.release().ptr());
+    }
+    return restore_(values);
+  }
+
+  ModeState modes_;
+  CallForm form_;
+  std::vector<SymbolSource> symbols_;
+  std::vector<FixedSize> fixed_sizes_;
+  std::vector<SymExpr> guards_;  // each is 1 where the trace holds
+  std::vector<HeldDict> objects_;
+  std::vector<HeldNames> plain_;
+  std::vector<c10::IValue> parameters_, constants_;
+  std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs
+  std::vector<Output> outputs_;
+  py::object restore_;
+  std::shared_ptr<const TensorProgram> program_;
+};
+
+// Touched under the GIL only; a call keeps its entry alive while it runs without.
+class CallDispatch {
+ public:
+  // False if the call's nesting is not what torch's pytree sees; it stays with Python then.
+  bool add(const py::tuple& args, const py::dict& kwargs, const py::list& expected_leaves,
+           bool dynamic, const py::dict& facts) {
+    auto entry = std::make_shared<const Entry>(args, kwargs, dynamic, facts);
+    Leaves leaves;
+    if (!entry->matches(ModeState::current(), args, kwargs, leaves)) return false;
+    if (leaves.size() != expected_leaves.size()) return false;
+    for (size_t i = 0; i < leaves.size(); ++i)
+      if (leaves[i] != PyList_GET_ITEM(expected_leaves.ptr(), static_cast<Py_ssize_t>(i)))
+        return false;
+    entries_.insert(entries_.begin(), std::move(entry));
+    return true;
+  }
+
+  py::object call(const py::tuple& args, const py::dict& kwargs) {
+    if (is_under_modes()) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+    const ModeState modes = ModeState::current();
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const std::shared_ptr<const Entry> entry = entries_[i];  // comparing may run Python code
+      Leaves leaves;
+      if (!entry->matches(modes, args, kwargs, leaves)) continue;
+      // What is called often comes forward.
+      if (i > 0 && i < entries_.size()) std::swap(entries_[i], entries_[i - 1]);
+      return with_torch_errors([&] { return entry->run(leaves); });
+    }
+    return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  }
+
+  int traverse(visitproc visit, void* arg) const {
+    for (const auto& entry : entries_)
+      if (const int result = entry->traverse(visit, arg)) return result;
+    return 0;
+  }
+
+  void clear() {
+    const std::vector<std::shared_ptr<const Entry>> dropped = std::move(entries_);
+    entries_.clear();
+  }
+
+ private:
+  std::vector<std::shared_ptr<const Entry>> entries_;
+};
+
+// Entries hold the module's dicts, which may hold what holds this.
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!py::detail::is_holder_constructed(self)) return 0;
+  return py::cast<CallDispatch&>(py::handle(self)).traverse(visit, arg);
+}
+
+int clear(PyObject* self) {
+  py::cast<CallDispatch&>(py::handle(self)).clear();
+  return 0;
+}
+
+void make_collectable(PyHeapTypeObject* heap_type) {
+  PyTypeObject& type = heap_type->ht_type;
+  type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
+}
+
+}  // namespace
+
+void bind_call_dispatch(py::module_& module) {
+  py::class_<CallDispatch>(module, "CallDispatch", "Finds the executable for a call's arguments.",
+                           py::custom_type_setup(make_collectable))
+      .def(py::init<>())
+      .def("__call__", &CallDispatch::call, py::arg("args"), py::arg("kwargs"),
+           "The function's result, or NotImplemented if no entry is for this call.")
+      .def("add", &CallDispatch::add, py::arg("args"), py::arg("kwargs"), py::arg("leaves"),
+           py::arg("dynamic"), py::arg("facts"),
+           "Add an entry for calls like this one, with what mlcc._jit says of it.");
+}
+
+}  // namespace mlcc::python

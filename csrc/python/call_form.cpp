@@ -1,0 +1,222 @@
+#include "python/call_form.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace mlcc::python {
+namespace {
+
+namespace py = pybind11;
+
+// The dimensions from the innermost one if the tensor is dense without being row-major and its
+// sizes do not matter to that; else nothing.
+std::vector<int64_t> dense_order(const at::Tensor& tensor) {
+  std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
+  int64_t expected = 1;
+  for (int64_t dim : order) {
+    if (tensor.size(dim) == 1 || tensor.stride(dim) != expected) return {};
+    expected *= tensor.size(dim);
+  }
+  return order;
+}
+
+bool has_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
+  int64_t expected = 1;
+  for (int64_t dim : order) {
+    if (tensor.size(dim) == 1 || tensor.stride(dim) != expected) return false;
+    expected *= tensor.size(dim);
+  }
+  return true;
+}
+
+bool is_number(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
+
+bool has_repeated_tensor(const Leaves& leaves) {
+  Leaves tensors;
+  for (PyObject* leaf : leaves)
+    if (THPVariable_CheckExact(leaf)) tensors.push_back(leaf);
+  if (tensors.size() < 2) return false;
+  std::sort(tensors.begin(), tensors.end());
+  return std::adjacent_find(tensors.begin(), tensors.end()) != tensors.end();
+}
+
+}  // namespace
+
+bool is_same_constant(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyFloat_CheckExact(a)) {
+    const double x = PyFloat_AS_DOUBLE(a);
+    const double y = PyFloat_AS_DOUBLE(b);
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) throw py::error_already_set();
+  return equal == 1;
+}
+
+ModeState ModeState::current() {
+  const bool autocast = at::autocast::is_autocast_enabled(at::kCPU);
+  return {.grad = at::GradMode::is_enabled(),
+          .inference = c10::InferenceMode::is_enabled(),
+          .deterministic = at::globalContext().deterministicAlgorithms(),
+          .autocast = autocast,
+          .autocast_dtype =
+              autocast ? at::autocast::get_autocast_dtype(at::kCPU) : at::ScalarType::Undefined,
+          .default_dtype = c10::get_default_dtype().toScalarType()};
+}
+
+bool is_under_modes() {
+  return c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
+         at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+// -- tensors
+
+CallForm::TensorForm CallForm::form_of(const at::Tensor& tensor, bool dynamic) {
+  TensorForm form{.keys = tensor.key_set().raw_repr(),
+                  .dtype = tensor.scalar_type(),
+                  .device = tensor.device(),
+                  .rank = tensor.dim(),
+                  .requires_grad = tensor.requires_grad(),
+                  .layout = Layout::kExact,
+                  .order = {},
+                  .sizes = {},
+                  .strides = {}};
+  if (dynamic && tensor.is_contiguous()) {
+    form.layout = Layout::kContiguous;
+    return form;
+  }
+  if (dynamic) form.order = dense_order(tensor);
+  if (!form.order.empty()) {
+    form.layout = Layout::kPermuted;
+    return form;
+  }
+  form.sizes = tensor.sizes().vec();
+  form.strides = tensor.strides().vec();
+  return form;
+}
+
+bool CallForm::TensorForm::matches(const at::Tensor& tensor) const {
+  if (tensor.key_set().raw_repr() != keys || tensor.scalar_type() != dtype ||
+      tensor.dim() != rank || tensor.device() != device || tensor.requires_grad() != requires_grad)
+    return false;
+  if (layout == Layout::kContiguous) return tensor.is_contiguous();
+  if (layout == Layout::kPermuted) return !tensor.is_contiguous() && has_order(tensor, order);
+  return tensor.sizes() == sizes && tensor.strides() == strides;
+}
+
+// -- reading a call
+
+CallForm CallForm::read(const py::tuple& args, const py::dict& kwargs, bool dynamic) {
+  CallForm form;
+  form.add_items(args.ptr(), Kind::kTuple, dynamic);
+  form.add_dict(kwargs.ptr(), dynamic);
+  return form;
+}
+
+void CallForm::add(PyObject* object, bool dynamic) {
+  if (PyTuple_CheckExact(object)) return add_items(object, Kind::kTuple, dynamic);
+  if (PyList_CheckExact(object)) return add_items(object, Kind::kList, dynamic);
+  if (PyDict_CheckExact(object)) return add_dict(object, dynamic);
+  Item item{.kind = Kind::kConstant, .value = {}, .tensor = {}};
+  if (THPVariable_CheckExact(object)) {
+    item.kind = Kind::kTensor;
+    item.tensor.push_back(form_of(THPVariable_Unpack(object), dynamic));
+  } else if (dynamic && is_number(object)) {
+    item.kind = Kind::kSymbol;
+    item.value = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  } else {
+    item.value = py::reinterpret_borrow<py::object>(object);
+  }
+  items_.push_back(std::move(item));
+}
+
+void CallForm::add_items(PyObject* sequence, Kind kind, bool dynamic) {
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence));
+  items_.push_back({.kind = kind, .count = count, .value = {}, .tensor = {}});
+  for (size_t i = 0; i < count; ++i)
+    add(PySequence_Fast_GET_ITEM(sequence, static_cast<Py_ssize_t>(i)), dynamic);
+}
+
+void CallForm::add_dict(PyObject* dict, bool dynamic) {
+  const size_t place = items_.size();
+  items_.push_back({.kind = Kind::kDict, .value = {}, .tensor = {}});
+  py::list keys;
+  for (auto [key, value] : py::reinterpret_borrow<py::dict>(dict)) {
+    keys.append(key);
+    add(value.ptr(), dynamic);
+  }
+  items_[place].count = keys.size();
+  items_[place].value = py::tuple(keys);
+}
+
+// -- matching
+
+bool CallForm::matches(PyObject* args, PyObject* kwargs, Leaves& leaves) const {
+  size_t position = 0;
+  if (!match_item(position, args, leaves) || !match_item(position, kwargs, leaves)) return false;
+  return !has_repeated_tensor(leaves);  // the trace had a fake of its own for each
+}
+
+int CallForm::traverse(visitproc visit, void* arg) const {
+  for (const Item& item : items_) Py_VISIT(item.value.ptr());
+  return 0;
+}
+
+bool CallForm::match_item(size_t& position, PyObject* object, Leaves& leaves) const {
+  const Item& item = items_[position++];
+  switch (item.kind) {
+  case Kind::kTensor:
+    if (!THPVariable_CheckExact(object) || !item.tensor[0].matches(THPVariable_Unpack(object)))
+      return false;
+    leaves.push_back(object);
+    return true;
+  case Kind::kSymbol:
+    leaves.push_back(object);
+    return reinterpret_cast<PyObject*>(Py_TYPE(object)) == item.value.ptr();
+  case Kind::kConstant: leaves.push_back(object); return is_same_constant(item.value.ptr(), object);
+  case Kind::kTuple:
+  case Kind::kList: {
+    const bool is_tuple = item.kind == Kind::kTuple;
+    if (is_tuple ? !PyTuple_CheckExact(object) : !PyList_CheckExact(object)) return false;
+    if (static_cast<size_t>(PySequence_Fast_GET_SIZE(object)) != item.count) return false;
+    for (size_t i = 0; i < item.count; ++i)
+      if (!match_item(position, PySequence_Fast_GET_ITEM(object, static_cast<Py_ssize_t>(i)),
+                      leaves))
+        return false;
+    return true;
+  }
+  case Kind::kDict: {
+    if (!PyDict_CheckExact(object) || static_cast<size_t>(PyDict_GET_SIZE(object)) != item.count)
+      return false;
+    Py_ssize_t iterator = 0;
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t i = 0; PyDict_Next(object, &iterator, &key, &value) != 0; ++i)
+      if (!is_same_constant(PyTuple_GET_ITEM(item.value.ptr(), i), key) ||
+          !match_item(position, value, leaves))
+        return false;
+    return true;
+  }
+  }
+  return false;
+}
+
+}  // namespace mlcc::python

@@ -1,0 +1,78 @@
+// The structure of a Python call as mlcc.jit tells calls apart: nesting, and per leaf what its
+// trace depends on. Sizes and numbers are not part of it where they are symbols of the trace.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace mlcc::python {
+
+using Leaves = c10::SmallVector<PyObject*, 16>;  // borrowed, in the order of torch's pytree
+
+// Modes that a trace depends on beside its arguments.
+struct ModeState {
+  bool grad;
+  bool inference;
+  bool deterministic;
+  bool autocast;
+  at::ScalarType autocast_dtype;
+  at::ScalarType default_dtype;
+  static ModeState current();
+  friend bool operator==(const ModeState&, const ModeState&) = default;
+};
+
+// Equal in type and value; floats bit by bit (0.0 is not -0.0).
+bool is_same_constant(PyObject* a, PyObject* b);
+
+// Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level.
+bool is_under_modes();
+
+class CallForm {
+ public:
+  // Of the arguments of one call. With `dynamic` ints and floats are symbols, and so are the sizes
+  // of dense tensors. What is neither a tensor nor a list, tuple or dict is a constant.
+  static CallForm read(const pybind11::tuple& args, const pybind11::dict& kwargs, bool dynamic);
+
+  // Whether a call has this form; appends its leaves. No tensor may stand in it twice.
+  bool matches(PyObject* args, PyObject* kwargs, Leaves& leaves) const;
+
+  // For Python's garbage collector: visits the objects that this holds.
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  enum class Kind : uint8_t { kTensor, kSymbol, kConstant, kTuple, kList, kDict };
+  enum class Layout : uint8_t { kContiguous, kPermuted, kExact };
+
+  struct TensorForm {
+    uint64_t keys;  // dispatch keys: device, layout, autograd, conj, neg, inference
+    at::ScalarType dtype;
+    c10::Device device;
+    int64_t rank;
+    bool requires_grad;
+    Layout layout;
+    std::vector<int64_t> order;           // dimensions from the innermost one, of kPermuted
+    std::vector<int64_t> sizes, strides;  // of kExact
+    bool matches(const at::Tensor& tensor) const;
+  };
+
+  struct Item {
+    Kind kind;
+    size_t count = 0;        // children of a container, which follow
+    pybind11::object value;  // of a constant; the type of a symbol; the keys of a dict, a tuple
+    std::vector<TensorForm> tensor;  // one, of a tensor
+  };
+
+  void add(PyObject* object, bool dynamic);
+  void add_items(PyObject* sequence, Kind kind, bool dynamic);
+  void add_dict(PyObject* dict, bool dynamic);
+  static TensorForm form_of(const at::Tensor& tensor, bool dynamic);
+  bool match_item(size_t& position, PyObject* object, Leaves& leaves) const;
+
+  std::vector<Item> items_;  // in preorder
+};
+
+}  // namespace mlcc::python
