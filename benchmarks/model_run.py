@@ -1,10 +1,11 @@
 """Runs one workload of benchmarks/models.py in this process and reports it as JSON lines on stdout.
 
-usage: model_run.py NAME [--phase cold|warm] [--backend NAME] [--seconds S] [--sizes N]
+usage: model_run.py NAME [--phase cold|warm] [--backend NAME] [--seconds S] [--sizes N] [--compare-all] [--wait]
 
 Phase cold measures the first call, checks the outputs at every size and compares the time per call with eager's; phase
 warm measures the first call only. The caches are those of the environment: the caller says what is cold. A line is
-{"progress": text} or, last, {"result": {...}}.
+{"progress": text} or, last, {"result": {...}}. With --wait the process stops when the model is built, prints
+{"ready": true} and goes on when it reads a line; {"timed": false} says that no figure depends on the machine any more.
 """
 
 from __future__ import annotations
@@ -43,13 +44,21 @@ def main() -> None:
     parser.add_argument("--backend", default="mlcc")
     parser.add_argument("--seconds", type=float, default=3.0, help="for the comparison with eager")
     parser.add_argument("--sizes", type=int, default=3, help="how many sizes to run")
+    parser.add_argument(
+        "--compare-all", action="store_true", help="time against eager at every size"
+    )
+    parser.add_argument("--wait", action="store_true", help="for a line on stdin, once built")
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     run = Run(arguments.name, arguments.backend)
+    if arguments.wait:
+        print(json.dumps({"ready": True}), flush=True)
+        if not sys.stdin.readline():  # whoever started this is gone
+            return
     if arguments.phase == "warm":
         result = run.warm()
     else:
-        result = run.cold(arguments.seconds, arguments.sizes)
+        result = run.cold(arguments.seconds, arguments.sizes, arguments.compare_all)
     print(json.dumps({"result": result}), flush=True)
 
 
@@ -70,7 +79,7 @@ class Run:
 
     # -- phases
 
-    def cold(self, seconds: float, sizes: int) -> dict[str, Any]:
+    def cold(self, seconds: float, sizes: int, compare_all: bool) -> dict[str, Any]:
         """Everything."""
         main_size, *others = self.workload.sizes[:sizes]
         reference = Reference(self.workload)
@@ -82,7 +91,12 @@ class Run:
         progress("comparing with eager")
         comparison = self._compare(main_size, seconds)
         summary = summarize(self.observer.graphs()[:graphs])
-        checks += [self._check(size, reference) for size in others]
+        if not compare_all:
+            print(json.dumps({"timed": False}), flush=True)
+        for size in others:
+            checks.append(self._check(size, reference))
+            if compare_all:
+                checks[-1]["comparison"] = self._compare(size, seconds)
         return {
             "name": self.workload.name,
             "title": self.workload.title,

@@ -1,9 +1,10 @@
 """Real models through mlcc beside eager PyTorch, on the CPU with two threads: one table.
 
-usage: demo.py [--only NAME[,NAME...]] [--quick] [--json FILE] [--backend NAME]
+usage: demo.py [--only NAME[,NAME...]] [--quick] [--all-sizes] [--json FILE] [--backend NAME]
 
 Each workload runs in two fresh processes that share private, at first empty caches: one cold, one warm. The cold one
 also checks all outputs against float64, at two further sizes too, and compares the time per call with eager's in turns.
+The next process builds its model while this one is done with what is timed.
 """
 
 from __future__ import annotations
@@ -42,11 +43,21 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 150)
     results = []
     start = time.monotonic()
-    for name in arguments.only:
-        with console.status(f"{name} ...") as status:
-            result = _run_workload(name, arguments, lambda text: status.update(text))
-        results.append(result)
-        console.print(_one_line(result), highlight=False)
+    with tempfile.TemporaryDirectory(prefix="mlcc-demo-") as folder:
+        processes = [
+            Process(name, phase, arguments, Path(folder) / name)
+            for name in arguments.only
+            for phase in ("cold", "warm")
+        ]
+        for number, name in enumerate(arguments.only):
+            cold, warm = processes[2 * number : 2 * number + 2]
+            following = processes[2 * number + 2] if 2 * number + 2 < len(processes) else None
+            with console.status(f"{name} ...") as status:
+                result = cold.run(status.update, warm)
+                if "error" not in result:
+                    result["warm"] = warm.run(status.update, following)
+            results.append(result)
+            console.print(_one_line(result), highlight=False)
     console.print(_table(results, arguments.backend))
     _print_problems(console, results)
     console.print(f"{time.monotonic() - start:.0f} s in all", highlight=False)
@@ -59,6 +70,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", type=_names, default=list(NAMES), help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="one size, short comparisons")
+    parser.add_argument("--all-sizes", action="store_true", help="time them all; takes longer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     parser.add_argument("--backend", default="mlcc", help="aot_eager runs a stand-in for mlcc")
     return parser.parse_args()
@@ -75,20 +87,6 @@ def _names(text: str) -> list[str]:
 # -- the processes
 
 
-def _run_workload(name: str, arguments: argparse.Namespace, show: Callable[[str], None]) -> Json:
-    """The cold process's result, with the warm one's under "warm"; {"error": ...} if one failed."""
-    seconds, sizes = ("0.5", "1") if arguments.quick else ("4", "3")
-    command = [str(WORKER), name, "--backend", arguments.backend]
-    with tempfile.TemporaryDirectory(prefix="mlcc-demo-") as folder:
-        environment = _environment(Path(folder))
-        options = ["--seconds", seconds, "--sizes", sizes]
-        cold = _run_process([*command, *options], environment, f"{name}, cold", show)
-        if "error" in cold:
-            return {"name": name, **cold}
-        warm = _run_process([*command, "--phase", "warm"], environment, f"{name}, warm", show)
-    return {**cold, "warm": warm}
-
-
 def _environment(folder: Path) -> dict[str, str]:
     """This process's, with caches in `folder`."""
     return {
@@ -100,40 +98,59 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _run_process(
-    command: list[str], environment: dict[str, str], label: str, show: Callable[[str], None]
-) -> Json:
-    """The process's result, or {"error": its last words}."""
-    show(f"{label}: starting")
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            env=environment,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        result = _read_lines(process, label, show)
+class Process:
+    """One run of the worker, which builds its model and then waits for its turn."""
+
+    def __init__(self, name: str, phase: str, arguments: argparse.Namespace, folder: Path) -> None:
+        seconds, sizes = ("0.5", "1") if arguments.quick else ("3", "3")
+        self._name = name
+        self._label = f"{name}, {phase}"
+        self._command = [sys.executable, str(WORKER), name, "--wait"]
+        self._command += ["--phase", phase, "--backend", arguments.backend]
+        self._command += ["--seconds", seconds, "--sizes", sizes]
+        self._command += ["--compare-all"] if arguments.all_sizes else []
+        self._environment = _environment(folder)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> subprocess.Popen[str]:
+        """Let it build its model."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+        return self._process
+
+    def run(self, show: Callable[[str], None], following: Process | None) -> Json:
+        """The result, or {"error": its last words}. Starts the following one when nothing is timed any more."""
+        show(f"{self._label}: starting")
+        process = self.start()
+        result: Json | None = None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith("{"):
+                continue  # what a library prints
+            record = json.loads(line)
+            if "ready" in record:
+                process.stdin.write("\n")
+                process.stdin.flush()
+            if record.get("timed") is False and following is not None:
+                following.start()
+            if "progress" in record:
+                show(f"{self._label}: {record['progress']}")
+            result = record.get("result", result)
         if process.wait() == 0 and result is not None:
             return result
-        errors.seek(0)
-        return {"error": _last_words(errors.read()) or f"exit status {process.returncode}"}
-
-
-def _read_lines(
-    process: subprocess.Popen[str], label: str, show: Callable[[str], None]
-) -> Json | None:
-    result: Json | None = None
-    assert process.stdout is not None
-    for line in process.stdout:
-        if not line.startswith("{"):
-            continue  # what a library prints
-        record = json.loads(line)
-        if "progress" in record:
-            show(f"{label}: {record['progress']}")
-        result = record.get("result", result)
-    return result
+        self._errors.seek(0)
+        text = _last_words(self._errors.read()) or f"exit status {process.returncode}"
+        return {"name": self._name, "error": text}
 
 
 def _last_words(text: str) -> str:
@@ -171,7 +188,11 @@ def _one_line(result: Json) -> str:
         return f"{result['name']}: [red]failed[/red]"
     ratio = result["comparison"]["ratio"]["compiled"]["median"]
     words = "right" if all(check["right"] for check in result["checks"]) else "[red]wrong[/red]"
-    return f"{result['title']}: {words}, {ratio:.2f} of eager's speed"
+    speeds = [f"{ratio:.2f}"]
+    for check in result["checks"]:
+        if "comparison" in check:
+            speeds.append(f"{check['comparison']['ratio']['compiled']['median']:.2f}")
+    return f"{result['title']}: {words}, {', '.join(speeds)} of eager's speed"
 
 
 def _table(results: list[Json], backend: str) -> Table:
