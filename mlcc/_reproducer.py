@@ -1,8 +1,9 @@
-"""Reproducers of internal errors: a folder with the graph, never with tensor data."""
+"""Reproducers of internal errors: a folder with the graph; with tensor data only where the user asks for it."""
 
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import shutil
 import time
@@ -11,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
-from mlcc import config, fx_import
+from mlcc import _torch_compat, config, fx_import
 from mlcc._load import load_core
 from mlcc._op_table import OpTable
 
@@ -23,25 +25,24 @@ _PREFIX = "repro-"
 _numbers = itertools.count()
 
 
-def folder(options: Mapping[str, Any]) -> Path:
-    """Where reproducers go: option `dump_dir`, else repro in the cache folder."""
-    chosen = str(options.get("dump_dir") or "")
-    return Path(chosen).expanduser() if chosen else config.cache_directory() / "repro"
-
-
 def write(
     gm: GraphModule, kind: str, error: BaseException, options: Mapping[str, Any]
 ) -> Path | None:
     """Write a folder (mode 0700) with the error, the ATen graph and the graph IR, and remove all but the newest 20.
 
-    None where it cannot be written.
+    With the option `repro_data` also the tensors that the graph holds. None where it cannot be written.
     """
+    parent = config.dump_directory(options)
+    if parent is None:
+        return None
     try:
-        target = _make_folder(folder(options))
+        target = _make_folder(parent)
         text = "".join(traceback.format_exception(error))
         (target / "error.txt").write_text(f"{kind} graph\n{_options_text(options)}\n{text}")
         (target / "aten.py").write_text(gm.print_readable(print_output=False))
         (target / "graph.mlcc").write_text(_graph_text(gm, kind))
+        if options.get("repro_data"):
+            torch.save(_constants(gm), target / "constants.pt")
         _remove_old(target.parent)
     except OSError:
         return None
@@ -69,6 +70,13 @@ def _graph_text(gm: GraphModule, kind: str) -> str:
         return str(builder.print())
     except Exception as error:  # what failed may well be the import
         return f"// no graph: {type(error).__name__}: {error}\n"
+
+
+def _constants(gm: GraphModule) -> dict[str, torch.Tensor]:
+    names = [str(node.target) for node in gm.graph.nodes if node.op == "get_attr"]
+    values = {name: operator.attrgetter(name)(gm) for name in names}
+    with _torch_compat.outside_fake_mode():
+        return {n: v.detach().clone() for n, v in values.items() if isinstance(v, torch.Tensor)}
 
 
 def _remove_old(parent: Path) -> None:

@@ -444,7 +444,11 @@ class Fakes:
         from torch._guards import TracingContext, tracing
 
         self.context = TracingContext(self.mode)
-        return tracing(self.context)
+        stack = contextlib.ExitStack()
+        stack.enter_context(tracing(self.context))
+        # So that nodes know the op that they were decomposed from.
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        return stack
 
     def metadata(self) -> Any:
         """What AOTAutograd found out about inputs and outputs, after it ran."""

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,6 +65,9 @@ def _add_first_execution(seconds: float) -> None:
 
 
 # -- what torch holds and caches
+
+# Of the session under way: where torch loads a graph from its cache, it does not say for whom.
+_session_options: ContextVar[Mapping[str, Any] | None] = ContextVar("mlcc.backend", default=None)
 
 
 class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
@@ -126,7 +130,7 @@ class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
         if self._executable is not None:
             return
         start = time.perf_counter()
-        options = config.resolve(self._options)
+        options = {**(_session_options.get() or config.resolve()), **self._options}
         executable = load_core().compile(self.graph_text, options)
         self._link(executable)
         get_logger("cache").info("graph loaded from torch's cache: %s", executable.stats)
@@ -208,15 +212,19 @@ class Session:
     def compile(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces."""
         key = self._cache_key() if self.options["torch_caches"] else None
-        return _torch_compat.compile_with_aot(
-            gm,
-            example_inputs,
-            forward=self.compiler("forward"),
-            backward=self.compiler("backward"),
-            inference=self.compiler("inference"),
-            decompositions=decomposition_table(),
-            cache_key=key,
-        )
+        token = _session_options.set(self.options)
+        try:
+            return _torch_compat.compile_with_aot(
+                gm,
+                example_inputs,
+                forward=self.compiler("forward"),
+                backward=self.compiler("backward"),
+                inference=self.compiler("inference"),
+                decompositions=decomposition_table(),
+                cache_key=key,
+            )
+        finally:
+            _session_options.reset(token)
 
     def only_graph(self) -> CompiledGraph | None:
         """The compiled graph, where there is one and no backward graph can follow it."""
@@ -260,11 +268,11 @@ class Session:
             failure = InternalError(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
         folder = _reproducer.write(gm, kind, failure, self.options)
+        place = f"; see {folder}" if folder else ""
         if self.options["strict"]:
+            failure.add_note(f"in a graph of kind {kind}{place}")
             raise failure
-        warnings.warn(
-            f"mlcc failed, the {kind} graph runs eagerly: {failure}; see {folder}", stacklevel=2
-        )
+        warnings.warn(f"mlcc failed, the {kind} graph runs eagerly: {failure}{place}", stacklevel=2)
         return EagerGraph(gm)
 
     def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:

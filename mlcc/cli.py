@@ -79,7 +79,7 @@ def run_info(arguments: argparse.Namespace) -> int:
         return 1
     rows.append(("build id", core.build_id()))
     rows += _cpu_rows(core.cpu_info())
-    rows.append(("cache folder", config.cache_directory()))
+    rows.append(("cache folder", config.cache_directory() or "none: there is no home"))
     _print_rows(rows)
     print("\noptions (code: part of every cache key)")
     for option in config.table().values():
@@ -97,7 +97,7 @@ def run_cache(arguments: argparse.Namespace) -> int:
     core = load_core()
     if arguments.clear:
         core.clear_cache()
-    rows: list[tuple[str, Any]] = [("dir", config.cache_directory())]
+    rows: list[tuple[str, Any]] = [("dir", config.cache_directory() or "none: there is no home")]
     info = core.cache_info()
     items = info.items() if isinstance(info, Mapping) else []
     rows += [(name, value) for name, value in items if name != "dir"]

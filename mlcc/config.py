@@ -111,6 +111,9 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
         value = os.fspath(value)
     if not isinstance(value, str):
         raise Error(f"{what}: expected a string, found {value!r}")
+    if option.name == "logs":
+        for problem in _logging.parse(value)[1]:
+            raise Error(f"{what}: {problem}")
     if option.name == "dump":
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word.split("@")[0] not in _DUMP_STAGES:
@@ -166,12 +169,30 @@ def resolve(options: Mapping[str, Any] | None = None) -> dict[str, Value]:
     }
 
 
-def cache_directory() -> Path:
-    """The folder of the disk store: option `cache_dir`, else mlcc in the user's cache folder."""
-    chosen = _lookup(_option("cache_dir"))[0]
+def cache_directory(options: Mapping[str, Value] | None = None) -> Path | None:
+    """The folder of the disk store: option `cache_dir`, else mlcc in the user's cache folder; None without a home."""
+    chosen = _value("cache_dir", options)
     if chosen:
-        return Path(str(chosen)).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlcc"
+        return _expand_home(str(chosen))
+    folder = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and "~/.cache")
+    return _expand_home(folder) / "mlcc" if folder else None
+
+
+def dump_directory(options: Mapping[str, Value] | None = None) -> Path | None:
+    """Where dumps and reproducers go: option `dump_dir`, else repro in the cache folder; None without a home."""
+    chosen = _value("dump_dir", options)
+    if chosen:
+        return _expand_home(str(chosen))
+    cache = cache_directory(options)
+    return cache / "repro" if cache else None
+
+
+def _value(name: str, options: Mapping[str, Value] | None) -> Value:
+    return _lookup(_option(name))[0] if options is None else options.get(name, "")
+
+
+def _expand_home(path: str) -> Path:
+    return Path(path).expanduser() if os.environ.get("HOME") else Path(path)
 
 
 class patch(ContextDecorator):  # noqa: N801 (used like a function)
@@ -234,7 +255,9 @@ class _Config(ModuleType):
             super().__delattr__(name)
 
     def __dir__(self) -> list[str]:
-        return sorted({"patch", "resolve", "table", "origin", "cache_directory", *table()})
+        return sorted(
+            {"patch", "resolve", "table", "origin", "cache_directory", "dump_directory", *table()}
+        )
 
 
 sys.modules[__name__].__class__ = _Config

@@ -187,7 +187,7 @@ class CompiledKernel {
   }
 
   // Ranges are run in pieces of at least `piece` iterations, last piece first.
-  int64_t run(KernelArguments& arguments, int64_t piece) const {
+  runtime::CheckFailure run(KernelArguments& arguments, int64_t piece) const {
     const std::vector<void*> pointers = arguments.pointers();
     const runtime::KernelArgs args{pointers.data(), arguments.sizes.data()};
     const runtime::ParallelFor in_pieces = [&](int64_t n, int64_t grain,
@@ -198,10 +198,11 @@ class CompiledKernel {
     };
     for (size_t i = 0; i < canonical_.phases.size(); ++i) {
       const int64_t extent = loop::phase_extent(canonical_, i, arguments.sizes).value_or(1);
-      const int64_t code = runtime::run_phase(code_->phases[i], args, extent, 1, in_pieces);
-      if (code != 0) return code;
+      const runtime::CheckFailure failure =
+          runtime::run_phase(code_->phases[i], args, extent, 1, in_pieces);
+      if (failure.code != 0) return failure;
     }
-    return 0;
+    return {};
   }
 
  private:
@@ -212,13 +213,16 @@ class CompiledKernel {
 
 // ---- Runs ---------------------------------------------------------------------------------------
 
-int64_t interpret(const loop::Kernel& kernel, KernelArguments& arguments,
-                  const loop::InterpreterOptions& options) {
-  return loop::interpret(kernel, arguments.sizes, arguments.pointers(), options);
+runtime::CheckFailure interpret(const loop::Kernel& kernel, KernelArguments& arguments,
+                                const loop::InterpreterOptions& options) {
+  runtime::CheckFailure failure;
+  failure.code =
+      loop::interpret(kernel, arguments.sizes, arguments.pointers(), options, &failure.details);
+  return failure;
 }
 
 struct Outcome {
-  int64_t code = 0;
+  runtime::CheckFailure failure;
   KernelArguments arguments;
 };
 
@@ -235,16 +239,16 @@ class KernelRun {
   bool run() {
     Outcome outcome = start();
     if (command_.backend == "cpu") {
-      outcome.code = CompiledKernel(kernel_, command_).run(outcome.arguments, kWhole);
+      outcome.failure = CompiledKernel(kernel_, command_).run(outcome.arguments, kWhole);
     } else {
-      outcome.code = interpret(kernel_, outcome.arguments, {});
+      outcome.failure = interpret(kernel_, outcome.arguments, {});
     }
     print_outcome(outcome);
-    bool is_right = outcome.code == directives_.expected_code;
+    bool is_right = outcome.failure.code == directives_.expected_code;
     if (!is_right)
-      report("ends with code " + std::to_string(outcome.code) + ", expected " +
+      report("ends with code " + std::to_string(outcome.failure.code) + ", expected " +
              std::to_string(directives_.expected_code));
-    if (outcome.code == 0)
+    if (outcome.failure.code == 0)
       is_right &=
           accept("results", loop::find_difference(outcome.arguments, directives_, tolerance_));
     if (command_.compare) is_right &= compare_orders(outcome) && compare_compiled(outcome);
@@ -255,7 +259,7 @@ class KernelRun {
   static constexpr int64_t kWhole = INT64_MAX;
 
   Outcome start() const {
-    return {0, loop::make_arguments(kernel_, directives_, command_.sizes, command_.seed)};
+    return {{}, loop::make_arguments(kernel_, directives_, command_.sizes, command_.seed)};
   }
 
   void report(const std::string& what) const {
@@ -269,11 +273,12 @@ class KernelRun {
   }
 
   bool agree(std::string_view run, const Outcome& outcome, const Outcome& expected) const {
-    if (outcome.code != expected.code) {
-      report(detail::join(run, ": ends with code ", outcome.code, ", expected ", expected.code));
+    if (outcome.failure.code != expected.failure.code) {
+      report(detail::join(run, ": ends with code ", outcome.failure.code, ", expected ",
+                          expected.failure.code));
       return false;
     }
-    if (outcome.code != 0) return true;
+    if (outcome.failure.code != 0) return true;
     return accept(run, loop::find_difference(outcome.arguments, expected.arguments, tolerance_));
   }
 
@@ -283,7 +288,7 @@ class KernelRun {
                                 loop::InterpreterOptions{.partials = 16, .seed = 1},
                                 loop::InterpreterOptions{.partials = 3, .seed = 2}}) {
       Outcome outcome = start();
-      outcome.code = interpret(kernel_, outcome.arguments, options);
+      outcome.failure = interpret(kernel_, outcome.arguments, options);
       is_right &= agree(
           detail::join("interpreter with ", options.partials, " partials, seed ", options.seed),
           outcome, expected);
@@ -299,7 +304,7 @@ class KernelRun {
     bool is_right = true;
     for (const int64_t piece : {kWhole, int64_t{3}, int64_t{1}}) {
       Outcome outcome = start();
-      outcome.code = compiled.run(outcome.arguments, piece);
+      outcome.failure = compiled.run(outcome.arguments, piece);
       const std::string run = piece == kWhole ? "cpu" : detail::join("cpu in pieces of ", piece);
       is_right &= agree(run, outcome, expected);
     }
@@ -308,7 +313,7 @@ class KernelRun {
 
   void print_outcome(const Outcome& outcome) const {
     std::printf("kernel @%s\n", kernel_.name.c_str());
-    if (outcome.code != 0) return print_failure(outcome.code);
+    if (outcome.failure.code != 0) return print_failure(outcome.failure);
     for (const loop::BufferData& data : outcome.arguments.buffers) {
       const loop::Access access = data.buffer->access;
       if (access != loop::Access::kOut && access != loop::Access::kInOut) continue;
@@ -319,11 +324,11 @@ class KernelRun {
     }
   }
 
-  void print_failure(int64_t code) const {
+  void print_failure(const runtime::CheckFailure& failure) const {
     for (const loop::ErrorText& error : kernel_.errors)
-      if (error.code == code)
-        std::printf("  check %lld failed: %s: %s\n", static_cast<long long>(code),
-                    error.exception.c_str(), error.text.c_str());
+      if (error.code == failure.code)
+        std::printf("  check %lld failed: %s: %s\n", static_cast<long long>(failure.code),
+                    error.exception.c_str(), runtime::fill_in(error.text, failure.details).c_str());
   }
 
   static std::string values_of(const loop::BufferData& data) {

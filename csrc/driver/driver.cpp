@@ -182,7 +182,21 @@ class Compiler {
         planned.key, "k", static_cast<int>(planned.lowered.phases.size()), *cpu.loader,
         store(options_).get(), compile);
     MLCC_CHECK(kernel, "kernel ", planned.lowered.label, ": ", kernel.reason(), "\n", planned.text);
+    log(LogChannel::kCache, "kernel ", planned.lowered.label, " (", planned.key.hex().substr(0, 12),
+        ") ", origin_text(kernel->origin));
+    // A dump shows every kernel, also those that need no compiling.
+    const bool wants_text = dump_.wants("llvm") || dump_.wants("asm");
+    if (wants_text && kernel->origin != runtime::KernelOrigin::kCompiled) (void)compile();
     return *kernel;
+  }
+
+  static std::string_view origin_text(runtime::KernelOrigin origin) {
+    switch (origin) {
+    case runtime::KernelOrigin::kMemory: return "is in memory";
+    case runtime::KernelOrigin::kDisk: return "comes from the disk store";
+    case runtime::KernelOrigin::kCompiled: return "is new";
+    }
+    MLCC_UNREACHABLE("kernel origin ", static_cast<int>(origin));
   }
 
   void dump_texts(const codegen::ObjectCode& object, const PlannedKernel& planned) {

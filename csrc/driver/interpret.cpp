@@ -7,6 +7,7 @@
 #include "graph/strided_view.h"
 #include "loop/interpreter.h"
 #include "lower/lower.h"
+#include "runtime/kernel.h"
 #include "support/error.h"
 
 namespace mlcc::driver {
@@ -79,9 +80,11 @@ class GraphInterpreter {
     loop::InterpreterOptions options;
     options.seed = options_.seed;
     options.partials = options_.partials;
-    const int64_t code = loop::interpret(lowered.kernel, sizes, buffers, options);
+    loop::CheckDetails details;
+    const int64_t code = loop::interpret(lowered.kernel, sizes, buffers, options, &details);
     for (const loop::ErrorText& error : lowered.kernel.errors)
-      MLCC_USER_CHECK(code != error.code, error.exception, ": ", error.text);
+      MLCC_USER_CHECK(code != error.code, error.exception, ": ",
+                      runtime::fill_in(error.text, details));
   }
 
   // A dense copy of a value that is, or is a view of, a computed one.

@@ -11,6 +11,8 @@
 namespace mlcc::driver {
 namespace {
 
+static_assert(loop::kMaxCheckDetails == runtime::kMaxCheckDetails);
+
 struct PhaseExtent {
   int64_t extent;
   int64_t grain;
@@ -73,24 +75,25 @@ runtime::KernelPtr compile_kernel(const loop::Kernel& kernel, const Options& opt
   return found->kernel;
 }
 
-int64_t run_compiled(const loop::Kernel& kernel, const runtime::Kernel& compiled,
-                     std::span<const int64_t> sizes, std::span<void* const> buffers,
-                     const runtime::ParallelFor& parallel_for) {
+runtime::CheckFailure run_compiled(const loop::Kernel& kernel, const runtime::Kernel& compiled,
+                                   std::span<const int64_t> sizes, std::span<void* const> buffers,
+                                   const runtime::ParallelFor& parallel_for) {
   const runtime::KernelArgs args{buffers.data(), sizes.data()};
   PhaseRanges ranges(kernel, sizes);
   for (size_t i = 0; i < kernel.phases.size(); ++i) {
     const PhaseExtent range = ranges.of(kernel.phases[i]);
-    const int64_t code =
+    const runtime::CheckFailure failure =
         runtime::run_phase(compiled.phases[i], args, range.extent, range.grain, parallel_for);
-    if (code != 0) return code;
+    if (failure.code != 0) return failure;
   }
-  return 0;
+  return {};
 }
 
-runtime::KernelError describe(const loop::Kernel& kernel, int64_t code) {
+runtime::KernelError describe(const loop::Kernel& kernel, const runtime::CheckFailure& failure) {
   for (const loop::ErrorText& error : kernel.errors)
-    if (error.code == code) return {code, error.exception, error.text};
-  throw Error(detail::join("kernel ", kernel.name, ": check ", code,
+    if (error.code == failure.code)
+      return {error.code, error.exception, runtime::fill_in(error.text, failure.details)};
+  throw Error(detail::join("kernel ", kernel.name, ": check ", failure.code,
                            " failed, which the text does not describe"));
 }
 
@@ -117,16 +120,16 @@ run_loop_kernel(std::string_view text, std::span<const int64_t> sizes,
                   buffers.size(), " buffers, expected ", kernel.buffers.size());
   MLCC_USER_CHECK(backend == "cpu" || backend == "interpreter", "backend ", backend,
                   ": unknown, expected cpu or interpreter");
-  int64_t code = 0;
+  runtime::CheckFailure failure;
   if (backend == "interpreter") {
-    code = loop::interpret(kernel, sizes, buffers);
+    failure.code = loop::interpret(kernel, sizes, buffers, {}, &failure.details);
   } else {
     const loop::Kernel canonical = loop::canonicalize(arena, kernel);
-    code =
+    failure =
         run_compiled(canonical, *compile_kernel(canonical, options), sizes, buffers, parallel_for);
   }
-  if (code == 0) return std::nullopt;
-  return describe(kernel, code);
+  if (failure.code == 0) return std::nullopt;
+  return describe(kernel, failure);
 }
 
 }  // namespace mlcc::driver

@@ -77,6 +77,18 @@ std::string_view nearest_option(std::string_view name) {
       ->name;
 }
 
+std::string environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+// A leading ~ as the shell reads it.
+std::string expand_home(const std::string& path) {
+  const std::string home = environment("HOME");
+  if (home.empty() || !(path == "~" || path.starts_with("~/"))) return path;
+  return home + path.substr(1);
+}
+
 }  // namespace
 
 void Options::set(std::string_view name, std::string_view text) {
@@ -97,13 +109,13 @@ std::string Options::code_fingerprint() const {
 }
 
 std::string Options::cache_directory() const {
-  if (!cache_dir.empty()) return cache_dir;
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  if (xdg != nullptr && *xdg != '\0') return std::string(xdg) + "/mlcc";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/mlcc";
-  return {};
+  if (!cache_dir.empty()) return expand_home(cache_dir);
+  if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/mlcc";
+  const std::string home = environment("HOME");
+  return home.empty() ? home : home + "/.cache/mlcc";
 }
+
+std::string Options::dump_directory() const { return expand_home(dump_dir); }
 
 Options options_from_environment() {
   Options options;

@@ -28,6 +28,8 @@ struct Options {
   // The folder of caches: `cache_dir`, else mlcc in $XDG_CACHE_HOME or ~/.cache; empty if there is
   // no home either.
   std::string cache_directory() const;
+  // `dump_dir`; empty if it is not set.
+  std::string dump_directory() const;
 
   friend bool operator==(const Options&, const Options&) = default;
 };

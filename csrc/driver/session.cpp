@@ -2,9 +2,11 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "codegen/cpu/client.h"
 #include "support/error.h"
+#include "support/logging.h"
 
 namespace mlcc::driver {
 namespace {
@@ -17,6 +19,7 @@ struct Session {
   std::map<std::string, CpuBackend> backends;                     // by options.cpu
   std::map<std::string, std::shared_ptr<runtime::Store>> stores;  // by folder
   runtime::KernelCache cache;
+  bool told_of_no_folder = false;
 };
 
 Session& session() {
@@ -49,9 +52,15 @@ runtime::KernelCache& kernel_cache() { return session().cache; }
 
 std::shared_ptr<runtime::Store> store(const Options& options) {
   const std::string folder = options.cache_directory();
-  if (options.cache_size_mb <= 0 || folder.empty()) return nullptr;
+  if (options.cache_size_mb <= 0) return nullptr;
   Session& state = session();
   const std::lock_guard<std::mutex> lock(state.mutex);
+  if (folder.empty()) {
+    if (!std::exchange(state.told_of_no_folder, true))
+      log_warning(LogChannel::kCache, "no disk store: none of MLCC_CACHE_DIR, XDG_CACHE_HOME and "
+                                      "HOME is set");
+    return nullptr;
+  }
   std::shared_ptr<runtime::Store>& store = state.stores[folder];
   const int64_t bytes = options.cache_size_mb << 20;
   if (store == nullptr)

@@ -18,6 +18,8 @@ constexpr std::array kFull = {AttrSpec{"value", AttrKind::kNumber}};
 constexpr std::array kIota = {AttrSpec{"start", AttrKind::kSymbolic},
                               AttrSpec{"step", AttrKind::kSymbolic}};
 constexpr std::array kSizeValue = {AttrSpec{"size", AttrKind::kSymbolic}};
+constexpr std::array kGather = {AttrSpec{"dim", AttrKind::kInt},
+                                AttrSpec{"error", AttrKind::kString}};
 constexpr std::array kTake = {AttrSpec{"dim", AttrKind::kInt}, AttrSpec{"error", AttrKind::kString},
                               AttrSpec{"wrap", AttrKind::kBool}};
 
@@ -28,12 +30,13 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op_class == OpClass::kPointwise) return {};
   if (op_class == OpClass::kReduction) return kReduction;
   if (op == Op::kPermute || op == Op::kFlip) return kDims;
-  if (op == Op::kCat || op == Op::kGather) return kDim;
+  if (op == Op::kCat) return kDim;
   if (op == Op::kSlice) return kSlice;
   if (op == Op::kFull) return kFull;
   if (op == Op::kIota) return kIota;
   if (op == Op::kSizeValue) return kSizeValue;
   if (op == Op::kTake) return kTake;
+  if (op == Op::kGather) return kGather;
   return {};
 }
 

@@ -97,8 +97,8 @@ Value* Graph::take(Value* x, Value* index, int64_t dim, bool wrap, std::string e
   return build(Op::kTake, {x, index}, {{"dim", dim}, {"error", std::move(error)}, {"wrap", wrap}});
 }
 
-Value* Graph::gather(Value* x, Value* index, int64_t dim) {
-  return build(Op::kGather, {x, index}, {{"dim", dim}});
+Value* Graph::gather(Value* x, Value* index, int64_t dim, std::string error) {
+  return build(Op::kGather, {x, index}, {{"dim", dim}, {"error", std::move(error)}});
 }
 
 // ---- extern calls and sizes

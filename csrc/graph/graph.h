@@ -232,7 +232,7 @@ class Graph {
   // indices count from the end if `wrap`. An index out of range raises what eager raises for
   // `error` ("embedding", "index_select", "index").
   Value* take(Value* x, Value* index, int64_t dim, bool wrap, std::string error);
-  Value* gather(Value* x, Value* index, int64_t dim);  // torch.gather
+  Value* gather(Value* x, Value* index, int64_t dim, std::string error);  // torch.gather
   // Operands are brought into the order of their references in the arguments, one per reference.
   std::vector<Value*> extern_call(ExternCall call, std::vector<Value*> operands,
                                   std::vector<TensorType> results);

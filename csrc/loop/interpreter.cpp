@@ -43,6 +43,8 @@ class Interpreter {
       : kernel_(kernel), options_(options), program_(prepare(kernel)), frame_(program_.frame),
         memories_(program_.buffers.size()), random_(options.seed) {}
 
+  const CheckDetails& details() const { return details_; }
+
   int64_t run(std::span<const int64_t> sizes, std::span<void* const> buffers) {
     MLCC_CHECK(sizes.size() == kernel_.sizes.size(), "kernel @", kernel_.name, ": ", sizes.size(),
                " sizes given, expected ", kernel_.sizes.size());
@@ -198,11 +200,19 @@ class Interpreter {
     case StmtKind::kFor: return run_for(step);
     case StmtKind::kReduce: return run_reduce(step);
     case StmtKind::kIf: return run_block(step.blocks[value(operands[0]) != 0 ? 0 : 1]);
-    case StmtKind::kCheck: return value(operands[0]) != 0 ? 0 : as<Check>(step.stmt)->code;
+    case StmtKind::kCheck: return run_check(step);
     case StmtKind::kAlloc: break;
     case StmtKind::kContract: run_contract(step); return 0;
     }
     MLCC_UNREACHABLE("statement kind ", static_cast<int>(step.stmt->kind));
+  }
+
+  int64_t run_check(const Step& step) {
+    const std::vector<int>& operands = step.operands.slots;
+    if (value(operands[0]) != 0) return 0;
+    for (size_t i = 1; i < operands.size(); ++i)
+      details_[i - 1] = decode_int(DType::kI64, value(operands[i]));
+    return as<Check>(step.stmt)->code;
   }
 
   // Of a store or an atomic update: the indices, the value and whether the mask lets it happen.
@@ -371,13 +381,18 @@ class Interpreter {
   std::mt19937_64 random_;
   std::vector<int64_t> index_;  // of the element being addressed
   Stmt current_ = nullptr;      // for messages
+  CheckDetails details_{};      // of the check that failed
 };
 
 }  // namespace
 
 int64_t interpret(const Kernel& kernel, std::span<const int64_t> sizes,
-                  std::span<void* const> buffers, const InterpreterOptions& options) {
-  return Interpreter(kernel, options).run(sizes, buffers);
+                  std::span<void* const> buffers, const InterpreterOptions& options,
+                  CheckDetails* details) {
+  Interpreter interpreter(kernel, options);
+  const int64_t code = interpreter.run(sizes, buffers);
+  if (details != nullptr) *details = interpreter.details();
+  return code;
 }
 
 }  // namespace mlcc::loop

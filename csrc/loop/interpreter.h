@@ -17,9 +17,10 @@ struct InterpreterOptions {
 };
 
 // buffers[i] points to the first element of kernel.buffers[i]; sizes in the kernel's order.
-// Returns 0, or the code of the check that failed. Throws Error on an access out of bounds or
-// another broken rule.
+// Returns 0, or the code of the check that failed, whose details it writes. Throws Error on an
+// access out of bounds or another broken rule.
 int64_t interpret(const Kernel& kernel, std::span<const int64_t> sizes,
-                  std::span<void* const> buffers, const InterpreterOptions& options = {});
+                  std::span<void* const> buffers, const InterpreterOptions& options = {},
+                  CheckDetails* details = nullptr);
 
 }  // namespace mlcc::loop

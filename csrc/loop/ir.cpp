@@ -285,10 +285,12 @@ Stmt If::make(Arena& arena, Expr condition, Block then_body, Block else_body) {
       If{{kKind}, condition, std::move(then_body), std::move(else_body)});
 }
 
-Stmt Check::make(Arena& arena, Expr condition, int64_t code) {
+Stmt Check::make(Arena& arena, Expr condition, int64_t code, std::vector<Expr> details) {
   require(condition_type_error(condition));
   MLCC_CHECK(code > 0, "check: code is ", code, ", expected above 0");
-  return &storage_of(arena).checks.emplace_back(Check{{kKind}, condition, code});
+  require(details_type_error(details));
+  return &storage_of(arena).checks.emplace_back(
+      Check{{kKind}, condition, code, std::move(details)});
 }
 
 Stmt Alloc::make(Arena& arena, const Buffer* buffer) {

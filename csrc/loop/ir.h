@@ -35,7 +35,7 @@
 //             range is unspecified but harmless; integer to integer wraps; to bool is != 0.
 // Integers    wrap in two's complement. bool holds 0 or 1.
 // Check       if the condition is false for any executed iteration the kernel stops and returns the
-//             code; memory written so far is unspecified.
+//             code and the check's details; memory written so far is unspecified.
 // Atomic      an update that is indivisible among the iterations of parallel loops; order
 //             unspecified.
 //
@@ -44,6 +44,7 @@
 // ill-typed node cannot exist.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -267,13 +268,17 @@ struct If : StmtNode {
   static Stmt make(Arena& arena, Expr condition, Block then_body, Block else_body = {});
 };
 
+constexpr size_t kMaxCheckDetails = 2;
+using CheckDetails = std::array<int64_t, kMaxCheckDetails>;
+
 // Returns `code` (> 0) from the kernel where the condition is false. What a code means stands in
-// Kernel::errors.
+// Kernel::errors; `details` (i64, at most kMaxCheckDetails) are the numbers in its text.
 struct Check : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kCheck;
   const Expr condition;
   const int64_t code;
-  static Stmt make(Arena& arena, Expr condition, int64_t code);
+  const std::vector<Expr> details;
+  static Stmt make(Arena& arena, Expr condition, int64_t code, std::vector<Expr> details = {});
 };
 
 // A local buffer, uninitialized, alive to the end of the enclosing block.
@@ -312,8 +317,8 @@ const T* as(Stmt s) {
 
 // ---- Kernels ------------------------------------------------------------------------------------
 
-// What the runtime raises when a check fails: eager's exception type and text ({0} in the text is
-// not filled in).
+// What the runtime raises when a check fails: eager's exception type and text, where {0} and {1}
+// stand for the details of the check.
 struct ErrorText {
   int64_t code;
   std::string exception;  // "IndexError", "RuntimeError", ...

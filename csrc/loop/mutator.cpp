@@ -118,7 +118,9 @@ Stmt Mutator::rebuild(Stmt stmt) {
   case StmtKind::kCheck: {
     const auto* check = as<Check>(stmt);
     const Expr condition = mutate(check->condition);
-    return condition == check->condition ? stmt : Check::make(arena_, condition, check->code);
+    std::vector<Expr> details = mutate(check->details);
+    if (condition == check->condition && details == check->details) return stmt;
+    return Check::make(arena_, condition, check->code, std::move(details));
   }
   case StmtKind::kAlloc: {
     const Buffer* buffer = replace(as<Alloc>(stmt)->buffer);
@@ -226,6 +228,12 @@ std::vector<Expr> reduce_operands(const Reduce& reduce) {
   return list;
 }
 
+std::vector<Expr> check_operands(const Check& check) {
+  std::vector<Expr> list = {check.condition};
+  list.insert(list.end(), check.details.begin(), check.details.end());
+  return list;
+}
+
 }  // namespace
 
 std::vector<Expr> operands(Stmt stmt) {
@@ -242,7 +250,7 @@ std::vector<Expr> operands(Stmt stmt) {
   case StmtKind::kFor: return {as<For>(stmt)->begin, as<For>(stmt)->end};
   case StmtKind::kReduce: return reduce_operands(*as<Reduce>(stmt));
   case StmtKind::kIf: return {as<If>(stmt)->condition};
-  case StmtKind::kCheck: return {as<Check>(stmt)->condition};
+  case StmtKind::kCheck: return check_operands(*as<Check>(stmt));
   case StmtKind::kAlloc: return as<Alloc>(stmt)->buffer->shape;
   case StmtKind::kContract: return contract_operands(*as<Contract>(stmt));
   }

@@ -638,7 +638,14 @@ class KernelParser {
     const Token code_token = lexer_.peek();
     const int64_t code = lexer_.expect_integer("an error code");
     if (code <= 0) Lexer::fail_at(code_token, "error code ", code, ", expected above 0");
-    return Check::make(arena_, condition, code);
+    std::vector<Expr> details;
+    if (lexer_.accept("(")) {
+      do details.push_back(exprs_.parse(DType::kI64));
+      while (lexer_.accept(","));
+      lexer_.expect(")");
+    }
+    fail_on(token, details_type_error(details));
+    return Check::make(arena_, condition, code, std::move(details));
   }
 
   Stmt parse_alloc() {

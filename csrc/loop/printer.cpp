@@ -332,6 +332,12 @@ class Printer {
     add("check ");
     print_expr(check.condition, DType::kBool);
     add(" else ", std::to_string(check.code));
+    if (check.details.empty()) return;
+    for (size_t i = 0; i < check.details.size(); ++i) {
+      add(i == 0 ? " (" : ", ");
+      print_expr(check.details[i], DType::kI64);
+    }
+    add(")");
   }
 
   void print_alloc(const Alloc& alloc) {

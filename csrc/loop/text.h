@@ -21,7 +21,7 @@
 //                '{' stmts 'yield' exprs '}'
 //                ['combine' '(' %left.., %right.. ')' '{' lets 'yield' exprs '}'] '->' %r, ...
 //            'if' expr '{' stmts '}' ['else' '{' stmts '}']
-//            'check' expr 'else' code
+//            'check' expr 'else' code ['(' exprs ')']
 //            'alloc' %name ':' ('stack'|'register'|'shared') dtype '[' shape ']'
 //            'contract' ref '[' row_dim, column_dim ']' '+=' ref [..] '*' ref [..]
 //                'tile' '(' rows, columns, expr ')'

@@ -231,6 +231,15 @@ TypeError condition_type_error(Expr condition) {
   return std::nullopt;
 }
 
+TypeError details_type_error(std::span<const Expr> details) {
+  if (details.size() > kMaxCheckDetails)
+    return wrong("check: found ", details.size(), " details, expected at most ", kMaxCheckDetails);
+  for (Expr detail : details)
+    if (detail->dtype != DType::kI64)
+      return wrong("detail is ", dtype_name(detail->dtype), ", expected i64");
+  return std::nullopt;
+}
+
 TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef& b, int64_t rows,
                               int64_t columns, Expr depth) {
   for (const TileRef* tile : {&c, &a, &b})

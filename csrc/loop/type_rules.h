@@ -31,6 +31,7 @@ TypeError loop_type_error(const Variable& variable, Expr begin, Expr end, const 
 TypeError reduce_type_error(std::span<const Carried> carried, std::span<const Expr> yields,
                             const std::optional<Combine>& combine);
 TypeError condition_type_error(Expr condition);
+TypeError details_type_error(std::span<const Expr> details);
 TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef& b, int64_t rows,
                               int64_t columns, Expr depth);
 

@@ -17,12 +17,19 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
-// What eager raises for an index out of range, by the op it came from.
-loop::ErrorText index_error(const std::string& op) {
+// What eager raises for an index out of range, by the op it came from: {0} is the index, {1} the
+// extent of `dim`.
+loop::ErrorText index_error(const std::string& op, int64_t dim) {
+  const auto out_of_bounds = [](int64_t d) {
+    return "index {0} is out of bounds for dimension " + std::to_string(d) + " with size {1}";
+  };
+  if (op == "index_select" && dim == 1)
+    return {0, "RuntimeError", "INDICES element is out of DATA bounds, id={0} axis_dim={1}"};
   if (op == "embedding" || op == "index_select")
     return {0, "IndexError", "index out of range in self"};
-  if (op == "gather") return {0, "RuntimeError", "index out of bounds for gather"};
-  return {0, "IndexError", "index is out of bounds"};
+  if (op == "nll_loss") return {0, "IndexError", "Target {0} is out of bounds."};
+  if (op == "gather") return {0, "RuntimeError", out_of_bounds(dim)};
+  return {0, "IndexError", out_of_bounds(0)};  // eager moves the indexed dimension to the front
 }
 
 bool divides_integers(Op op) {
@@ -278,7 +285,8 @@ int64_t Evaluator::error_code(const std::string& exception, const std::string& t
 Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& extent) {
   const Expr size = index_expr(extent);
   const Expr zero = loop::int_constant(arena_, 0);
-  Expr at = let(loop::Cast::make(arena_, DType::kI64, element), "at");
+  const Expr given = let(loop::Cast::make(arena_, DType::kI64, element), "at");
+  Expr at = given;
   if (node.op() == Op::kTake && node.attr<bool>("wrap")) {
     const Expr negative = loop::apply(arena_, ScalarOp::kLt, {at, zero});
     const Expr wrapped = loop::apply(arena_, ScalarOp::kAdd, {at, size});
@@ -291,8 +299,11 @@ Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& ext
     valid =
         loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
   const loop::ErrorText error =
-      index_error(node.op() == Op::kGather ? "gather" : node.attr<std::string>("error"));
-  block().push_back(loop::Check::make(arena_, valid, error_code(error.exception, error.text)));
+      index_error(node.attr<std::string>("error"), node.attr<int64_t>("dim"));
+  std::vector<Expr> details;
+  if (error.text.find('{') != std::string::npos) details = {given, size};
+  block().push_back(loop::Check::make(arena_, valid, error_code(error.exception, error.text),
+                                      std::move(details)));
   return at;
 }
 

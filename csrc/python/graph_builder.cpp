@@ -362,10 +362,11 @@ void bind_reductions_and_creation(Builder& builder) {
           py::arg("x"), py::arg("index"), py::arg("dim"), py::arg("wrap"), py::arg("error"))
       .def(
           "gather",
-          [](const GraphBuilder& b, const ValueHandle& x, const ValueHandle& index, int64_t dim) {
-            return b.handle(b.graph().gather(b.value(x), b.value(index), dim));
+          [](const GraphBuilder& b, const ValueHandle& x, const ValueHandle& index, int64_t dim,
+             std::string error) {
+            return b.handle(b.graph().gather(b.value(x), b.value(index), dim, std::move(error)));
           },
-          py::arg("x"), py::arg("index"), py::arg("dim"));
+          py::arg("x"), py::arg("index"), py::arg("dim"), py::arg("error") = "gather");
 }
 
 void bind_extern(Builder& builder) {

@@ -99,15 +99,17 @@ class Call {
       const int64_t extent = *phase++;
       const int64_t grain = *phase++;
       if (extent <= 0) continue;
-      const int64_t code = run_phase(function, args, extent, grain, parallel_for_);
-      if (code != 0) fail(step, code);
+      const CheckFailure failure = run_phase(function, args, extent, grain, parallel_for_);
+      if (failure.code != 0) fail(step, failure);
     }
   }
 
-  [[noreturn]] void fail(const LaunchStep& step, int64_t code) {
+  [[noreturn]] void fail(const LaunchStep& step, const CheckFailure& failure) {
     for (const KernelError& error : step.errors)
-      if (error.code == code) host_.raise(error, step.source);
-    MLCC_UNREACHABLE("kernel ", step.label, ": unknown error code ", code);
+      if (error.code == failure.code)
+        host_.raise({error.code, error.exception, fill_in(error.text, failure.details)},
+                    step.source);
+    MLCC_UNREACHABLE("kernel ", step.label, ": unknown error code ", failure.code);
   }
 
   void run_step(const ExternStep& step, const StepPlan&) {

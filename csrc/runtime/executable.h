@@ -31,7 +31,7 @@ struct TensorSpec {
   std::vector<SymExpr> strides;  // explicit, never empty unless 0-d
 };
 
-// What eager raises when a kernel's check fails.
+// What eager raises when a kernel's check fails; {0} and {1} in the text stand for its details.
 struct KernelError {
   int64_t code;
   std::string exception;

@@ -206,9 +206,14 @@ bool Store::check_folder(int folder) {
   } else {
     return true;
   }
+  refuse(fault);
+  return false;
+}
+
+// From now on the store stays closed; told once.
+void Store::refuse(const std::string& fault) {
   refused_ = true;
   log_warning(LogChannel::kCache, "disk store ", directory_, " is not used: ", fault);
-  return false;
 }
 
 // Opens the folder unless it is open. `create`: makes it where it is missing.
@@ -220,14 +225,20 @@ bool Store::open_folder(bool create) {
   const File outer(::open(directory_.c_str(), kFlags));
   if (!outer && errno == ENOENT && !create) return false;
   if (!outer) {
-    refused_ = true;
-    log_warning(LogChannel::kCache, "disk store ", directory_, " is not used: ", errno_text());
+    refuse(errno_text());
     return false;
   }
   if (!check_folder(outer.get())) return false;
-  if (create) ::mkdirat(outer.get(), kFolder, 0700);
+  const bool is_refused = create && ::mkdirat(outer.get(), kFolder, 0700) != 0 && errno != EEXIST;
+  if (is_refused) {
+    refuse(errno_text());
+    return false;
+  }
   const int inner = ::openat(outer.get(), kFolder, kFlags | O_NOFOLLOW);
-  if (inner < 0) return false;
+  if (inner < 0) {
+    if (errno != ENOENT) refuse(errno_text());
+    return false;
+  }
   folder_ = inner;
   if (check_folder(inner)) return true;
   close_folder();
@@ -260,13 +271,18 @@ void Store::put(std::string_view kind, const Hash128& key, std::string_view payl
   const std::lock_guard lock(mutex_);
   const std::string file = encode_store_file(kind, key, payload);
   const auto bytes = static_cast<int64_t>(file.size());
-  if (bytes > max_bytes_ || !open_folder(true)) return;
+  if (bytes > max_bytes_ || is_read_only_ || !open_folder(true)) return;
   const std::string name = entry_name(kind, key);
   if (!write_file(name, file)) {
     // Someone may have deleted the folder under us.
     close_folder();
-    if (!open_folder(true) || !write_file(name, file)) {
-      log(LogChannel::kCache, "disk store entry ", name, " is not written: ", errno_text());
+    if (!open_folder(true)) return;
+    if (!write_file(name, file)) {
+      is_read_only_ = errno == EACCES || errno == EPERM || errno == EROFS;
+      if (is_read_only_)
+        log_warning(LogChannel::kCache, "disk store ", directory_, " is only read: ", errno_text());
+      else
+        log(LogChannel::kCache, "disk store entry ", name, " is not written: ", errno_text());
       return;
     }
   }

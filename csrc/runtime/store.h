@@ -55,6 +55,7 @@ class Store {
  private:
   bool open_folder(bool create);
   bool check_folder(int folder);
+  void refuse(const std::string& fault);
   void close_folder();
   bool write_file(const std::string& name, std::string_view bytes);
   void shrink(int64_t limit);
@@ -64,6 +65,7 @@ class Store {
   int64_t max_bytes_;
   int folder_ = -1;  // file descriptor; all names are relative to it
   bool refused_ = false;
+  bool is_read_only_ = false;
   int64_t estimated_bytes_ = -1;  // what the folder holds; -1: not counted yet
   int64_t hits_ = 0;
   int64_t misses_ = 0;

@@ -61,7 +61,7 @@ int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
   };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     const int64_t extent = loop::phase_extent(kernel, p, arguments.sizes).value_or(1);
-    if (const int64_t failed = runtime::run_phase(code.phases[p], args, extent, 1, split))
+    if (const int64_t failed = runtime::run_phase(code.phases[p], args, extent, 1, split).code)
       return failed;
   }
   return 0;

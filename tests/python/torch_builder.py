@@ -331,7 +331,7 @@ class TorchBuilder:
 
         return self._add("take", compute)
 
-    def gather(self, x: Value, index: Value, dim: int) -> Value:
+    def gather(self, x: Value, index: Value, dim: int, error: str = "gather") -> Value:
         return self._add("gather", lambda run: run[x].gather(dim, run[index]))
 
     # -- externs

@@ -75,8 +75,10 @@ class LinkingLoader : public runtime::ObjectLoader {
                           int num_phases) const override {
     const auto count = static_cast<size_t>(num_phases);
     std::vector<std::string> symbols;
+    symbols.reserve(count);
     for (int i = 0; i < num_phases; ++i) symbols.push_back(runtime::phase_symbol(name, i));
     std::vector<const char*> symbol_texts;
+    symbol_texts.reserve(count);
     for (const std::string& symbol : symbols) symbol_texts.push_back(symbol.c_str());
     std::vector<void*> addresses(count);
     Outputs outputs;

@@ -57,7 +57,7 @@ void FunctionEmitter::begin_function(const std::string& symbol) {
   ir_.SetInsertPoint(entry_);
 }
 
-// args points to {buffers, sizes}.
+// args points to {buffers, sizes, details}.
 void FunctionEmitter::load_arguments() {
   llvm::Type* pointer = ir_.getPtrTy();
   llvm::MDNode* empty = llvm::MDNode::get(ir_.getContext(), {});

@@ -73,6 +73,8 @@ class FunctionEmitter {
   void emit_guarded(llvm::Value* condition, llvm::function_ref<void()> body);
   void emit_under_mask(const Parts& mask, llvm::function_ref<void()> body);
   void emit_check(const loop::Check& check);
+  void store_details(llvm::ArrayRef<Value> details, const Parts& failing);
+  llvm::Value* first_lane(const Value& value, const Parts& mask);
   void emit_alloc(const loop::Alloc& alloc);
 
   // loops.cpp

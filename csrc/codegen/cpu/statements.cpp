@@ -90,14 +90,19 @@ void FunctionEmitter::emit_if(const loop::If& branch) {
 
 void FunctionEmitter::emit_check(const loop::Check& check) {
   const Value condition = emit_expr(check.condition);
+  llvm::SmallVector<Value, loop::kMaxCheckDetails> details;
+  for (loop::Expr detail : check.details) details.push_back(emit_expr(detail));
   llvm::Value* fails = nullptr;
+  Parts failing;
   if (condition.is_uniform()) {
     fails = ir_.CreateNot(condition.scalar);
+    failing = vector_.active;
   } else {
     const Value negation =
         map_parts(ops_, vector_.lanes, condition,
                   [&](llvm::ArrayRef<llvm::Value*> v) { return ir_.CreateNot(v[0]); });
-    fails = any_lane(masked_by(&negation));
+    failing = masked_by(&negation);
+    fails = any_lane(failing);
   }
   llvm::BasicBlock* failed = new_block("failed");
   llvm::BasicBlock* holds = new_block("holds");
@@ -105,8 +110,38 @@ void FunctionEmitter::emit_check(const loop::Check& check) {
   llvm::MDBuilder metadata(ir_.getContext());
   branch->setMetadata(llvm::LLVMContext::MD_prof, metadata.createUnlikelyBranchWeights());
   ir_.SetInsertPoint(failed);
+  if (!details.empty()) store_details(details, failing);
   ir_.CreateRet(ir_.getInt64(static_cast<uint64_t>(check.code)));
   ir_.SetInsertPoint(holds);
+}
+
+// Into KernelArgs::details, from the first lane of `failing` (empty: all lanes).
+void FunctionEmitter::store_details(llvm::ArrayRef<Value> details, const Parts& failing) {
+  llvm::Type* pointer = ir_.getPtrTy();
+  llvm::Value* field = ir_.CreateConstInBoundsGEP1_64(pointer, function_->getArg(0), 2);
+  llvm::Value* target = ir_.CreateLoad(pointer, field, "details");
+  for (size_t i = 0; i < details.size(); ++i)
+    ir_.CreateStore(first_lane(details[i], failing),
+                    ir_.CreateConstInBoundsGEP1_64(ir_.getInt64Ty(), target, i));
+}
+
+// The value in the first lane of `mask` (empty: all lanes), of which one at least is set.
+llvm::Value* FunctionEmitter::first_lane(const Value& value, const Parts& mask) {
+  if (value.is_uniform()) return value.scalar;
+  const Parts parts = to_parts(ops_, vector_.lanes, value);
+  const unsigned width = vector_.lanes.width;
+  const auto lane_of = [&](size_t part, llvm::Value* lane) {
+    return width == 1 ? parts[part] : ir_.CreateExtractElement(parts[part], lane);
+  };
+  if (mask.empty()) return lane_of(0, ir_.getInt64(0));
+  llvm::Value* found = nullptr;
+  for (size_t p = parts.size(); p-- > 0;) {
+    llvm::Value* bits = ir_.CreateBitCast(mask[p], ir_.getIntNTy(width));
+    llvm::Value* lane = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::cttz, bits, ir_.getFalse());
+    llvm::Value* here = lane_of(p, lane);
+    found = found == nullptr ? here : ir_.CreateSelect(ir_.CreateIsNotNull(bits), here, found);
+  }
+  return found;
 }
 
 void FunctionEmitter::emit_alloc(const loop::Alloc& alloc) {

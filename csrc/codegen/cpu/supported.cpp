@@ -1,5 +1,6 @@
 #include "codegen/cpu/supported.h"
 
+#include "loop/mutator.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -56,7 +57,7 @@ class Search {
       if (Reason reason = visit(branch->then_body)) return reason;
       return visit(branch->else_body);
     }
-    case StmtKind::kCheck: return visit(loop::as<loop::Check>(stmt)->condition);
+    case StmtKind::kCheck: return visit_all(loop::operands(stmt));
     case StmtKind::kAlloc: return visit_alloc(*loop::as<loop::Alloc>(stmt)->buffer);
     case StmtKind::kContract: return visit_contract(*loop::as<loop::Contract>(stmt));
     }

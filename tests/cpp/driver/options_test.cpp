@@ -126,6 +126,9 @@ TEST(Options, TheCacheFolder) {
   {
     const Environment home("HOME", "/home/someone");
     EXPECT_EQ(options.cache_directory(), "/home/someone/.cache/mlcc");
+    options.cache_dir = "~/cache";
+    EXPECT_EQ(options.cache_directory(), "/home/someone/cache");
+    options.cache_dir.clear();
   }
   const Environment home("HOME", nullptr);
   EXPECT_EQ(options.cache_directory(), "");

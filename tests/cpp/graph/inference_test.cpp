@@ -166,11 +166,12 @@ TEST_F(InferenceTest, take_and_gather) {
   Value* i = input(DType::kI64, {s1, 2});
   EXPECT_EQ(type(graph_.take(x, i, 1, true, "index")), "f32[s0, s1, 2, 4]");
   EXPECT_EQ(type(graph_.take(x, input(DType::kI32, {}), 0, false, "embedding")), "f32[5, 4]");
-  EXPECT_EQ(type(graph_.gather(f32({s1, 3}), i, 1)), "f32[s1, 2]");
+  EXPECT_EQ(type(graph_.gather(f32({s1, 3}), i, 1, "gather")), "f32[s1, 2]");
   EXPECT_REFUSED(graph_.take(x, f32({2}), 1, true, "index"), "index is f32");
   EXPECT_REFUSED(graph_.take(x, i, 3, true, "index"), "dim 3 is out of range");
-  EXPECT_REFUSED(graph_.gather(x, i, 0), "differ in the number of dimensions");
-  EXPECT_REFUSED(graph_.gather(f32({7, 1}), i, 0), "is larger than operand [7, 1] in dimension 1");
+  EXPECT_REFUSED(graph_.gather(x, i, 0, "gather"), "differ in the number of dimensions");
+  EXPECT_REFUSED(graph_.gather(f32({7, 1}), i, 0, "gather"),
+                 "is larger than operand [7, 1] in dimension 1");
 }
 
 TEST_F(InferenceTest, sizes_are_no_tensors) {

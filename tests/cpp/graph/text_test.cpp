@@ -62,7 +62,7 @@ std::unique_ptr<Graph> all_ops_graph() {
   outputs.push_back(graph->size_value(s0 * s0));
   outputs.push_back(graph->size_result(s0 - 1));
   outputs.push_back(graph->take(x, i, 0, true, "embedding"));
-  outputs.push_back(graph->gather(x, i, 0));
+  outputs.push_back(graph->gather(x, i, 0, "gather"));
   ExternCall call{"my.op.default", {ArgRef{0}, s0 * 3, -1e-7, true, "t"}, {}, {}};
   call.kwargs.emplace_back("layout", ArgEnum{"layout", "strided"});
   call.facts = {.random = true, .effects = true, .mutates = {0}, .aliases = true};

@@ -111,6 +111,19 @@ TEST_F(InterpreterTest, FailedChecksStopTheKernel) {
   EXPECT_THAT(y, ElementsAre(1, 2, 4, 77));
 }
 
+TEST_F(InterpreterTest, AFailedCheckTellsItsDetails) {
+  std::vector<int64_t> x = {3, 8, 9};
+  const Kernel kernel = parse_kernel(arena_, R"(kernel @c(%n: i64; %x: in i64[%n])
+      errors(3: IndexError "{0} of {1}") {
+    for %k in 0..%n { check %x[%k] < 5 else 3 (%x[%k] - 10, %k) }
+  })");
+  const std::vector<int64_t> sizes = {3};
+  const std::vector<void*> buffers = {x.data()};
+  CheckDetails details;
+  EXPECT_EQ(interpret(kernel, sizes, buffers, {}, &details), 3);
+  EXPECT_THAT(details, ElementsAre(-2, 1));
+}
+
 constexpr std::string_view kSum = R"(kernel @s(%n: i64; %x: in i64[%n], %y: out i64[2]) {
   reduce %i in 0..%n vector (%s: i64 = 0, %m: i64 = -1000) {
     yield %s + %x[%i], max(%m, %x[%i])

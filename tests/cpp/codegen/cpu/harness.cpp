@@ -215,9 +215,9 @@ runtime::KernelPtr load(const std::string& object, const loop::Kernel& kernel) {
   return loader->load(object, kernel.name, static_cast<int>(kernel.phases.size()));
 }
 
-int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
-                   const std::vector<int64_t>& sizes, const std::vector<void*>& buffers,
-                   std::mt19937_64& random) {
+runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
+                                 const std::vector<int64_t>& sizes,
+                                 const std::vector<void*>& buffers, std::mt19937_64& random) {
   const runtime::KernelArgs args{buffers.data(), sizes.data()};
   const runtime::ParallelFor split = [&](int64_t n, int64_t,
                                          const std::function<void(int64_t, int64_t)>& body) {
@@ -231,10 +231,11 @@ int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
     int64_t extent = 1;
     if (const loop::For* loop = loop::parallel_loop(kernel.phases[p]))
       extent = value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes);
-    if (const int64_t code_found = runtime::run_phase(code.phases[p], args, extent, 1, split))
-      return code_found;
+    const runtime::CheckFailure failure =
+        runtime::run_phase(code.phases[p], args, extent, 1, split);
+    if (failure.code != 0) return failure;
   }
-  return 0;
+  return {};
 }
 
 void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& sizes,
@@ -242,7 +243,8 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, text);
   const auto expected = make_buffers(kernel, sizes, how);
-  const int64_t expected_code = loop::interpret(kernel, sizes, pointers_of(expected));
+  loop::CheckDetails details;
+  const int64_t expected_code = loop::interpret(kernel, sizes, pointers_of(expected), {}, &details);
   for (size_t i = 0; i < backends().size(); ++i) {
     const Target& target = backends()[i]->target();
     SCOPED_TRACE(detail::join("cpu ", target.cpu, ", sizes", describe(sizes), "\n", text));
@@ -253,9 +255,10 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
     }
     const auto found = make_buffers(kernel, sizes, how);
     std::mt19937_64 random(how.seed);
-    const int64_t found_code =
+    const runtime::CheckFailure failure =
         run_kernel(kernel, *compiled.code, sizes, pointers_of(found), random);
-    EXPECT_EQ(found_code, expected_code);
+    EXPECT_EQ(failure.code, expected_code);
+    EXPECT_EQ(failure.details, details);
     if (expected_code == 0) compare_buffers(kernel, expected, found, how);
   }
 }

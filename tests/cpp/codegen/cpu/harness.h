@@ -67,9 +67,9 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
 // Replaces every $NAME in `text`.
 std::string substitute(std::string text, const std::map<std::string, std::string>& values);
 
-// Runs every phase of a compiled kernel on the buffers; returns the error code.
-int64_t run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
-                   const std::vector<int64_t>& sizes, const std::vector<void*>& buffers,
-                   std::mt19937_64& random);
+// Runs every phase of a compiled kernel on the buffers; returns the check that failed.
+runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
+                                 const std::vector<int64_t>& sizes,
+                                 const std::vector<void*>& buffers, std::mt19937_64& random);
 
 }  // namespace mlcc::codegen::cpu::testing

@@ -142,6 +142,27 @@ kernel @k(%n: i64; %x: in i64[%n], %y: inout i64[%n]) errors(1: IndexError "inde
   }
 }
 
+// Of the first iteration that fails, whatever the width.
+TEST(Loops, details_of_checks) {
+  const char* text = R"(
+kernel @k(%n: i64, %low: i64, %m: i64; %x: in i64[%n], %y: inout i64[%n])
+    errors(1: IndexError "index {0} of {1}", 2: RuntimeError "{0}") {
+  for %k in 0..%n $MODE {
+    let %v: i64 = %x[%k]
+    if %k >= %low {
+      check %v < 100 else 1 (%v * 2, %m + 1)
+      check %m > 3 else 2 (%k)
+    }
+    store %y[%k] = %v
+  }
+})";
+  for (const char* mode : {"", "vector(8)", "vector(8) unroll(2)", "parallel", "vector(1)"})
+    for (int64_t low : {0, 5, 16, 29, 31})
+      for (int64_t m : {3, 4})
+        expect_as_interpreted(substitute(text, {{"MODE", mode}}), {31, low, m},
+                              {.ranges = {{"x", {0, m == 3 ? 99 : 115}}}});
+}
+
 TEST(Loops, atomics) {
   const char* text = R"(
 kernel @k(%n: i64; %at: in i64[%n], %x: in $T[%n], %m: in bool[%n], %y: inout $T[8]) {
