@@ -75,7 +75,7 @@ class Compiler {
   graph::PipelineOptions pass_options() {
     graph::PipelineOptions passes;
     passes.bisect = options_.bisect;
-    passes.verify = options_.strict;  // a quarter of the time that a graph takes whose kernels are there
+    passes.verify = options_.strict;  // a quarter of a warm start
     passes.dump = [this](std::string_view pass, const graph::Graph& graph) {
       if (dump_.wants("graph")) dump_.write("graph", pass, graph::print(graph));
     };
