@@ -17,6 +17,7 @@ import torch
 
 from mlcc._errors import Error
 
+_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 _ASIDE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
@@ -31,8 +32,11 @@ def _library_folders() -> tuple[str, ...]:
 @functools.cache
 def is_user_code(filename: str) -> bool:
     """Whether a file is neither Python's, an installed package's, nor ours."""
-    return not filename.startswith("<frozen") and not os.path.realpath(filename).startswith(
-        _library_folders()
+    path = os.path.realpath(filename)
+    # Packages may be installed outside of this environment: a user's, or those of the system beneath a venv.
+    is_installed = not _PACKAGE_FOLDERS.isdisjoint(path.split(os.sep))
+    return not (
+        filename.startswith("<frozen") or is_installed or path.startswith(_library_folders())
     )
 
 

@@ -12,6 +12,7 @@ _STRIDE = re.compile(r"tensor '(.+)' stride mismatch at index (\d+)\. expected (
 _RANK = re.compile(r"tensor '(.+)' rank mismatch\. expected (\d+), actual (\d+)")
 _DTYPE = re.compile(r"tensor '(.+)' dtype mismatch\. expected (\w+), actual (\w+)")
 _GRAD = re.compile(r"tensor '(.+)' requires_grad mismatch\. expected requires_grad=(\d)")
+_STATE = re.compile(r"GLOBAL_STATE changed: (\w+)")
 _VALUE = re.compile(r"^([\w.\[\]'\"]+) == (\S+)$")
 
 
@@ -50,6 +51,8 @@ def explain(reason: str) -> str:
         name, old = match.groups()
         was, now = ("False", "True") if old == "0" else ("True", "False")
         return f"{name}.requires_grad was {was}, now {now}; call it under torch.no_grad() where no gradient is needed"
+    if match := _STATE.search(reason):
+        return f"{match[1].replace('_', ' ')} changed; each is compiled once"
     if match := _VALUE.search(reason):
         name, old = match.groups()
         return f"{name} was {old}; a value that changes should be passed as a tensor"

@@ -60,8 +60,9 @@ def wrong_needs(folder: Path) -> Iterator[str]:
         allowed = SYSTEM | TORCH if library.name.startswith("_C.") else SYSTEM
         for name in sorted(needed - allowed):
             yield f"{library.name} needs {name}"
-        if re.search(r"\((RPATH|RUNPATH)\)", output):
-            yield f"{library.name} has a run path"
+        for path in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", output):
+            if not all(part.startswith("$ORIGIN/") for part in path.split(":")):
+                yield f"{library.name} looks for libraries in {path}"
 
 
 def run_wheel(wheel: Path, folder: Path) -> Iterator[str]:

@@ -1,7 +1,9 @@
 #include "driver/session.h"
 
+#include <array>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "codegen/cpu/client.h"
@@ -27,6 +29,29 @@ Session& session() {
   return *state;
 }
 
+// Of the features in LLVM's names those that add instructions which it may put into our code.
+constexpr std::array kInstructionSets =
+    std::to_array<std::string_view>({"sse3",       "ssse3",      "sse4.1",       "sse4.2",
+                                     "sse4a",      "avx",        "avx2",         "fma",
+                                     "fma4",       "f16c",       "xop",          "tbm",
+                                     "bmi",        "bmi2",       "lzcnt",        "popcnt",
+                                     "movbe",      "adx",        "avxvnni",      "avx512f",
+                                     "avx512cd",   "avx512bw",   "avx512dq",     "avx512vl",
+                                     "avx512ifma", "avx512vbmi", "avx512vbmi2",  "avx512vnni",
+                                     "avx512bf16", "avx512fp16", "avx512bitalg", "avx512vpopcntdq",
+                                     "gfni",       "vaes",       "vpclmulqdq",   "avx10.1-512"});
+
+bool has_feature(const codegen::Target& target, std::string_view name) {
+  return ("," + target.features + ",").find(",+" + std::string(name) + ",") != std::string::npos;
+}
+
+// Code for a CPU that can more than this one would end the process.
+void check_runs_here(const codegen::Target& target, const codegen::Target& host) {
+  for (std::string_view name : kInstructionSets)
+    MLCC_USER_CHECK(!has_feature(target, name) || has_feature(host, name),
+                    "option cpu: ", target.cpu, " has ", name, ", which this ", host.cpu, " lacks");
+}
+
 }  // namespace
 
 void set_llvm_library(const std::string& path) {
@@ -42,6 +67,11 @@ const CpuBackend& cpu_backend(const Options& options) {
   Result<std::shared_ptr<codegen::Backend>> backend =
       codegen::cpu::open_cpu_backend(state.llvm_library, options.cpu);
   MLCC_USER_CHECK(backend, "cpu backend: ", backend.reason());
+  if (!options.cpu.empty()) {
+    const auto host = codegen::cpu::open_cpu_backend(state.llvm_library, "");
+    MLCC_USER_CHECK(host, "cpu backend: ", host.reason());
+    check_runs_here((*backend)->target(), (*host)->target());
+  }
   Result<std::shared_ptr<runtime::ObjectLoader>> loader =
       codegen::cpu::open_object_loader(state.llvm_library);
   MLCC_USER_CHECK(loader, "cpu backend: ", loader.reason());

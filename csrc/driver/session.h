@@ -20,7 +20,7 @@ struct CpuBackend {
 void set_llvm_library(const std::string& path);
 
 // The backend for this CPU (or the one that `options.cpu` names), opened at the first call. Throws
-// Error if libmlcc_llvm.so cannot be opened.
+// Error if libmlcc_llvm.so cannot be opened, or if this machine cannot run code for that CPU.
 const CpuBackend& cpu_backend(const Options& options);
 
 runtime::KernelCache& kernel_cache();

@@ -437,10 +437,12 @@ class RandomProgram {
   }
 
   void add_check(Block& out) {
-    kernel_.errors.resize(1, {1, "RuntimeError", "a check failed"});
+    kernel_.errors.resize(1, {1, "RuntimeError", "a check failed: {0}"});
     const Expr value = expression(DType::kI8, 1);
     const Expr bound = loop::Constant::make_int(arena_, DType::kI8, flip_coin(20) ? -100 : -128);
-    out.push_back(loop::Check::make(arena_, apply(Op::kGe, {value, bound}), 1));
+    std::vector<Expr> details;
+    if (flip_coin(50)) details.push_back(expression(DType::kI64, 1));
+    out.push_back(loop::Check::make(arena_, apply(Op::kGe, {value, bound}), 1, details));
   }
 
   // An inner loop over 0..m that writes row `row` of a new buffer, or of a column where there is no

@@ -481,7 +481,8 @@ def test_recompile_is_logged(mlcc_log: Any) -> None:
             "x.dim() was 2, now 3; each rank is compiled once",
         ),
         ("k == 2.5", "k was 2.5; a value that changes should be passed as a tensor"),
-        ("GLOBAL_STATE changed: grad_mode", "GLOBAL_STATE changed: grad_mode"),
+        ("GLOBAL_STATE changed: grad_mode ", "grad mode changed; each is compiled once"),
+        ("something else", "something else"),
     ],
 )
 def test_reasons(reason: str, text: str) -> None:

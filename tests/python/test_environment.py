@@ -271,6 +271,20 @@ def test_what_a_cpu_without_avx2_is_told_to_be() -> None:
         core.cpu_info({"cpu": "pentium9"})
 
 
+def test_code_for_a_cpu_that_can_more_is_refused() -> None:
+    """No machine has the instructions of both: 4-operand FMA, and AVX-512 with half precision."""
+    told = []
+    for cpu in ("bdver4", "sapphirerapids"):
+        try:
+            core.cpu_info({"cpu": cpu})
+        except mlcc.Error as error:
+            told.append(str(error))
+    assert told
+    assert all(
+        re.match(r"option cpu: \w+ has [\w.]+, which this \S+ lacks$", text) for text in told
+    )
+
+
 # -- installing
 
 

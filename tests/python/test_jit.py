@@ -115,6 +115,16 @@ def test_a_tensor_read_from_a_closure_is_refused_by_name() -> None:
         f(torch.ones(2))
 
 
+def test_what_packages_elsewhere_read_is_theirs() -> None:
+    from mlcc._reads import is_user_code
+
+    assert is_user_code(__file__)
+    assert is_user_code("/home/someone/site_packages_of_mine/model.py")
+    assert not is_user_code(torch.__file__)
+    assert not is_user_code("/elsewhere/lib/python3.11/site-packages/sympy/core/relational.py")
+    assert not is_user_code("/usr/lib/python3/dist-packages/sympy/core/relational.py")
+
+
 def test_control_flow_on_a_tensor_is_refused() -> None:
     @mlcc.jit
     def f(x: torch.Tensor) -> torch.Tensor:

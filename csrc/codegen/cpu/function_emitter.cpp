@@ -103,6 +103,7 @@ void FunctionEmitter::make_alias_scopes() {
   llvm::MDBuilder metadata(ir_.getContext());
   llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain(function_->getName());
   std::vector<llvm::Metadata*> scopes;
+  scopes.reserve(kernel_.buffers.size());
   for (const loop::Buffer* buffer : kernel_.buffers)
     scopes.push_back(metadata.createAnonymousAliasScope(domain, buffer->name));
   for (size_t i = 0; i < scopes.size(); ++i) {
