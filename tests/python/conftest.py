@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything imports torch or mlcc, and inherited by the processes that tests start.
 _folder = tempfile.mkdtemp(prefix="mlcc-tests-")
@@ -19,6 +20,13 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_folder, "torch")
 os.environ["HF_HUB_OFFLINE"] = "1"
 for _name in ("MLCC_LOGS", "TORCH_LOGS", "MLCC_DUMP", "MLCC_DISABLE", "MLCC_CPU"):
     os.environ.pop(_name, None)
+
+
+settings.register_profile("seeded", derandomize=True, deadline=None, database=None, max_examples=60)
+settings.register_profile(
+    "long", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("seeded")
 
 
 @pytest.fixture

