@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import mlcc
 from mlcc import _recompiles, _torch_compat, backend, fx_import
-from tests.python.accuracy import check_all, check_ulp, to_double
+from tests.python.accuracy import check_all, check_form, check_ulp, to_double
 from tests.python.functions import (
     BACKWARD,
     CREATIONS,
@@ -327,6 +327,45 @@ def test_views_of_inputs_are_views() -> None:
     x.zero_()
     assert row.eq(0).all()
     assert flat.eq(0).all()
+
+
+@torch.library.custom_op("mlcc_tests::layout_of", mutates_args=())
+def layout_of(x: torch.Tensor) -> torch.Tensor:
+    """The strides that an ATen call sees."""
+    return torch.tensor(x.stride())
+
+
+@layout_of.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(x.dim(), dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.t().contiguous(),
+        lambda x: (x + 1).t().contiguous(),
+        lambda x: x.t().contiguous().view(12).view(2, 6),
+        lambda x: x[:, ::2].reshape(-1).contiguous(),
+        lambda x: x[0].expand(3, 4).contiguous(),
+        lambda x: x[0].repeat(3, 1),
+        lambda x: x[0] * torch.ones(3, 4),
+        lambda x: x[:1].double().float() + torch.zeros(3, 4) * 0,
+        lambda x: -(-x.t()),
+        lambda x: x.t().double().float(),
+        lambda x: x.t(),
+        lambda x: x[0, :2].repeat_interleave(2),
+    ],
+)
+def test_rewrites_are_not_seen(function: Any) -> None:
+    """ATen calls see the layout that eager gives them, and a fresh result is a tensor of its own."""
+    x = torch.randn(3, 4)
+    assert torch.equal(compiled(lambda x: layout_of(function(x)))(x), layout_of(function(x)))
+    result, eager = compiled(function)(x), function(x)
+    check_form(result, eager)
+    assert torch.equal(result, eager)
+    shares = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert shares == (eager.untyped_storage().data_ptr() == x.untyped_storage().data_ptr())
 
 
 def test_equal_results_are_distinct_tensors() -> None:
