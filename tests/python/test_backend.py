@@ -210,6 +210,21 @@ def test_small_shapes(shape: tuple[int, ...]) -> None:
     check_all(run(x), [torch.tanh(x) + 1, x.sum(), x.reshape(-1) * 2])
 
 
+def test_reductions_of_single_elements() -> None:
+    """Sums over axes of one element, some of which the kernel has no axis for."""
+
+    def gradients(run: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x, weight, bias = (torch.randn(s).to(dtype).requires_grad_() for s in [(1, 3), 3, 3])
+        run(x, 1, weight, bias).square().sum().backward()
+        return [x.grad, weight.grad, bias.grad]
+
+    exact = gradients(F.group_norm, torch.float64)
+    for dtype in (torch.float32, torch.bfloat16):
+        run = compiled(lambda x, groups, weight, bias: F.group_norm(x, groups, weight, bias))
+        check_all(gradients(run, dtype), gradients(F.group_norm, dtype), exact)
+
+
 def test_strides_of_inputs() -> None:
     """Transposed, sliced and expanded inputs, and the strides of what comes out."""
     x = torch.randn(8, 10)
