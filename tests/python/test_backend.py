@@ -245,6 +245,65 @@ def test_channels_last() -> None:
     check_all(run(x, w), eager, F.relu(F.conv2d(x.double(), w.double())) + 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype) -> None:
+    x, target = torch.linspace(-90, 90, 41).to(dtype), torch.ones(41, dtype=dtype)
+
+    def gradient(run: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        run(leaf, target).sum().backward()
+        return leaf.grad
+
+    def function(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.soft_margin_loss(x, target, reduction=reduction)
+
+    ours = gradient(compiled(function), x, target)
+    eager, exact = gradient(function, x, target), gradient(function, x.double(), target.double())
+    finite = eager.isfinite()
+    assert torch.equal(ours.isfinite(), finite)
+    for place in finite.nonzero().flatten().tolist():
+        check_all(ours[place : place + 1], eager[place : place + 1], exact[place : place + 1])
+
+
+def test_unpooled_channels_last() -> None:
+    """torch's trace takes the result for row-major."""
+    for shape in ((2, 3, 4, 4), (2, 1, 4, 4), (3, 4, 4)):
+        x = torch.randn(shape)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        x, places = F.max_pool2d(x, 2, return_indices=True)
+        run = compiled(lambda x, places: F.max_unpool2d(x, places, 2))
+        check_all(run(x, places), F.max_unpool2d(x, places, 2))
+
+
+@pytest.mark.parametrize("include_last_offset", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embedding_bag(dtype: torch.dtype, mode: str, include_last_offset: bool) -> None:
+    """In bf16, and with a last offset, eager gives some results in other shapes than torch's trace says."""
+
+    def function(weight: torch.Tensor, *bags: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(
+            bags[0], weight, bags[1], mode=mode, include_last_offset=include_last_offset
+        )
+
+    weight = torch.randn(10, 5).to(dtype)
+    bags = (
+        torch.tensor([0, 1, 1, 0, 1, 4]),
+        torch.tensor([0, 3, 6] if include_last_offset else [0, 3]),
+    )
+    check_all(
+        compiled(function)(weight, *bags), function(weight, *bags), function(weight.double(), *bags)
+    )
+    gradients = []
+    for run in (function, compiled(function)):
+        leaf = weight.clone().requires_grad_()
+        run(leaf, *bags).sum().backward()
+        gradients.append(leaf.grad)
+    check_all(gradients[1], gradients[0])
+
+
 def test_numbers_that_change() -> None:
     """Ints and floats become inputs of the graph at the second value."""
 
