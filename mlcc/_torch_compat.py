@@ -183,6 +183,13 @@ def _is_out_overload(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and any(a.is_out for a in op._schema.arguments)
 
 
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether eager's kernels take a tensor of four dimensions for one in the memory format channels_last."""
+    from torch._prims_common import suggest_memory_format
+
+    return tensor.dim() == 4 and suggest_memory_format(tensor) == torch.channels_last
+
+
 # -- symbolic sizes
 
 

@@ -33,7 +33,7 @@ _LOSSES = """
     nll_loss_forward nll_loss2d_forward
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
     binary_cross_entropy_backward
-    soft_margin_loss soft_margin_loss_backward
+    soft_margin_loss
 """
 
 _ACTIVATIONS = """
@@ -119,10 +119,69 @@ def nll_loss_backward(
     return torch.where(chosen, scale, torch.zeros([], dtype=self.dtype, device=self.device))
 
 
-# Decompositions of our own, where torch's leave what we cannot fuse.
+def soft_margin_loss_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:
+    """By eager's formula: torch's has sigmoid(y) - 1, of which nothing is left for large y."""
+    dtype = torch.promote_types(self.dtype, torch.float32)
+    x, y = self.to(dtype), target.to(dtype)
+    z = torch.exp(-y * x)
+    gradient = -y * z / (z + 1) * grad_output.to(dtype)
+    if reduction == 1:
+        gradient = gradient / self.numel()
+    return gradient.to(self.dtype)
+
+
+def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: list[int]) -> Any:
+    """In the memory format of `self`, as eager's kernel: torch's trace takes the result for row-major always."""
+    if not _torch_compat.is_channels_last(self):
+        return NotImplemented
+    rows = torch.contiguous_format
+    result = torch.ops.aten.max_unpool2d.default(
+        self.clone(memory_format=rows), indices.clone(memory_format=rows), output_size
+    )
+    return result.contiguous(memory_format=torch.channels_last)
+
+
+def embedding_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """Sums of bf16: torch's trace expects a second result as long as `indices`, which eager leaves empty."""
+    is_fast = mode == 0 and padding_idx < 0 and weight.dtype == torch.bfloat16
+    if not is_fast:
+        return NotImplemented
+    if per_sample_weights is not None:
+        per_sample_weights = per_sample_weights.contiguous()
+    sums = torch.ops.aten._embedding_bag_forward_only.default(
+        weight.contiguous(),
+        indices,
+        offsets,
+        scale_grad_by_freq,
+        mode,
+        sparse,
+        per_sample_weights,
+        include_last_offset,
+        padding_idx,
+    )[0]
+    bags = offsets.new_zeros([sums.shape[0]])
+    return sums, offsets.new_empty([0]), bags, bags.clone()
+
+
+# Decompositions of our own, where torch's leave what we cannot fuse, or where its trace mistakes what eager gives.
 _OWN: dict[str, Callable[..., Any]] = {
+    "_embedding_bag": embedding_bag,
+    "max_unpool2d": max_unpool2d,
     "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward,
+    "soft_margin_loss_backward": soft_margin_loss_backward,
 }
 
 

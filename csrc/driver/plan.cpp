@@ -162,14 +162,28 @@ class PlanBuilder {
     for (Argument& argument : step.args) for_each_reference(argument, to_slot);
     for (auto& [name, argument] : step.kwargs) for_each_reference(argument, to_slot);
     for (const auto& result : node.results()) {
-      step.results.push_back(new_slot(result.get()));
+      step.results.push_back(is_needed(*result) ? new_slot(result.get()) : -1);
       if (result->kind() == ValueKind::kTensor)
         step.expected.emplace_back(spec_of(*result));
       else
         step.expected.emplace_back(std::nullopt);
     }
     plan_.steps.emplace_back(std::move(step));
-    for (const auto& result : node.results()) bind_symbols(*result);
+    for (const auto& result : node.results())
+      if (slots_.count(result.get())) bind_symbols(*result);
+  }
+
+  // A result that nobody reads is not even looked at: some ops leave those in shapes that torch
+  // does not foretell (_embedding_bag).
+  bool is_needed(const Value& result) const {
+    if (!result.users().empty() || graph_.is_output(&result)) return true;
+    const auto is_new = [&](const SymExpr& size) {
+      const auto name = size.as_symbol();
+      return name && !bound_.count(*name);
+    };
+    if (result.kind() == ValueKind::kSize) return is_new(result.size());
+    const auto& shape = result.type().shape;
+    return std::any_of(shape.begin(), shape.end(), is_new);
   }
 
   // -- releases: each slot right after the last step that uses it, unless it is an output
@@ -184,6 +198,7 @@ class PlanBuilder {
       const auto add = [&](const ArgRef& ref) { slots.push_back(ref.index); };
       for (const Argument& argument : call->args) for_each_reference(argument, add);
       for (const auto& [name, argument] : call->kwargs) for_each_reference(argument, add);
+      slots.erase(std::remove(slots.begin(), slots.end(), -1), slots.end());
     } else if (const auto* view = std::get_if<runtime::ViewStep>(&step)) {
       slots = {view->slot, view->base};
     } else if (const auto* bind = std::get_if<runtime::BindStep>(&step)) {

@@ -292,6 +292,10 @@ class Planner {
     return is_reduction(node) ? reduce_at(node, std::move(join)) : join;
   }
 
+  static bool has_any(const std::vector<bool>& axes) {
+    return std::find(axes.begin(), axes.end(), true) != axes.end();
+  }
+
   // Completes the join of a reduction: which axes it reduces, and where its result stands.
   static std::optional<Join> reduce_at(const Node& node, Join join) {
     std::vector<bool> reduced(join.reduced.size(), false);
@@ -314,9 +318,7 @@ class Planner {
     for (size_t d = 0; d < reduced.size(); ++d)
       for (const SymExpr& at : result)
         if (reduced[d] && at.contains(axis_name(d))) return std::nullopt;
-    const bool first =
-        std::find(join.reduced.begin(), join.reduced.end(), true) == join.reduced.end();
-    if (!first && reduced != join.reduced) return std::nullopt;
+    if (has_any(join.reduced) && reduced != join.reduced) return std::nullopt;
     join.reduced = std::move(reduced);
     join.placement = {std::move(result), true};
     return join;
@@ -343,6 +345,9 @@ class Planner {
     const Assumptions assumptions = domain_assumptions(group.domain);
     std::optional<Join> join = position_in(node, group, assumptions);
     if (!join) return unsupported("it runs over another shape");
+    // In a group that reduces no axis yet it would not fit any more once another reduction joins.
+    if (is_reduction(node) && !has_any(join->reduced))
+      return unsupported("it reduces no axis of the kernel");
     const int unit = group_unit_[group_index];
     bool after_reduction = false;
     for (const Access& leaf : leaves_of(node, join->read_position, assumptions)) {
@@ -476,7 +481,11 @@ class Planner {
     std::set<const Value*> seen;
     for (const Node* node : group.nodes) {
       Index position = group.placements.at(node).position;
-      if (is_reduction(*node)) position = position_in(*node, group, assumptions)->read_position;
+      if (is_reduction(*node)) {
+        const std::optional<Join> join = position_in(*node, group, assumptions);
+        MLCC_CHECK(join, "fusion: %", node->result()->id(), " does not fit its kernel any more");
+        position = join->read_position;
+      }
       for (const Access& leaf : leaves_of(*node, position, assumptions)) {
         const bool own =
             leaf.value->producer() != nullptr && group.placements.count(leaf.value->producer());

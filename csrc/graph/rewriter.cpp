@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/inference.h"
+#include "graph/strided_view.h"
 #include "support/error.h"
 
 namespace mlcc::graph {
@@ -18,6 +19,14 @@ bool writes_into(const Node& node, const Value& value) {
   });
 }
 
+// Whether an extern call writes into the value or into an index map of it.
+bool is_written_by_users(const Value& value) {
+  return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+    return writes_into(*user, value) ||
+           (is_index_map(*user) && is_written_by_users(*user->result()));
+  });
+}
+
 // A value whose memory is its own: handing it out instead of another one makes no new alias.
 bool owns_memory(const Value& value) {
   const Node* producer = value.producer();
@@ -25,18 +34,30 @@ bool owns_memory(const Value& value) {
   return producer->op() != Op::kExtern || !producer->extern_call().facts.aliases;
 }
 
-// Whether the strides are a choice of ours that nobody relies on.
-bool may_set_strides(const Graph& graph, const Value& value) {
+// Whether the strides are a choice of ours that nobody relies on. Those of a view are not: they
+// follow from its base's.
+bool may_set_strides(const Graph& graph, Value& value) {
   return value.producer() != nullptr && value.producer()->op() != Op::kExtern &&
-         !is_layout_seen(graph, value);
+         strided_view(&value)->base == &value && !is_layout_seen(graph, value);
+}
+
+// Whether two values of one shape lie alike in memory. The strides of a view are those that it has
+// in its base, whatever its type declares; the stride of a single element means nothing.
+bool lie_alike(Value& a, Value& b) {
+  const std::vector<SymExpr> ours = strided_view(&a)->strides, theirs = strided_view(&b)->strides;
+  const std::vector<SymExpr>& shape = a.type().shape;
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (!shape[d].equals_constant(1) && !(ours[d] == theirs[d])) return false;
+  return true;
 }
 
 }  // namespace
 
 bool is_written(const Value& value) {
-  return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
-    return writes_into(*user, value) || (is_index_map(*user) && is_written(*user->result()));
-  });
+  const Value* base = &value;
+  while (base->producer() != nullptr && is_index_map(*base->producer()))
+    base = base->producer()->operand(0);
+  return is_written_by_users(*base);
 }
 
 bool is_layout_seen(const Graph& graph, const Value& value) {
@@ -55,13 +76,11 @@ bool Rewriter::replace_by(Node* node, Value* existing) const {
     return no_match(*node, "an extern call writes into one of the values");
   if (graph_.is_output(result) && (graph_.is_output(existing) || !owns_memory(*existing)))
     return no_match(*node, "a graph output would share memory with another value");
-  const bool has_same_strides =
-      result->type().dense_or_strides() == existing->type().dense_or_strides();
-  const bool is_seen = is_layout_seen(graph_, *result);
-  if (is_seen && !has_same_strides && !may_set_strides(graph_, *existing))
+  const bool must_move = is_layout_seen(graph_, *result) && !lie_alike(*result, *existing);
+  if (must_move && !may_set_strides(graph_, *existing))
     return no_match(*node, "the replacement lies in memory in another way");
   if (!options_.may_rewrite()) return false;
-  if (is_seen && !has_same_strides) graph_.set_strides(existing, result->type().strides);
+  if (must_move) graph_.set_strides(existing, result->type().strides);
   graph_.replace_all_uses(result, existing);
   graph_.erase(node);
   return true;
@@ -73,6 +92,12 @@ bool Rewriter::replace_by_new(Node* node, const std::function<Value*()>& make) c
   if (!options_.may_rewrite()) return false;
   graph_.set_insertion_point(node);
   Value* replacement = make();
+  const bool is_view = strided_view(replacement)->base != replacement;
+  const bool makes_alias =
+      graph_.is_output(result) && owns_memory(*result) && !owns_memory(*replacement);
+  if (is_view && is_layout_seen(graph_, *result) &&
+      (makes_alias || !lie_alike(*result, *replacement)))
+    replacement = graph_.pointwise(Op::kCopy, {replacement});
   graph_.set_insertion_point(nullptr);
   graph_.set_strides(replacement, result->type().strides);
   replacement->producer()->set_source(node->source());

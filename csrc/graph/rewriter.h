@@ -11,7 +11,8 @@
 
 namespace mlcc::graph {
 
-// Whether some extern call writes into the value or into a view of it.
+// Whether some extern call writes into the value's memory: into it, what it is a view of, or
+// another view of that.
 bool is_written(const Value& value);
 // Whether an extern call or a caller of the graph sees how the value lies in memory, also by way of
 // index maps.

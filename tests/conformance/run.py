@@ -183,13 +183,19 @@ def print_report(records: list[Record]) -> None:
     for record in sorted(failed, key=lambda r: (r["op"], r["dtype"])):
         first = record["reasons"][0] if record["reasons"] else ""
         print(f"{record['op']}  {record['dtype']}  {record['passed']}/{record['tried']}  {first}")
-    tried, passed = (sum(record[key] for record in records) for key in ("tried", "passed"))
+    tried, passed = _total(records, "tried"), _total(records, "passed")
     print(
         f"\nops and dtypes: {_percent(len(records) - len(failed), len(records))}"
         f"\nsamples:        {_percent(passed, tried)}"
-        f"\ntraced only by Dynamo: {sum(r['by_dynamo'] for r in records)} samples"
-        f"\ncrashes and time-outs: {sum(r.get('lost', False) for r in records)}"
+        f"\ntraced only by Dynamo:        {_total(records, 'by_dynamo')} samples"
+        f"\na graph left to eager:        {_total(records, 'by_eager')} samples"
+        f"\neager's own values vary:      {_total(records, 'unjudged')} samples, judged by shapes and strides"
+        f"\ncrashes and time-outs:        {_total(records, 'lost')}"
     )
+
+
+def _total(records: list[Record], key: str) -> int:
+    return sum(int(record.get(key, 0)) for record in records)
 
 
 def _percent(part: int, whole: int) -> str:

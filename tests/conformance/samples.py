@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import traceback
 import warnings
@@ -43,6 +44,8 @@ class Outcome:
     tried: int = 0  # samples that eager passes, and those that it refuses
     passed: int = 0
     by_dynamo: int = 0  # samples that AOTAutograd cannot trace alone
+    by_eager: int = 0  # samples with a graph that the backend leaves to eager as a whole
+    unjudged: int = 0  # samples that pass since eager itself gives other values each time
     seconds: float = 0.0
     reasons: list[str] = field(default_factory=list)  # of failures, at most a few
 
@@ -68,24 +71,30 @@ class OpCheck:
         self._dtype = dtype
         self._backend = backend
         self._limits = _tolerances(info, dtype)
+        self._eager_graphs = _EagerGraphs()
         self._outcome = Outcome(full_name(info), str(dtype).removeprefix("torch."))
 
     def run(self, count: int | None, on_sample: Callable[[int], None]) -> Outcome:
-        """All samples, or `count` of them by a seed; `on_sample` hears of each before it is run."""
-        for index, sample in self._samples(count):
-            on_sample(index)
-            self._check(index, sample, with_grad=False)
-            if self._has_backward() and (count is not None or index < BACKWARD_SAMPLES):
-                self._check(index, sample, with_grad=True)
+        """All samples forward and the first few backward, or `count` of each by a seed; `on_sample` hears of each."""
+        with self._eager_graphs:
+            for index, sample in self._samples(count, with_grad=False):
+                on_sample(index)
+                self._check(index, sample, with_grad=False)
+            for index, sample in (
+                self._samples(count, with_grad=True) if self._has_backward() else ()
+            ):
+                if count is not None or index < BACKWARD_SAMPLES:
+                    on_sample(index)
+                    self._check(index, sample, with_grad=True)
         return self._outcome
 
     def _has_backward(self) -> bool:
         dtypes = self._info.supported_backward_dtypes("cpu")
         return bool(self._info.supports_autograd) and self._dtype in dtypes
 
-    def _samples(self, count: int | None) -> Iterator[tuple[int, Any]]:
+    def _samples(self, count: int | None, with_grad: bool) -> Iterator[tuple[int, Any]]:
         _seed()
-        inputs = self._info.sample_inputs("cpu", self._dtype, requires_grad=self._has_backward())
+        inputs = self._info.sample_inputs("cpu", self._dtype, requires_grad=with_grad)
         samples = list(enumerate(inputs))
         if count is not None and len(samples) > count:
             chooser = random.Random(f"{SEED} {self._outcome.op} {self._outcome.dtype}")
@@ -118,10 +127,13 @@ class OpCheck:
             result = self._run_compiled(call)
         except Exception as error:
             return _describe(error)
-        if call.name in UNINITIALIZED:
-            return _first(_kind_difference(a, b) for a, b in result.paired(eager))
+        self._outcome.by_eager += self._eager_graphs.were_seen()
+        kind = self._compare_kinds(result, eager)
+        if kind is not None or call.name in UNINITIALIZED:
+            return kind
         reason = self._compare(call, result, eager)
         if reason is not None and not self._is_deterministic(call, eager):
+            self._outcome.unjudged += 1
             return None
         return reason
 
@@ -150,22 +162,29 @@ class OpCheck:
         again = call.run(call.function)
         return self._compare(call, again, eager, in_float64=False) is None
 
+    def _compare_kinds(self, result: Result, eager: Result) -> str | None:
+        """The first difference in number, types, shapes and strides, or None."""
+        if len(result.leaves()) != len(eager.leaves()):
+            return f"{len(result.leaves())} outputs, expected {len(eager.leaves())}"
+        for place, (found, expected) in enumerate(result.paired(eager)):
+            reason = _kind_difference(found, expected)
+            if reason is not None:
+                return f"{eager.name_of(place)}: {reason}"
+        return None
+
     def _compare(
         self, call: Call, result: Result, eager: Result, in_float64: bool = True
     ) -> str | None:
-        """The first difference that matters, or None."""
-        if len(result.leaves()) != len(eager.leaves()):
-            return f"{len(result.leaves())} outputs, expected {len(eager.leaves())}"
+        """The first difference in values that matters, or None."""
         reference: Result | None = None
         for place, (found, expected) in enumerate(result.paired(eager)):
-            reason = _kind_difference(found, expected)
-            if reason is None and not self._is_close(found, expected):
-                reference = reference or _reference(call, eager, in_float64)
-                exact = reference.leaves()[place]
-                verdict = judge(found, expected, exact)
-                reason = verdict.reason or None
-            if reason is not None:
-                return f"{eager.name_of(place)}: {reason}"
+            if self._is_close(found, expected):
+                continue
+            reference = reference or _reference(call, eager, in_float64)
+            exact = reference.leaves()[place]
+            verdict = judge(_dense(found), _dense(expected), _dense(exact))
+            if not verdict:
+                return f"{eager.name_of(place)}: {verdict.reason}"
         return None
 
     def _is_close(self, found: Any, expected: Any) -> bool:
@@ -177,6 +196,31 @@ class OpCheck:
         except AssertionError:
             return False
         return True
+
+
+class _EagerGraphs(logging.Handler):
+    """Hears of graphs that mlcc leaves to eager as a whole, inside `with`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._logger = logging.getLogger("mlcc.fallback")
+        self._seen = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._seen |= "graph runs eagerly" in record.getMessage()
+
+    def were_seen(self) -> bool:
+        """Whether there was one since this was last asked."""
+        seen, self._seen = self._seen, False
+        return seen
+
+    def __enter__(self) -> _EagerGraphs:
+        self._logger.setLevel(logging.INFO)
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.removeHandler(self)
 
 
 @dataclass
@@ -264,7 +308,16 @@ class Call:
 
 def _row_major(gradient: Any) -> Any:
     """AOTAutograd lays out gradients like the forward's results, eager like what came from behind: both are right."""
-    return gradient.contiguous() if isinstance(gradient, torch.Tensor) else gradient
+    return gradient.contiguous() if _is_strided(gradient) else gradient
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """With a place for every element, for the judge."""
+    return tensor if _is_strided(tensor) else tensor.to_dense()
 
 
 @dataclass(frozen=True)

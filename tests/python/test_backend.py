@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import mlcc
 from mlcc import _recompiles, _torch_compat, backend, fx_import
-from tests.python.accuracy import check_all, check_ulp, to_double
+from tests.python.accuracy import check_all, check_form, check_ulp, to_double
 from tests.python.functions import (
     BACKWARD,
     CREATIONS,
@@ -210,6 +210,21 @@ def test_small_shapes(shape: tuple[int, ...]) -> None:
     check_all(run(x), [torch.tanh(x) + 1, x.sum(), x.reshape(-1) * 2])
 
 
+def test_reductions_of_single_elements() -> None:
+    """Sums over axes of one element, some of which the kernel has no axis for."""
+
+    def gradients(run: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x, weight, bias = (torch.randn(s).to(dtype).requires_grad_() for s in [(1, 3), 3, 3])
+        run(x, 1, weight, bias).square().sum().backward()
+        return [x.grad, weight.grad, bias.grad]
+
+    exact = gradients(F.group_norm, torch.float64)
+    for dtype in (torch.float32, torch.bfloat16):
+        run = compiled(lambda x, groups, weight, bias: F.group_norm(x, groups, weight, bias))
+        check_all(gradients(run, dtype), gradients(F.group_norm, dtype), exact)
+
+
 def test_strides_of_inputs() -> None:
     """Transposed, sliced and expanded inputs, and the strides of what comes out."""
     x = torch.randn(8, 10)
@@ -228,6 +243,65 @@ def test_channels_last() -> None:
     run = compiled(lambda x, w: F.relu(F.conv2d(x, w)) + 1)
     eager = F.relu(F.conv2d(x, w)) + 1
     check_all(run(x, w), eager, F.relu(F.conv2d(x.double(), w.double())) + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype) -> None:
+    x, target = torch.linspace(-90, 90, 41).to(dtype), torch.ones(41, dtype=dtype)
+
+    def gradient(run: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        run(leaf, target).sum().backward()
+        return leaf.grad
+
+    def function(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.soft_margin_loss(x, target, reduction=reduction)
+
+    ours = gradient(compiled(function), x, target)
+    eager, exact = gradient(function, x, target), gradient(function, x.double(), target.double())
+    finite = eager.isfinite()
+    assert torch.equal(ours.isfinite(), finite)
+    for place in finite.nonzero().flatten().tolist():
+        check_all(ours[place : place + 1], eager[place : place + 1], exact[place : place + 1])
+
+
+def test_unpooled_channels_last() -> None:
+    """torch's trace takes the result for row-major."""
+    for shape in ((2, 3, 4, 4), (2, 1, 4, 4), (3, 4, 4)):
+        x = torch.randn(shape)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        x, places = F.max_pool2d(x, 2, return_indices=True)
+        run = compiled(lambda x, places: F.max_unpool2d(x, places, 2))
+        check_all(run(x, places), F.max_unpool2d(x, places, 2))
+
+
+@pytest.mark.parametrize("include_last_offset", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embedding_bag(dtype: torch.dtype, mode: str, include_last_offset: bool) -> None:
+    """In bf16, and with a last offset, eager gives some results in other shapes than torch's trace says."""
+
+    def function(weight: torch.Tensor, *bags: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(
+            bags[0], weight, bags[1], mode=mode, include_last_offset=include_last_offset
+        )
+
+    weight = torch.randn(10, 5).to(dtype)
+    bags = (
+        torch.tensor([0, 1, 1, 0, 1, 4]),
+        torch.tensor([0, 3, 6] if include_last_offset else [0, 3]),
+    )
+    check_all(
+        compiled(function)(weight, *bags), function(weight, *bags), function(weight.double(), *bags)
+    )
+    gradients = []
+    for run in (function, compiled(function)):
+        leaf = weight.clone().requires_grad_()
+        run(leaf, *bags).sum().backward()
+        gradients.append(leaf.grad)
+    check_all(gradients[1], gradients[0])
 
 
 def test_numbers_that_change() -> None:
@@ -327,6 +401,45 @@ def test_views_of_inputs_are_views() -> None:
     x.zero_()
     assert row.eq(0).all()
     assert flat.eq(0).all()
+
+
+@torch.library.custom_op("mlcc_tests::layout_of", mutates_args=())
+def layout_of(x: torch.Tensor) -> torch.Tensor:
+    """The strides that an ATen call sees."""
+    return torch.tensor(x.stride())
+
+
+@layout_of.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(x.dim(), dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.t().contiguous(),
+        lambda x: (x + 1).t().contiguous(),
+        lambda x: x.t().contiguous().view(12).view(2, 6),
+        lambda x: x[:, ::2].reshape(-1).contiguous(),
+        lambda x: x[0].expand(3, 4).contiguous(),
+        lambda x: x[0].repeat(3, 1),
+        lambda x: x[0] * torch.ones(3, 4),
+        lambda x: x[:1].double().float() + torch.zeros(3, 4) * 0,
+        lambda x: -(-x.t()),
+        lambda x: x.t().double().float(),
+        lambda x: x.t(),
+        lambda x: x[0, :2].repeat_interleave(2),
+    ],
+)
+def test_rewrites_are_not_seen(function: Any) -> None:
+    """ATen calls see the layout that eager gives them, and a fresh result is a tensor of its own."""
+    x = torch.randn(3, 4)
+    assert torch.equal(compiled(lambda x: layout_of(function(x)))(x), layout_of(function(x)))
+    result, eager = compiled(function)(x), function(x)
+    check_form(result, eager)
+    assert torch.equal(result, eager)
+    shares = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert shares == (eager.untyped_storage().data_ptr() == x.untyped_storage().data_ptr())
 
 
 def test_equal_results_are_distinct_tensors() -> None:
