@@ -34,6 +34,30 @@ bool owns_memory(const Value& value) {
   return producer->op() != Op::kExtern || !producer->extern_call().facts.aliases;
 }
 
+// Whether results may share memory with operands. flip and cat write tensors of their own.
+bool may_alias(const Node& node) {
+  if (node.op() == Op::kExtern) return node.extern_call().facts.aliases;
+  return is_index_map(node) && node.op() != Op::kFlip && node.op() != Op::kCat;
+}
+
+// Whether the caller gets the value's memory: as an output, or by way of views of it.
+bool is_handed_out(const Graph& graph, const Value& value) {
+  if (graph.is_output(&value)) return true;
+  return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+    return may_alias(*user) &&
+           std::any_of(user->results().begin(), user->results().end(),
+                       [&](const auto& result) { return is_handed_out(graph, *result); });
+  });
+}
+
+// Whether the caller, who gets `result`, could tell that it is `existing`: by memory shared with an
+// argument or with another result.
+bool makes_alias(const Graph& graph, const Value& result, const Value& existing) {
+  if (graph.is_output(&result) && graph.is_output(&existing)) return true;
+  if (!owns_memory(result)) return graph.is_output(&result) && !owns_memory(existing);
+  return is_handed_out(graph, result) && (is_handed_out(graph, existing) || !owns_memory(existing));
+}
+
 // Whether the strides are a choice of ours that nobody relies on. Those of a view are not: they
 // follow from its base's.
 bool may_set_strides(const Graph& graph, Value& value) {
@@ -74,7 +98,7 @@ bool Rewriter::replace_by(Node* node, Value* existing) const {
     return no_match(*node, "the replacement has another type");
   if (is_written(*result) || is_written(*existing))
     return no_match(*node, "an extern call writes into one of the values");
-  if (graph_.is_output(result) && (graph_.is_output(existing) || !owns_memory(*existing)))
+  if (makes_alias(graph_, *result, *existing))
     return no_match(*node, "a graph output would share memory with another value");
   const bool must_move = is_layout_seen(graph_, *result) && !lie_alike(*result, *existing);
   if (must_move && !may_set_strides(graph_, *existing))
@@ -93,10 +117,10 @@ bool Rewriter::replace_by_new(Node* node, const std::function<Value*()>& make) c
   graph_.set_insertion_point(node);
   Value* replacement = make();
   const bool is_view = strided_view(replacement)->base != replacement;
-  const bool makes_alias =
-      graph_.is_output(result) && owns_memory(*result) && !owns_memory(*replacement);
-  if (is_view && is_layout_seen(graph_, *result) &&
-      (makes_alias || !lie_alike(*result, *replacement)))
+  const bool is_new_alias =
+      owns_memory(*result) && !owns_memory(*replacement) && is_handed_out(graph_, *result);
+  const bool must_move = is_layout_seen(graph_, *result) && !lie_alike(*result, *replacement);
+  if (is_view && (is_new_alias || must_move))
     replacement = graph_.pointwise(Op::kCopy, {replacement});
   graph_.set_insertion_point(nullptr);
   graph_.set_strides(replacement, result->type().strides);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import traceback
@@ -170,7 +171,8 @@ class OpCheck:
             reason = _kind_difference(found, expected)
             if reason is not None:
                 return f"{eager.name_of(place)}: {reason}"
-        return None
+        shared = result.shared - eager.shared
+        return f"{min(shared)} share memory, in eager they do not" if shared else None
 
     def _compare(
         self, call: Call, result: Result, eager: Result, in_float64: bool = True
@@ -230,6 +232,7 @@ class Result:
     outputs: list[Any]
     gradients: list[Any]
     changed: list[torch.Tensor]
+    shared: set[str]  # "input 0 and output 1", for each two that lie in one storage
 
     def leaves(self) -> list[Any]:
         """All of them in order."""
@@ -303,7 +306,18 @@ class Call:
         changed = [
             t.detach() for t, old in zip(tensors, self._tensors, strict=True) if _differ(t, old)
         ]
-        return Result(outputs, gradients, changed)
+        return Result(outputs, gradients, changed, _shared(tensors, outputs))
+
+
+def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> set[str]:
+    named = [(f"input {i}", value) for i, value in enumerate(inputs)]
+    named += [(f"output {i}", value) for i, value in enumerate(outputs)]
+    storages = [
+        (name, value.untyped_storage().data_ptr())
+        for name, value in named
+        if _is_strided(value) and value.numel() > 0
+    ]
+    return {f"{a} and {b}" for (a, x), (b, y) in itertools.combinations(storages, 2) if x == y}
 
 
 def _row_major(gradient: Any) -> Any:

@@ -458,6 +458,33 @@ def test_results_share_memory_as_in_eager() -> None:
     assert flat.data_ptr() == y.data_ptr() == row.data_ptr()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clone().view(-1),
+        lambda x: x.clone().t(),
+        lambda x: x.clone()[1],
+        lambda x: (x * torch.ones(3, 4))[1],
+        lambda x: list(x.clone().split(1)),
+        lambda x: x.clone().as_strided((2, 2), (1, 2)),
+        lambda x: x.clone().diagonal(),
+        lambda x: x.clone().unfold(0, 2, 1),
+        lambda x: [(x + 1).view(-1), (x + 1).t()],
+        lambda x: [x.exp().view(-1), x.exp().clone().t()],
+        lambda x: torch.cat([x.clone(), x])[1],
+    ],
+)
+def test_views_of_fresh_tensors_share_memory_as_in_eager(function: Any) -> None:
+    x = torch.randn(3, 4)
+
+    def storages(results: Any) -> list[int]:
+        tensors = [x, *(results if isinstance(results, list) else [results])]
+        places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+        return [places.index(place) for place in places]
+
+    assert storages(compiled(function)(x)) == storages(function(x))
+
+
 def test_batch_norm_updates_its_statistics() -> None:
     def make() -> torch.nn.Module:
         torch.manual_seed(0)
