@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "graph/index_map.h"
 #include "graph/inference.h"
+#include "graph/strided_view.h"
 #include "support/error.h"
 
 namespace mlcc::graph {
@@ -18,26 +20,57 @@ bool writes_into(const Node& node, const Value& value) {
   });
 }
 
-// A value whose memory is its own: handing it out instead of another one makes no new alias.
+// The value that `value` is a view of; itself, if it is none.
+template <typename V>
+V* base_of(V* value) {
+  while (value->producer() != nullptr && is_single_index_map(value->producer()->op()))
+    value = value->producer()->operand(0);
+  return value;
+}
+
+// Whether the value or a view of it is an output of the graph.
+bool reaches_output(const Graph& graph, const Value& value) {
+  return graph.is_output(&value) ||
+         std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+           return is_single_index_map(user->op()) && reaches_output(graph, *user->result());
+         });
+}
+
+// Whether the value's memory is its own: handing it out instead of another one makes no new alias.
 bool owns_memory(const Value& value) {
   const Node* producer = value.producer();
-  if (producer == nullptr || is_index_map(*producer)) return false;
+  if (producer == nullptr || is_single_index_map(producer->op())) return false;
   return producer->op() != Op::kExtern || !producer->extern_call().facts.aliases;
+}
+
+// Whether the graph's caller could tell that `result`'s users get `existing` by what shares memory.
+bool makes_alias(const Graph& graph, Value* result, Value* existing) {
+  if (graph.is_output(result) && (graph.is_output(existing) || !owns_memory(*existing)))
+    return true;
+  Value* base = base_of(existing);
+  if (base_of(result) == base || !reaches_output(graph, *result)) return false;
+  return !owns_memory(*base) || reaches_output(graph, *base);
 }
 
 // Whether the strides are a choice of ours that nobody relies on.
 bool may_set_strides(const Graph& graph, const Value& value) {
-  return value.producer() != nullptr && value.producer()->op() != Op::kExtern &&
+  return owns_memory(value) && value.producer()->op() != Op::kExtern &&
          !is_layout_seen(graph, value);
 }
 
 }  // namespace
 
-bool is_written(const Value& value) {
+namespace {
+
+bool is_written_from(const Value& value) {
   return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
-    return writes_into(*user, value) || (is_index_map(*user) && is_written(*user->result()));
+    return writes_into(*user, value) || (is_index_map(*user) && is_written_from(*user->result()));
   });
 }
+
+}  // namespace
+
+bool is_written(const Value& value) { return is_written_from(*base_of(&value)); }
 
 bool is_layout_seen(const Graph& graph, const Value& value) {
   if (graph.is_output(&value)) return true;
@@ -53,10 +86,9 @@ bool Rewriter::replace_by(Node* node, Value* existing) const {
     return no_match(*node, "the replacement has another type");
   if (is_written(*result) || is_written(*existing))
     return no_match(*node, "an extern call writes into one of the values");
-  if (graph_.is_output(result) && (graph_.is_output(existing) || !owns_memory(*existing)))
+  if (makes_alias(graph_, result, existing))
     return no_match(*node, "a graph output would share memory with another value");
-  const bool has_same_strides =
-      result->type().dense_or_strides() == existing->type().dense_or_strides();
+  const bool has_same_strides = strided_view(result)->strides == strided_view(existing)->strides;
   const bool is_seen = is_layout_seen(graph_, *result);
   if (is_seen && !has_same_strides && !may_set_strides(graph_, *existing))
     return no_match(*node, "the replacement lies in memory in another way");

@@ -162,6 +162,8 @@ bool drop_copy(const Rewriter& rewriter, Node* node) {
 bool replace_broadcast(const Rewriter& rewriter, Node* node, Value* value) {
   if (shape_of(value) == shape_of(node->result())) return rewriter.replace_by(node, value);
   if (is_written(*value)) return rewriter.no_match(*node, "an extern call writes into the operand");
+  if (is_layout_seen(rewriter.graph(), *node->result()))
+    return rewriter.no_match(*node, "the result must lie in memory of its own");
   return rewriter.replace_by_new(
       node, [&] { return rewriter.graph().expand(value, shape_of(node->result())); });
 }
