@@ -453,6 +453,7 @@ def _facts(
         "guards": guards.texts,
         "objects": module.objects,
         "plain": module.plain,
+        "identical": module.identical,
         "parameters": module.parameters,
         "constants": graph.imported.constants,
         "inputs": varying,

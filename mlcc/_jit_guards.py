@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,38 +111,81 @@ def _compiled(text: str) -> Guard:
     return guard
 
 
+# Of a module's own attributes: held entry by entry.
+_MEMBERS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_PLAIN = (bool, int, float, str, type(None))
+
+# Equal values under the names of a dict, or the very objects: (dict, names, values).
+Names = tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, a string or None, or made of them by lists, tuples and dicts."""
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    return isinstance(value, _PLAIN)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.requires_grad
+
+
 class ModuleState:
-    """The parameters, buffers, submodules, hooks and plain attributes that a module had; nothing without one."""
+    """What a trace may have read from a module: parameters, buffers, submodules, hooks, attributes.
+
+    Attributes are held by value where they are plain, else by identity; of an object with attributes of its own (a
+    configuration) the plain ones are held too. Nothing without a module.
+    """
 
     def __init__(self, module: torch.nn.Module | None) -> None:
         # Parameters and buffers in the order in which AOTAutograd makes them inputs.
         self.parameters: list[torch.Tensor] = []
-        self.objects: list[tuple[dict[str, Any], list[Any]]] = []
-        self.plain: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        self.objects: list[tuple[dict[Any, Any], list[Any]]] = []
+        self.plain: list[Names] = []
+        self.identical: list[Names] = []
         if module is None:
             return
         self.parameters += [tensor for _, tensor in module.named_parameters(remove_duplicate=False)]
         self.parameters += [tensor for _, tensor in module.named_buffers(remove_duplicate=False)]
+        for members in _torch_compat.global_module_hooks():
+            self.objects.append((members, list(members.values())))
+        seen: set[int] = set()
         for one in module.modules():
-            for name in (
-                "_parameters",
-                "_buffers",
-                "_modules",
-                "_forward_hooks",
-                "_forward_pre_hooks",
-            ):
+            for name in _MEMBERS:
                 members = one.__dict__[name]
                 self.objects.append((members, list(members.values())))
-            names = tuple(
-                n for n, v in one.__dict__.items() if isinstance(v, bool | int | float | str | None)
-            )
-            self.plain.append((one.__dict__, names, tuple(one.__dict__[n] for n in names)))
+            others = self._hold(one.__dict__)
+            for other in others:
+                if id(other) not in seen and not isinstance(other, torch.Tensor | torch.nn.Module):
+                    seen.add(id(other))
+                    self._hold_plain(getattr(other, "__dict__", None))
+
+    def _hold(self, attributes: dict[str, Any]) -> list[Any]:
+        """Hold the attributes of a module; returns those that are held by identity."""
+        self._hold_plain(attributes)
+        names = tuple(n for n, v in attributes.items() if n[0] != "_" and not _is_plain(v))
+        values = tuple(attributes[n] for n in names)
+        if names:
+            self.identical.append((attributes, names, values))
+        return list(values)
+
+    def _hold_plain(self, attributes: Any) -> None:
+        if type(attributes) is not dict:
+            return
+        names = tuple(n for n, v in attributes.items() if _is_plain(v))
+        if names:
+            values = tuple(copy.deepcopy(attributes[n]) for n in names)
+            self.plain.append((attributes, names, values))
 
     def holds(self) -> Guard:
         """Whether the module still is as it was."""
         if not self.objects:
             return always
-        objects, plain = self.objects, self.plain
+        objects, plain, identical = self.objects, self.plain, self.identical
+        sizes = [len(attributes) for attributes, _, _ in (*plain, *identical)]
+        layouts = [_layout(tensor) for tensor in self.parameters]
 
         def guard(leaves: list[Any]) -> bool:
             del leaves
@@ -150,7 +194,15 @@ class ModuleState:
                     map(operator.is_, members.values(), values)
                 ):
                     return False
+            # A new name may hide what the trace found in a class.
+            if sizes != [len(attributes) for attributes, _, _ in (*plain, *identical)]:
+                return False
+            if layouts != [_layout(tensor) for tensor in self.parameters]:
+                return False
             return all(
+                all(map(operator.is_, map(members.get, names), values))
+                for members, names, values in identical
+            ) and all(
                 all(map(_is_same, map(members.get, names), values))
                 for members, names, values in plain
             )

@@ -375,13 +375,21 @@ def global_state() -> tuple[Any, ...]:
     )
 
 
+def global_module_hooks() -> list[dict[int, Any]]:
+    """The hooks that run around the forward function of every module."""
+    hooks = torch.nn.modules.module
+    return [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
+
+
 def under_modes() -> bool:
-    """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, or a compiler."""
+    """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, forward-mode
+    derivatives, or a compiler."""
     return (
         torch.compiler.is_compiling()  # first: Dynamo does not look at the rest then
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.maybe_current_level() is not None
+        or torch.autograd.forward_ad._current_level >= 0
     )
 
 

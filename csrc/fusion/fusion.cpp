@@ -62,6 +62,7 @@ class Planner {
 
   FusionPlan plan() {
     find_required();
+    find_writes();
     if (options_.fuse)
       for (const Node* node : nodes_) decide_inlining(*node);
     for (Node* node : nodes_) place(node);
@@ -113,31 +114,29 @@ class Planner {
     }
   }
 
-  // Ops of the expression a reader would have to evaluate; `leaves` counts tensors of more than one
-  // element read by it.
-  void expression_cost(const Value* value, int64_t& ops, int64_t& leaves, int depth = 0) const {
+  // Whether no tensor of more than one element stands behind `value`, and at most `ops` ops; takes
+  // them off.
+  static bool is_cheap(const Value* value, int64_t& ops) {
     const Node* producer = value->producer();
-    if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)) || depth > 12) {
-      if (!product(value->type().shape).equals_constant(1)) ++leaves;
-      return;
-    }
-    if (!is_free(*producer)) ++ops;
-    for (const Value* operand : producer->operands())
-      expression_cost(operand, ops, leaves, depth + 1);
+    if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)))
+      return product(value->type().shape).equals_constant(1);
+    if (!is_free(*producer) && --ops < 0) return false;
+    return std::all_of(producer->operands().begin(), producer->operands().end(),
+                       [&](const Value* operand) { return is_cheap(operand, ops); });
   }
 
   void decide_inlining(const Node& node) {
     if (!is_inlinable(node) || required_.count(node.result())) return;
-    int64_t ops = 0, leaves = 0;
-    expression_cost(node.result(), ops, leaves);
+    std::vector<const Node*> readers;
+    collect_readers(node.result(), false, readers);
+    if (changes_before(node, readers)) return;
     static constexpr int64_t kCheapOps =
         8;  // masks and position arithmetic without a tensor behind them
-    if (leaves == 0 && ops <= kCheapOps) {
+    int64_t ops = kCheapOps;
+    if (is_cheap(node.result(), ops)) {
       plan_.inlined.insert(&node);
       return;
     }
-    std::vector<const Node*> readers;
-    collect_readers(node.result(), false, readers);
     if (readers.size() != 1) return;
     const Node& reader = *readers.front();
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
@@ -162,6 +161,57 @@ class Planner {
   int64_t inline_cost(const Value* value) const {
     const auto found = inline_cost_.find(value);
     return found == inline_cost_.end() ? 0 : found->second;
+  }
+
+  // -- memory that extern calls write into
+  // A view of it that is read after the write is copied where it stands.
+  void find_writes() {
+    for (const Node* node : nodes_) {
+      if (node->op() != Op::kExtern) continue;
+      for (const int i : node->extern_call().facts.mutates)
+        writes_[graph::strided_view(node->operand(i))->base].push_back(order_.at(node));
+    }
+    if (writes_.empty()) return;
+    for (const Node* node : nodes_) {
+      if (!graph::is_single_index_map(node->op()) || is_write_window(*node)) continue;
+      std::vector<const Node*> readers;
+      collect_readers(node->result(), false, readers);
+      if (changes_before(*node, readers)) plan_.copied.insert(node);
+    }
+  }
+
+  // Whether an extern call writes through this view.
+  static bool is_write_window(const Node& view) {
+    return std::any_of(
+        view.result()->users().begin(), view.result()->users().end(), [&](const Node* user) {
+          if (graph::is_single_index_map(user->op())) return is_write_window(*user);
+          if (user->op() != Op::kExtern) return false;
+          const std::vector<int>& mutates = user->extern_call().facts.mutates;
+          return std::any_of(mutates.begin(), mutates.end(),
+                             [&](int i) { return user->operand(i) == view.result(); });
+        });
+  }
+
+  // Whether what `node` would read from memory is written between its place and that of a reader.
+  bool changes_before(const Node& node, const std::vector<const Node*>& readers) const {
+    if (writes_.empty()) return false;
+    int last = 0;
+    for (const Node* reader : readers) last = std::max(last, order_.at(reader));
+    return std::any_of(node.operands().begin(), node.operands().end(), [&](const Value* operand) {
+      return is_written_between(operand, order_.at(&node), last);
+    });
+  }
+
+  bool is_written_between(const Value* value, int begin, int end) const {
+    const Node* producer = value->producer();
+    if (producer != nullptr && folds(*producer))
+      return std::any_of(
+          producer->operands().begin(), producer->operands().end(),
+          [&](const Value* operand) { return is_written_between(operand, begin, end); });
+    const auto found = writes_.find(value);
+    return found != writes_.end() &&
+           std::any_of(found->second.begin(), found->second.end(),
+                       [&](int write) { return begin < write && write < end; });
   }
 
   // -- units and dependences
@@ -363,6 +413,9 @@ class Planner {
       } else if (leaf_unit >= 0 && depends_on(leaf_unit, unit)) {
         return unsupported("%", leaf.value->id(), " already depends on the kernel");
       }
+      const auto writer = last_writer_.find(leaf.value);
+      if (writer != last_writer_.end() && depends_on(writer->second, unit))
+        return unsupported("%", leaf.value->id(), " is written after the kernel read it");
     }
     if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
       return unsupported("its row is too long to stay in cache");
@@ -538,6 +591,7 @@ class Planner {
   std::unordered_map<const Node*, int> order_;
   std::unordered_set<const Value*> required_;
   std::unordered_map<const Value*, int64_t> inline_cost_;
+  std::unordered_map<const Value*, std::vector<int>> writes_;  // program orders, by base
   std::vector<UnitState> units_;
   std::vector<int> group_unit_;
   std::unordered_map<const Node*, int> unit_of_node_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/index_map.h"
 #include "graph/inference.h"
 #include "graph/strided_view.h"
 #include "support/error.h"
@@ -30,7 +31,7 @@ bool is_written_by_users(const Value& value) {
 // A value whose memory is its own: handing it out instead of another one makes no new alias.
 bool owns_memory(const Value& value) {
   const Node* producer = value.producer();
-  if (producer == nullptr || is_index_map(*producer)) return false;
+  if (producer == nullptr || is_single_index_map(producer->op())) return false;
   return producer->op() != Op::kExtern || !producer->extern_call().facts.aliases;
 }
 

@@ -43,11 +43,29 @@ struct HeldDict {
   bool is_unchanged() const;
 };
 
-// Plain values under some names of a dict.
+// What stands under some names of a dict: equal plain values, or the very objects.
 struct HeldNames {
   py::dict dict;
   std::vector<std::pair<py::object, py::object>> values;
+  bool by_identity;
+  Py_ssize_t size;  // of the dict: a new name may hide what the trace found in a class
   bool is_unchanged() const;
+};
+
+// A tensor that the graph reads beside its arguments. `tensor.data = ...` and `module.double()`
+// leave the object and change the rest.
+struct HeldTensor {
+  at::Tensor tensor;
+  uint64_t keys;
+  at::ScalarType dtype;
+  std::vector<int64_t> sizes, strides;
+  explicit HeldTensor(const at::Tensor& tensor)
+      : tensor(tensor), keys(tensor.key_set().raw_repr()), dtype(tensor.scalar_type()),
+        sizes(tensor.sizes().vec()), strides(tensor.strides().vec()) {}
+  bool is_unchanged() const {
+    return tensor.key_set().raw_repr() == keys && tensor.scalar_type() == dtype &&
+           tensor.sizes() == sizes && tensor.strides() == strides;
+  }
 };
 
 int64_t SymbolSource::value(const Leaves& leaves) const {
@@ -70,9 +88,14 @@ bool HeldDict::is_unchanged() const {
 }
 
 bool HeldNames::is_unchanged() const {
+  if (PyDict_GET_SIZE(dict.ptr()) != size) return false;
   for (const auto& [name, expected] : values) {
     PyObject* found = PyDict_GetItemWithError(dict.ptr(), name.ptr());
-    if (found == nullptr || !is_same_constant(found, expected.ptr())) return false;
+    if (found == expected.ptr()) continue;
+    if (found == nullptr || by_identity) return false;
+    // A comparison may run Python code, which may take the value out of the dict.
+    const auto kept = py::reinterpret_borrow<py::object>(found);
+    if (!is_same_constant(kept.ptr(), expected.ptr())) return false;
   }
   return true;
 }
@@ -103,7 +126,9 @@ class Entry {
     if (!guards_hold(leaves)) return false;
     for (const HeldDict& held : objects_)
       if (!held.is_unchanged()) return false;
-    for (const HeldNames& held : plain_)
+    for (const HeldNames& held : names_)
+      if (!held.is_unchanged()) return false;
+    for (const HeldTensor& held : tensors_)
       if (!held.is_unchanged()) return false;
     return true;
   }
@@ -132,7 +157,11 @@ class Entry {
       Py_VISIT(held.dict.ptr());
       for (const py::object& value : held.values) Py_VISIT(value.ptr());
     }
-    for (const HeldNames& held : plain_) Py_VISIT(held.dict.ptr());
+    for (const HeldNames& held : names_) {
+      Py_VISIT(held.dict.ptr());
+      for (const auto& [name, value] : held.values) Py_VISIT(value.ptr());
+    }
+    for (const auto& [place, constant] : outputs_) Py_VISIT(constant.ptr());
     Py_VISIT(restore_.ptr());
     return form_.traverse(visit, arg);
   }
@@ -146,12 +175,17 @@ class Entry {
       const auto [dict, values] = py::cast<std::pair<py::dict, std::vector<py::object>>>(row);
       objects_.push_back({dict, values});
     }
-    for (py::handle row : facts["plain"]) {
+    read_names(facts["plain"], false);
+    read_names(facts["identical"], true);
+  }
+
+  void read_names(const py::object& rows, bool by_identity) {
+    for (py::handle row : rows) {
       const auto [dict, names, values] =
           py::cast<std::tuple<py::dict, std::vector<py::object>, std::vector<py::object>>>(row);
-      HeldNames held{dict, {}};
+      HeldNames held{dict, {}, by_identity, PyDict_GET_SIZE(dict.ptr())};
       for (size_t i = 0; i < names.size(); ++i) held.values.emplace_back(names[i], values[i]);
-      plain_.push_back(std::move(held));
+      names_.push_back(std::move(held));
     }
   }
 
@@ -160,6 +194,8 @@ class Entry {
       parameters_.emplace_back(THPVariable_Unpack(tensor.ptr()));
     for (py::handle tensor : facts["constants"])
       constants_.emplace_back(THPVariable_Unpack(tensor.ptr()));
+    for (const auto* held : {&parameters_, &constants_})
+      for (const c10::IValue& value : *held) tensors_.emplace_back(value.toTensor());
     inputs_ = py::cast<std::vector<size_t>>(facts["inputs"]);
     outputs_ = py::cast<std::vector<Output>>(facts["outputs"]);
     restore_ = facts["restore"];
@@ -200,7 +236,8 @@ class Entry {
   std::vector<FixedSize> fixed_sizes_;
   std::vector<SymExpr> guards_;  // each is 1 where the trace holds
   std::vector<HeldDict> objects_;
-  std::vector<HeldNames> plain_;
+  std::vector<HeldNames> names_;
+  std::vector<HeldTensor> tensors_;
   std::vector<c10::IValue> parameters_, constants_;
   std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs
   std::vector<Output> outputs_;

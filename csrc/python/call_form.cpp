@@ -8,6 +8,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -84,7 +85,9 @@ ModeState ModeState::current() {
 bool is_under_modes() {
   return c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
          at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
-         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+         c10::impl::tls_is_dispatch_key_included(
+             c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+         torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
 }
 
 // -- tensors

@@ -28,7 +28,8 @@ struct ModeState {
 // Equal in type and value; floats bit by bit (0.0 is not -0.0).
 bool is_same_constant(PyObject* a, PyObject* b);
 
-// Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level.
+// Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level,
+// forward-mode derivatives.
 bool is_under_modes();
 
 class CallForm {

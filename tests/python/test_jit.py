@@ -1,6 +1,7 @@
 """mlcc.jit: answers, gradients, mutation, signatures, and what it refuses."""
 
 import gc
+import types
 import weakref
 from typing import Any
 
@@ -306,6 +307,71 @@ def test_a_module_that_changes_is_noticed() -> None:
     module.linear.register_forward_hook(lambda m, i, o: o + 1)
     torch.testing.assert_close(f(x), module(x))
     assert f.scale == 3.0
+
+
+class _Configured(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+        self.plain = torch.ones(3)
+        self.factors = [2.0]
+        self.names = {"a": 1.0}
+        self.config = types.SimpleNamespace(shift=3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = (x * self.factors[0] + self.config.shift) * self.names["a"]
+        result = result * self.weight + self.plain
+        return result * 2 if getattr(self, "doubled", False) else result
+
+
+def _replace_data(module: torch.nn.Module) -> None:
+    module.weight.data = torch.full((1,), 7.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.factors.__setitem__(0, 5.0),
+        lambda module: setattr(module, "factors", [6.0]),
+        lambda module: module.names.__setitem__("a", 4.0),
+        lambda module: setattr(module.config, "shift", 1.0),
+        lambda module: setattr(module, "plain", torch.zeros(3)),
+        lambda module: setattr(module, "doubled", True),
+        lambda module: setattr(module, "forward", lambda x: x * 11),
+        lambda module: module.double(),
+        _replace_data,
+    ],
+)
+def test_an_attribute_that_changes_is_noticed(change: Any) -> None:
+    module, x = _Configured(), torch.ones(3)
+    compiled = mlcc.jit(module)
+    compiled(x), compiled(x)
+    change(module)
+    torch.testing.assert_close(compiled(x), module(x))
+    torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_a_hook_of_all_modules_is_noticed() -> None:
+    module, x = _Configured(), torch.ones(3)
+    compiled = mlcc.jit(module)
+    compiled(x)
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda m, inputs, output: output * 3
+    )
+    try:
+        torch.testing.assert_close(compiled(x), module(x))
+    finally:
+        hook.remove()
+
+
+def test_forward_mode_derivatives_are_eagers() -> None:
+    compiled = mlcc.jit(lambda x: x * x)
+    x = torch.randn(3)
+    compiled(x)
+    with torch.autograd.forward_ad.dual_level():
+        result = compiled(torch.autograd.forward_ad.make_dual(x, torch.ones(3)))
+        tangent = torch.autograd.forward_ad.unpack_dual(result).tangent
+        torch.testing.assert_close(tangent, 2 * x)
 
 
 def test_training_a_module() -> None:

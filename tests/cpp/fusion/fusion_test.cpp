@@ -34,6 +34,47 @@ TEST(Fusion, AnExternBetweenTwoNodesKeepsThemApart) {
   EXPECT_EQ(found.order[1].group, -1);
 }
 
+TEST(Fusion, WhatReadsAfterAWriteDoesNotJoinWhatReadBefore) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[64], %y: f32[64]) {
+  %0: f32[64] = neg %x
+  extern "aten.copy_.default"(%x, %y) mutates(0)
+  %1: f32[64] = abs %x
+  return %0, %1
+})");
+  const FusionPlan found = plan(graph);
+  ASSERT_EQ(found.order.size(), 3u);
+  EXPECT_EQ(found.order[0].group, 0);
+  EXPECT_EQ(found.order[1].group, -1);
+  EXPECT_EQ(found.order[2].group, 1);
+}
+
+TEST(Fusion, WhatIsOverwrittenBeforeItsReaderIsNotInlined) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 8], %y: f32[8, 8]) {
+  %0: f32[8, 8] = neg %x
+  %1: f32[8, 8] = permute %x {dims = [1, 0]}
+  extern "aten.copy_.default"(%x, %y) mutates(0)
+  %2: f32[8, 8] = abs %0
+  extern "aten.copy_.default"(%y, %1) mutates(0)
+  return %2
+})");
+  const FusionPlan found = plan(graph);
+  EXPECT_TRUE(found.inlined.empty());
+  EXPECT_EQ(found.copied.size(), 1u);
+  ASSERT_FALSE(found.order.empty());
+  EXPECT_EQ(found.order[0].group, 0);
+}
+
+TEST(Fusion, AWideChainIsPlannedInLinearTime) {
+  std::string text = "graph @g(%x: f32[64]) {\n";
+  std::string last = "%x";
+  for (int i = 0; i < 400; ++i) {
+    const std::string name = "%" + std::to_string(i);
+    text += "  " + name + ": f32[64] = clamp " + last + ", " + last + ", " + last + "\n";
+    last = name;
+  }
+  EXPECT_FALSE(plan(graph::parse_graph(text + "  return " + last + "\n}")).groups.empty());
+}
+
 TEST(Fusion, DifferentRowsAreDifferentKernels) {
   const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 4]) {
   %0: f32[8] = sum %x {dims = [1], keepdim = false}
