@@ -63,8 +63,10 @@ class Planner {
   FusionPlan plan() {
     find_required();
     find_writes();
-    if (options_.fuse)
-      for (const Node* node : nodes_) decide_inlining(*node);
+    for (const Node* node : nodes_) {
+      limit_reshapes(*node);
+      if (options_.fuse) decide_inlining(*node);
+    }
     for (Node* node : nodes_) place(node);
     for (size_t g = 0; g < plan_.groups.size(); ++g) finish_group(static_cast<int>(g));
     sort_units();
@@ -98,6 +100,30 @@ class Planner {
         for (Value* operand : node->operands()) require(operand);
       if (is_indirect(*node)) require(node->operand(0));
     }
+  }
+
+  // -- nested index expressions
+  // Each reshape that splits or merges dimensions puts a floordiv and a mod around the index
+  // expressions below it: their size doubles. Measured: 0.3 s of compiling at 5 levels, 0.6 s at 6,
+  // minutes at 15. The value is copied there instead.
+  void limit_reshapes(const Node& node) {
+    static constexpr int kMaxReshapes = 4;
+    if (node.results().size() != 1) return;
+    int depth = 0;
+    for (const Value* operand : node.operands()) {
+      const Node* producer = operand->producer();
+      if (producer != nullptr && folds(*producer)) depth = std::max(depth, reshapes_[operand]);
+    }
+    if (node.op() == Op::kReshape &&
+        without_ones(node.operand(0)->type().shape) != without_ones(node.result()->type().shape) &&
+        ++depth > kMaxReshapes)
+      plan_.copied.insert(&node);
+    reshapes_[node.result()] = depth;
+  }
+
+  static Index without_ones(Index shape) {
+    std::erase_if(shape, [](const SymExpr& size) { return size.equals_constant(1); });
+    return shape;
   }
 
   // -- inlining
@@ -591,6 +617,7 @@ class Planner {
   std::unordered_map<const Node*, int> order_;
   std::unordered_set<const Value*> required_;
   std::unordered_map<const Value*, int64_t> inline_cost_;
+  std::unordered_map<const Value*, int> reshapes_;             // levels of them down to memory
   std::unordered_map<const Value*, std::vector<int>> writes_;  // program orders, by base
   std::vector<UnitState> units_;
   std::vector<int> group_unit_;

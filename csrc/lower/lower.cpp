@@ -186,7 +186,7 @@ class GroupLowering {
       if (is_output(value)) continue;  // written in its own pass, read back from there
       if (!vector_is_reduced() || expression_ops(*node) < kExpensiveOps) continue;
       const auto row = row_extent().as_constant();
-      if (!row || stack + *row > kMaxStackElements) continue;
+      if (!row || *row <= 0 || stack + *row > kMaxStackElements) continue;
       stack += *row;
       loop::Buffer buffer{arena_.fresh_name("row"),
                           value->type().dtype,

@@ -225,6 +225,13 @@ def test_reductions_of_single_elements() -> None:
         check_all(gradients(run, dtype), gradients(F.group_norm, dtype), exact)
 
 
+def test_softmax_over_nothing() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * x, 0).square()
+
+    assert trace(f, torch.randn(0), make=Compiled)(torch.randn(0))[0].shape == (0,)
+
+
 def test_strides_of_inputs() -> None:
     """Transposed, sliced and expanded inputs, and the strides of what comes out."""
     x = torch.randn(8, 10)
@@ -483,6 +490,56 @@ def test_views_of_fresh_tensors_share_memory_as_in_eager(function: Any) -> None:
         return [places.index(place) for place in places]
 
     assert storages(compiled(function)(x)) == storages(function(x))
+
+
+def _shared_memory(inputs: list[torch.Tensor], results: Any) -> list[int]:
+    """Of each tensor, the place of the first one with the same storage."""
+    tensors = [*inputs, *(results if isinstance(results, tuple) else [results])]
+    places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    return [places.index(place) for place in places]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clone()[:2],
+        lambda x: (x * 1).t(),
+        lambda x: (-(-x)).view(16),
+        lambda x: ((x + 1)[1:], (x + 1)[:2]),
+        lambda x: (lambda y: (y, y.clone().t()))(x * 2),
+        lambda x: x[:1] * torch.ones(3, 1),
+        lambda x: (x[:1, None] * 2).repeat(3, 1, 1)[:, 0],
+    ],
+)
+def test_views_of_what_is_computed_share_no_memory(function: Any) -> None:
+    x = torch.randn(4, 4)
+    wanted, found = function(x), compiled(function)(x)
+    torch.testing.assert_close(found, wanted)
+    assert _shared_memory([x], found) == _shared_memory([x], wanted)
+    for a, b in zip(
+        found if isinstance(found, tuple) else [found],
+        wanted if isinstance(wanted, tuple) else [wanted],
+        strict=True,
+    ):
+        assert a.stride() == b.stride()
+
+
+def test_an_input_is_written_with_a_view_of_inputs() -> None:
+    def transpose(x: torch.Tensor) -> torch.Tensor:
+        return x.copy_(x.t().clone())
+
+    def swap(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        kept = x.t() * 1
+        x.copy_(y.t())
+        y.copy_(kept)
+        return x + y
+
+    for function, count in ((transpose, 1), (swap, 2)):
+        found = [torch.randn(4, 4) for _ in range(count)]
+        wanted = [x.clone() for x in found]
+        result = compiled(function)(*found)
+        torch.testing.assert_close(result, function(*wanted))
+        torch.testing.assert_close(found, wanted)
 
 
 def test_batch_norm_updates_its_statistics() -> None:

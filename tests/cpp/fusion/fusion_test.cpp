@@ -75,6 +75,22 @@ TEST(Fusion, AWideChainIsPlannedInLinearTime) {
   EXPECT_FALSE(plan(graph::parse_graph(text + "  return " + last + "\n}")).groups.empty());
 }
 
+TEST(Fusion, NestedReshapesAreCopiedNowAndThen) {
+  std::string text = "graph @g(%x: f32[315]) {\n";
+  std::string last = "%x";
+  for (int i = 0; i < 20; ++i) {
+    const auto name = [&](int k) { return "%" + std::to_string(3 * i + k); };
+    text += "  " + name(0) + ": f32[7, 9, 5] = reshape " + last + "\n";
+    text += "  " + name(1) + ": f32[5, 7, 9] = permute " + name(0) + " {dims = [2, 0, 1]}\n";
+    text += "  " + name(2) + ": f32[315] = reshape " + name(1) + "\n";
+    last = name(2);
+  }
+  text += "  %60: f32[315] = exp " + last + "\n  return %60\n}";
+  const FusionPlan found = plan(graph::parse_graph(text));
+  EXPECT_GE(found.copied.size(), 7u);
+  EXPECT_EQ(found.order.size(), found.groups.size());
+}
+
 TEST(Fusion, DifferentRowsAreDifferentKernels) {
   const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 4]) {
   %0: f32[8] = sum %x {dims = [1], keepdim = false}
