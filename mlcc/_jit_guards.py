@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,7 +99,15 @@ class SizeGuards:
 
 
 def _is_same(found: Any, expected: Any) -> bool:
-    return found is expected or exact(found) == exact(expected)
+    """Plain values by value, all else by identity: what an object holds is its own affair."""
+    if found is expected:
+        return True
+    if not isinstance(expected, bool | int | float | str | tuple):
+        return False
+    try:
+        return bool(exact(found) == exact(expected))
+    except (TypeError, ValueError, RuntimeError):  # a tuple of what has no truth value
+        return False
 
 
 def _compiled(text: str) -> Guard:
@@ -118,6 +127,11 @@ class ModuleState:
         self.parameters: list[torch.Tensor] = []
         self.objects: list[tuple[dict[str, Any], list[Any]]] = []
         self.plain: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        # The same for the core, which compares objects that are no plain values by identity, a whole dict at once.
+        self.core_plain: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        self.core_objects: list[tuple[dict[str, Any], list[Any]]] = []
+        # Attributes that are lists, dicts and sets, with what they held.
+        self.containers: list[tuple[Any, list[Any]]] = []
         if module is None:
             return
         self.parameters += [tensor for _, tensor in module.named_parameters(remove_duplicate=False)]
@@ -132,16 +146,24 @@ class ModuleState:
             ):
                 members = one.__dict__[name]
                 self.objects.append((members, list(members.values())))
-            names = tuple(
-                n for n, v in one.__dict__.items() if isinstance(v, bool | int | float | str | None)
-            )
-            self.plain.append((one.__dict__, names, tuple(one.__dict__[n] for n in names)))
+            names = tuple(n for n in one.__dict__ if n not in _INTERNALS)
+            values = tuple(one.__dict__[n] for n in names)
+            self.plain.append((one.__dict__, names, values))
+            if all(isinstance(v, bool | int | float | str | None) for v in values):
+                self.core_plain.append(self.plain[-1])
+            else:
+                self.core_objects.append((one.__dict__, list(one.__dict__.values())))
+            self.containers += [
+                (value, _contents(value))
+                for value in map(one.__dict__.get, names)
+                if isinstance(value, list | dict | set)
+            ]
 
     def holds(self) -> Guard:
         """Whether the module still is as it was."""
         if not self.objects:
             return always
-        objects, plain = self.objects, self.plain
+        objects, plain, containers = self.objects, self.plain, self.containers
 
         def guard(leaves: list[Any]) -> bool:
             del leaves
@@ -153,6 +175,63 @@ class ModuleState:
             return all(
                 all(map(_is_same, map(members.get, names), values))
                 for members, names, values in plain
-            )
+            ) and all(_are_same(_contents(value), held) for value, held in containers)
 
         return guard
+
+
+# What nn.Module keeps in its attributes; parameters, buffers, submodules and hooks are held by themselves.
+_INTERNALS = frozenset(torch.nn.Module().__dict__) - {"training"}
+
+
+def _contents(container: Any) -> list[Any]:
+    """Keys and values in order."""
+    if isinstance(container, dict):
+        return [*container.keys(), *container.values()]
+    return list(container)
+
+
+def _are_same(found: list[Any], expected: list[Any]) -> bool:
+    return len(found) == len(expected) and all(map(_is_same, found, expected))
+
+
+class ModuleSnapshot:
+    """The attributes of a module and its submodules, and what those of them hold that are lists, dicts or sets."""
+
+    def __init__(self, module: torch.nn.Module | None) -> None:
+        self._held: list[tuple[Any, str, Any]] = []  # (container, its name, a copy)
+        for one in module.modules() if module is not None else ():
+            self._held.append((one.__dict__, "attributes", dict(one.__dict__)))
+            for name, value in one.__dict__.items():
+                if isinstance(value, list | dict | set):
+                    self._held.append((value, name, copy.copy(value)))
+
+    def restore(self) -> str:
+        """Put everything back; which name changed, or ''."""
+        changed = ""
+        for container, name, before in self._held:
+            now, then = _contents(container), _contents(before)
+            if len(now) == len(then) and all(map(operator.is_, now, then)):
+                continue
+            if container is not before and name == "attributes":
+                name = next(
+                    (
+                        n
+                        for n in {**container, **before}
+                        if container.get(n, _MISSING) is not before.get(n, _MISSING)
+                    ),
+                    name,
+                )
+            if name not in _DERIVED:
+                changed = changed or name
+            container.clear()
+            if isinstance(container, list):
+                container.extend(before)
+            else:
+                container.update(before)
+        return changed
+
+
+_MISSING = object()
+# What nn.RNNBase makes anew whenever its weights are others, as they are in a trace.
+_DERIVED = {"_flat_weights", "_flat_weight_refs"}
