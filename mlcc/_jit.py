@@ -360,6 +360,15 @@ class _SideEffectError(Exception):
     """What a function does beside computing tensors, which a trace would not repeat."""
 
 
+def _unregistered(module: torch.nn.Module | None) -> str:
+    """An attribute that a trace would take for a constant: a tensor to differentiate by, or a number of one element."""
+    for one in module.modules() if module is not None else ():
+        for name, value in one.__dict__.items():
+            if isinstance(value, torch.Tensor) and (value.requires_grad or value.numel() < 2):
+                return name
+    return ""
+
+
 def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: Any) -> bool:
     """Whether the arguments still hold the leaves that they were made of."""
     if isinstance(structure, int):  # leaves only
@@ -395,6 +404,11 @@ class _TracedModule(torch.nn.Module):
         args, kwargs = tuple(leaves), {}
         if not isinstance(self._structure, int):
             args, kwargs = _torch_compat.unflatten(leaves, self._structure)
+        name = _unregistered(self._module[0])
+        if name:
+            raise _SideEffectError(
+                f"attribute {name} is a tensor that changes; register it as a parameter or buffer"
+            )
         before = ModuleSnapshot(self._module[0])
         try:
             with self._watch():

@@ -552,6 +552,17 @@ def test_attributes_that_are_no_plain_values_are_noticed() -> None:
     assert torch.equal(jitted(x), x * 35 + 2)
 
 
+@pytest.mark.parametrize("held", [torch.ones(()), torch.ones(3, requires_grad=True)])
+def test_a_tensor_that_is_no_buffer_is_no_constant(held: torch.Tensor) -> None:
+    module, x = _Reads(), torch.ones(3)
+    module.shift = held
+    jitted = mlcc.jit(module)
+    assert jitted(x).requires_grad == held.requires_grad
+    with torch.no_grad():
+        held.add_(4)
+    assert torch.equal(jitted(x), x * 2 + 5)
+
+
 def test_lists_and_dicts_that_are_changed_run_the_original() -> None:
     def append(x: torch.Tensor, seen: list[torch.Tensor]) -> torch.Tensor:
         seen.append(x * 2)
