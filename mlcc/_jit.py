@@ -12,6 +12,7 @@ import contextlib
 import enum
 import functools
 import inspect
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
@@ -20,7 +21,7 @@ import torch
 
 from mlcc import _reads, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError
-from mlcc._jit_guards import ModuleState, SizeGuards, all_of, always, exact
+from mlcc._jit_guards import ModuleSnapshot, ModuleState, SizeGuards, all_of, always, exact
 from mlcc._load import load_core
 from mlcc.logging import get_logger
 
@@ -62,6 +63,10 @@ def jit(
         return functools.partial(jit, dynamic=dynamic, static=static)
     if not callable(function):
         raise Error(f"jit: found a {type(function).__name__}, expected a function or an nn.Module")
+    if isinstance(function, functools.partial):  # what it holds are arguments like others
+        made = jit(function.func, dynamic=dynamic, static=static)
+        return functools.partial(made, *function.args, **function.keywords)
+    _refuse_state(function)
     return Jitted(function, dynamic is not False, static)
 
 
@@ -73,7 +78,7 @@ class Jitted:
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._module = function if isinstance(function, torch.nn.Module) else None
+        self._module = _module_of(function)
         self._name = getattr(function, "__name__", type(function).__name__)
         self._dynamic = dynamic
         self._static = _static_names(function, static)
@@ -105,7 +110,7 @@ class Jitted:
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
-        if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
+        if entry.run is None or (entry.writes_inputs and _must_see_writes(call.leaves)):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
@@ -117,6 +122,10 @@ class Jitted:
         if name.startswith("_") or self.__dict__.get("_module") is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._module, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, pickled or not, traces anew."""
+        return Jitted, (self._function, self._dynamic, self._static)
 
     def __repr__(self) -> str:
         return f"<mlcc.jit of {self._name}>"
@@ -185,15 +194,17 @@ class Jitted:
             if _torch_compat.is_data_dependent(error):
                 raise Error(self._data_dependence(error)) from None
             result = self._function(*args, **kwargs)  # raises what eager raises
-            reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            get_logger("fallback").info("%s runs eagerly: its trace failed: %s", self._name, reason)
+            reason = str(error)
+            if not isinstance(error, _SideEffectError):
+                reason = f"its trace failed: {type(error).__name__}: {reason}".split("\n")[0]
+            get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
             entry.run, entry.guard = None, always
             self._entries.setdefault(call.key, []).append(entry)
             return result
         self._entries.setdefault(call.key, []).append(entry)
         if entry.facts is not None:
             self._add_to_dispatch(entry.facts, call, args, kwargs)
-        if entry.run is None or (entry.writes_inputs and _share_memory(call.leaves)):
+        if entry.run is None or (entry.writes_inputs and _must_see_writes(call.leaves)):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
@@ -345,11 +356,32 @@ class _Entry:
         self.writes_inputs = False
 
 
+class _SideEffectError(Exception):
+    """What a function does beside computing tensors, which a trace would not repeat."""
+
+
+def _unregistered(module: torch.nn.Module | None) -> str:
+    """An attribute that a trace would take for a constant: a tensor to differentiate by, or a number of one element."""
+    for one in module.modules() if module is not None else ():
+        for name, value in one.__dict__.items():
+            if isinstance(value, torch.Tensor) and (value.requires_grad or value.numel() < 2):
+                return name
+    return ""
+
+
+def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: Any) -> bool:
+    """Whether the arguments still hold the leaves that they were made of."""
+    if isinstance(structure, int):  # leaves only
+        return True
+    return found[1] == structure and all(map(operator.is_, found[0], leaves))
+
+
 class _TracedModule(torch.nn.Module):
     """The function as AOTAutograd traces it: flat inputs that vary to a flat list of tensors and symbolic numbers."""
 
     def __init__(self, jitted: Jitted, call: _Call, varying: list[int]) -> None:
         super().__init__()
+        self._module = (jitted._module,)
         if jitted._module is not None:
             self.traced = jitted._module
         self._call_function = (jitted._function,)  # in a tuple: a module would be registered twice
@@ -372,9 +404,21 @@ class _TracedModule(torch.nn.Module):
         args, kwargs = tuple(leaves), {}
         if not isinstance(self._structure, int):
             args, kwargs = _torch_compat.unflatten(leaves, self._structure)
-        kwargs = {**kwargs, **self._fixed}
-        with self._watch():
-            result = self._call_function[0](*args, **kwargs)
+        name = _unregistered(self._module[0])
+        if name:
+            raise _SideEffectError(
+                f"attribute {name} is a tensor that changes; register it as a parameter or buffer"
+            )
+        before = ModuleSnapshot(self._module[0])
+        try:
+            with self._watch():
+                result = self._call_function[0](*args, **kwargs, **self._fixed)
+        finally:
+            changed = before.restore()
+        if changed:
+            raise _SideEffectError(f"it changes the module's {changed}")
+        if not _is_same_tree(_torch_compat.flatten((args, kwargs)), leaves, self._structure):
+            raise _SideEffectError("it changes a list or dict that it was given")
         return self._flatten_result(result)
 
     def _watch(self) -> contextlib.AbstractContextManager[Any]:
@@ -391,8 +435,10 @@ class _TracedModule(torch.nn.Module):
             if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
                 self.places.append((True, len(results)))
                 results.append(leaf)
-            else:
+            elif isinstance(leaf, _CONSTANTS) or type(leaf) in (int, float, complex):
                 self.places.append((False, leaf))
+            else:
+                raise _SideEffectError(f"a result is a {type(leaf).__name__}")
         return results
 
     @property
@@ -441,7 +487,7 @@ def _facts(
 ) -> dict[str, Any] | None:
     """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
     guards = sizes.as_expressions()
-    if guards is None:
+    if guards is None or module.containers:
         return None
     outputs = [
         (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
@@ -530,6 +576,38 @@ def _share_memory(leaves: Iterable[Any]) -> bool:
         leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)
     ]
     return len(set(storages)) != len(storages)
+
+
+def _must_see_writes(leaves: Sequence[Any]) -> bool:
+    """Whether writing to the arguments is eager's affair: they overlap, or autograd refuses to have one written."""
+    if _share_memory(leaves):
+        return True
+    return torch.is_grad_enabled() and any(
+        isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf for leaf in leaves
+    )
+
+
+def _module_of(function: Callable[..., Any]) -> torch.nn.Module | None:
+    """The module that a call reads: the function itself, or the one whose bound method it is."""
+    owner = getattr(function, "__self__", None) if inspect.ismethod(function) else function
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+def _refuse_state(function: Callable[..., Any]) -> None:
+    """Error for methods of objects and callable objects: nothing would notice that their attributes changed."""
+    owner: Any = None
+    if inspect.ismethod(function):
+        owner = function.__self__
+    elif inspect.isfunction(inspect.getattr_static(type(function), "__call__", None)):
+        owner = None if hasattr(function, "__wrapped__") else function
+    if owner is None or isinstance(owner, torch.nn.Module | type):
+        return
+    kind = type(owner)
+    if not kind.__module__.startswith("torch."):
+        raise Error(
+            f"jit: attributes of a {kind.__name__} would be read as constants; "
+            "jit an nn.Module, or a function that takes them as arguments"
+        )
 
 
 def _plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -37,7 +37,11 @@ def exact(value: Any) -> Any:
     kind = type(value)
     if kind is float:
         return kind, value.hex()
-    return kind, tuple(map(exact, value)) if kind is tuple else value
+    if kind is tuple or kind is list:
+        return kind, tuple(map(exact, value))
+    if kind is dict:
+        return kind, tuple((exact(k), exact(v)) for k, v in value.items())
+    return kind, value
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ class SizeGuards:
 
 
 def _is_same(found: Any, expected: Any) -> bool:
-    return found is expected or exact(found) == exact(expected)
+    """Plain values by value, all else by identity: what an object holds is its own affair."""
+    return found is expected or (_is_plain(expected) and exact(found) == exact(expected))
 
 
 def _compiled(text: str) -> Guard:
@@ -145,6 +150,8 @@ class ModuleState:
         self.objects: list[tuple[dict[Any, Any], list[Any]]] = []
         self.plain: list[Names] = []
         self.identical: list[Names] = []
+        # Lists, dicts and sets that hold more than plain values, with what they held.
+        self.containers: list[tuple[Any, list[Any]]] = []
         if module is None:
             return
         self.parameters += [tensor for _, tensor in module.named_parameters(remove_duplicate=False)]
@@ -169,6 +176,9 @@ class ModuleState:
         values = tuple(attributes[n] for n in names)
         if names:
             self.identical.append((attributes, names, values))
+        self.containers += [
+            (value, _contents(value)) for value in values if isinstance(value, list | dict | set)
+        ]
         return list(values)
 
     def _hold_plain(self, attributes: Any) -> None:
@@ -184,6 +194,7 @@ class ModuleState:
         if not self.objects:
             return always
         objects, plain, identical = self.objects, self.plain, self.identical
+        containers = self.containers
         sizes = [len(attributes) for attributes, _, _ in (*plain, *identical)]
         layouts = [_layout(tensor) for tensor in self.parameters]
 
@@ -199,12 +210,69 @@ class ModuleState:
                 return False
             if layouts != [_layout(tensor) for tensor in self.parameters]:
                 return False
-            return all(
-                all(map(operator.is_, map(members.get, names), values))
-                for members, names, values in identical
-            ) and all(
-                all(map(_is_same, map(members.get, names), values))
-                for members, names, values in plain
+            return (
+                all(
+                    all(map(operator.is_, map(members.get, names), values))
+                    for members, names, values in identical
+                )
+                and all(
+                    all(map(_is_same, map(members.get, names), values))
+                    for members, names, values in plain
+                )
+                and all(_are_same(_contents(value), held) for value, held in containers)
             )
 
         return guard
+
+
+def _contents(container: Any) -> list[Any]:
+    """Keys and values in order."""
+    if isinstance(container, dict):
+        return [*container.keys(), *container.values()]
+    return list(container)
+
+
+def _are_same(found: list[Any], expected: list[Any]) -> bool:
+    return len(found) == len(expected) and all(map(_is_same, found, expected))
+
+
+class ModuleSnapshot:
+    """The attributes of a module and its submodules, and what those of them hold that are lists, dicts or sets."""
+
+    def __init__(self, module: torch.nn.Module | None) -> None:
+        self._held: list[tuple[Any, str, Any]] = []  # (container, its name, a copy)
+        for one in module.modules() if module is not None else ():
+            self._held.append((one.__dict__, "attributes", dict(one.__dict__)))
+            for name, value in one.__dict__.items():
+                if isinstance(value, list | dict | set):
+                    self._held.append((value, name, copy.copy(value)))
+
+    def restore(self) -> str:
+        """Put everything back; which name changed, or ''."""
+        changed = ""
+        for container, name, before in self._held:
+            now, then = _contents(container), _contents(before)
+            if len(now) == len(then) and all(map(operator.is_, now, then)):
+                continue
+            if container is not before and name == "attributes":
+                name = next(
+                    (
+                        n
+                        for n in {**container, **before}
+                        if container.get(n, _MISSING) is not before.get(n, _MISSING)
+                    ),
+                    name,
+                )
+            if name not in _DERIVED:
+                changed = changed or name
+            container.clear()
+            if isinstance(container, list):
+                container.extend(before)
+            else:
+                container.update(before)
+        return changed
+
+
+_MISSING = object()
+# What nn.RNNBase makes anew whenever its weights are others, as they are in a trace.
+_DERIVED = {"_flat_weights", "_flat_weight_refs"}

@@ -115,7 +115,9 @@ _OURS = os.path.dirname(__file__) + os.sep
 
 def _is_op(value: Any) -> bool:
     """Dispatcher ops and their namespaces, and typing's special forms."""
-    return type(value).__module__.startswith(("torch._ops", "typing", "torch._VF"))
+    return type(value).__module__.startswith(
+        ("torch._ops", "torch._library", "typing", "torch._VF")
+    )
 
 
 def _is_inside(frame: types.FrameType, name: str) -> bool:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,30 @@ def cache_bypass(reason: str) -> Exception:
 # -- AOTAutograd
 
 
+_keep_numbers: ContextVar[bool] = ContextVar("mlcc.keep_numbers", default=False)
+
+
+@functools.cache
+def _install_keep_numbers() -> None:
+    """Lets a compilation skip AOTAutograd's pass that makes tensors of Python floats.
+
+    The pass expects each size symbol as an input of its own, as Dynamo adds them, and asks Dynamo to start again for
+    floats that it cannot use; a trace without Dynamo has neither.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    tensorify = getattr(graph_compile, "_apply_tensorify_python_scalars", None)
+    if tensorify is None:
+        return
+
+    @functools.wraps(tensorify)
+    def apply(module: torch.fx.GraphModule) -> None:
+        if not _keep_numbers.get():
+            tensorify(module)
+
+    graph_compile._apply_tensorify_python_scalars = apply
+
+
 def compile_with_aot(
     module: Any,
     example_inputs: Sequence[Any],
@@ -78,6 +103,10 @@ def compile_with_aot(
         backward = SerializableAOTDispatchCompiler(OutputCode, backward)
         context.enter_context(_bundled_cache())
         context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
+    if not isinstance(module, torch.fx.GraphModule):
+        _install_keep_numbers()
+        token = _keep_numbers.set(True)
+        context.callback(_keep_numbers.reset, token)
     counters["aot_autograd"]["total"] += 1
     with context:
         compiled = aot_module_simplified(

@@ -245,6 +245,8 @@ class Session:
 
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
             del example_inputs  # the graph's metadata says it all
+            if kind == "forward":
+                _check_is_differentiable(gm)
             start = time.perf_counter()
             code = self._compile_or_fall_back(gm, kind)
             self.graphs.append(code)
@@ -292,6 +294,13 @@ class Session:
             executable.stats,
         )
         return CompiledGraph(executable, executable.graph_text, imported, self.options, seconds)
+
+
+def _check_is_differentiable(gm: GraphModule) -> None:
+    """torch's decomposition of LSTM calls an op for inference, also where weights are to be trained (torch 2.13)."""
+    for node in gm.graph.nodes:
+        if str(node.target) == "aten.mkldnn_rnn_layer.default":
+            raise NotImplementedError("an LSTM whose weights are trained")
 
 
 _op_table: OpTable | None = None

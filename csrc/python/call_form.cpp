@@ -56,6 +56,15 @@ bool has_repeated_tensor(const Leaves& leaves) {
   return std::adjacent_find(tensors.begin(), tensors.end()) != tensors.end();
 }
 
+bool has_same_items(PyObject* a, PyObject* b) {
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(a);
+  if (count != PySequence_Fast_GET_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < count; ++i)
+    if (!is_same_constant(PySequence_Fast_GET_ITEM(a, i), PySequence_Fast_GET_ITEM(b, i)))
+      return false;
+  return true;
+}
+
 }  // namespace
 
 bool is_same_constant(PyObject* a, PyObject* b) {
@@ -66,6 +75,11 @@ bool is_same_constant(PyObject* a, PyObject* b) {
     const double y = PyFloat_AS_DOUBLE(b);
     return std::memcmp(&x, &y, sizeof x) == 0;
   }
+  if (PyTuple_CheckExact(a) || PyList_CheckExact(a)) return has_same_items(a, b);
+  if (PyDict_CheckExact(a))
+    return PyDict_GET_SIZE(a) == PyDict_GET_SIZE(b) &&
+           is_same_constant(py::list(py::reinterpret_borrow<py::dict>(a).attr("items")()).ptr(),
+                            py::list(py::reinterpret_borrow<py::dict>(b).attr("items")()).ptr());
   const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
   if (equal < 0) throw py::error_already_set();
   return equal == 1;

@@ -1,6 +1,9 @@
 """mlcc.jit: answers, gradients, mutation, signatures, and what it refuses."""
 
+import copy
+import functools
 import gc
+import pickle
 import types
 import weakref
 from typing import Any
@@ -570,3 +573,176 @@ def test_modes_are_seen_by_the_core() -> None:
     with torch.overrides.TorchFunctionMode():
         assert not found_in_core(function, x)
     torch.testing.assert_close(torch.func.vmap(function)(x[None]), (x @ x + 1)[None])
+
+
+# -- what a trace would not repeat
+
+
+class _Counts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.seen: list[torch.Tensor] = []
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(x * 2)
+        self.last = x * 3
+        return x * self.calls
+
+
+def test_a_module_that_changes_its_attributes_runs_the_original(mlcc_log: Any) -> None:
+    module, x = _Counts(), torch.ones(3)
+    jitted = mlcc.jit(module)
+    with mlcc_log("fallback") as lines:
+        for calls in (1.0, 2.0, 3.0):
+            assert torch.equal(jitted(x), x * calls)
+    assert lines == ["_Counts runs eagerly: it changes the module's calls"]
+    assert [type(one) for one in module.seen] == [torch.Tensor] * 3
+    assert torch.equal(module.last, x * 3)
+
+
+class _Reads(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = torch.zeros(3)  # no buffer
+        self.scales = (2, 3)
+        self.more = [1, 2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scales[0] * self.more[0] + self.shift
+
+
+def test_attributes_that_are_no_plain_values_are_noticed() -> None:
+    module, x = _Reads(), torch.ones(3)
+    jitted = mlcc.jit(module)
+    assert torch.equal(jitted(x), x * 2)
+    module.shift = torch.ones(3)
+    assert torch.equal(jitted(x), x * 2 + 1)
+    module.shift.add_(1)
+    assert torch.equal(jitted(x), x * 2 + 2)
+    module.scales = (5, 3)
+    assert torch.equal(jitted(x), x * 5 + 2)
+    module.more[0] = 7
+    assert torch.equal(jitted(x), x * 35 + 2)
+
+
+@pytest.mark.parametrize("held", [torch.ones(()), torch.ones(3, requires_grad=True)])
+def test_a_tensor_that_is_no_buffer_is_no_constant(held: torch.Tensor) -> None:
+    module, x = _Reads(), torch.ones(3)
+    module.shift = held
+    jitted = mlcc.jit(module)
+    assert jitted(x).requires_grad == held.requires_grad
+    with torch.no_grad():
+        held.add_(4)
+    assert torch.equal(jitted(x), x * 2 + 5)
+
+
+def test_lists_and_dicts_that_are_changed_run_the_original() -> None:
+    def append(x: torch.Tensor, seen: list[torch.Tensor]) -> torch.Tensor:
+        seen.append(x * 2)
+        return x + 1
+
+    def put(x: torch.Tensor, named: dict[str, torch.Tensor]) -> torch.Tensor:
+        named["x"] = x * 2
+        return x + 1
+
+    x, seen, named = torch.ones(3), [torch.ones(3)], {"y": torch.ones(3)}
+    assert torch.equal(mlcc.jit(append)(x, seen), x + 1)
+    assert torch.equal(mlcc.jit(put)(x, named), x + 1)
+    assert torch.equal(seen[1], x * 2)
+    assert torch.equal(named["x"], x * 2)
+
+
+class _Pair:
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+def test_results_of_other_classes_are_eagers() -> None:
+    result = mlcc.jit(lambda x: _Pair(x * 2))(torch.ones(3))
+    assert type(result.x) is torch.Tensor
+    assert torch.equal(result.x, torch.full((3,), 2.0))
+
+
+def test_a_method_of_a_module_reads_its_parameters() -> None:
+    module, x = torch.nn.Linear(2, 2), torch.randn(1, 2)
+    jitted = mlcc.jit(module.forward)
+    assert jitted(x).requires_grad
+    module.weight = torch.nn.Parameter(torch.zeros(2, 2))
+    assert torch.equal(jitted(x), module(x))
+
+
+def test_what_a_partial_holds_are_arguments() -> None:
+    weight, x = torch.ones((), requires_grad=True), torch.ones(2)
+    jitted = mlcc.jit(functools.partial(torch.mul, weight))
+    assert jitted(x).requires_grad
+    with torch.no_grad():
+        weight.add_(4)
+    assert torch.equal(jitted(x), x * 5)
+
+
+def test_methods_of_other_objects_are_refused() -> None:
+    class Scale:
+        def __init__(self) -> None:
+            self.by = 2
+
+        def scaled(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+        __call__ = scaled
+
+    for one in (Scale(), Scale().scaled):
+        with pytest.raises(mlcc.Error, match="attributes of a Scale would be read as constants"):
+            mlcc.jit(one)
+
+
+def test_writing_to_a_leaf_that_requires_grad_is_eagers_error() -> None:
+    jitted = mlcc.jit(lambda x: x.add_(1))
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        jitted(torch.ones(3, requires_grad=True))
+    with torch.no_grad():
+        assert torch.equal(jitted(torch.ones(3, requires_grad=True)), torch.full((3,), 2.0))
+
+
+def test_training_batch_norm_and_lstm(mlcc_log: Any) -> None:
+    """Where torch's own passes for Dynamo do not fit a trace without it."""
+    norm = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 1), torch.nn.BatchNorm2d(3))
+    other = copy.deepcopy(norm)
+    x = torch.randn(2, 2, 4, 4)
+    with mlcc_log("fallback") as lines:
+        result = mlcc.jit(norm)(x)
+    assert not any("trace failed" in line for line in lines)
+    torch.testing.assert_close(result, other(x))
+    torch.testing.assert_close(norm[1].running_var, other[1].running_var)
+    lstm = torch.nn.LSTM(4, 5)
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(mlcc.jit(lstm)(x)[0], lstm(x)[0])
+
+
+def test_a_number_that_only_python_uses() -> None:
+    jitted = mlcc.jit(lambda x, s: (x * 2, x * s)[0])
+    assert torch.equal(jitted(torch.ones(2), 0.5), torch.full((2,), 2.0))
+
+
+def test_copies_of_a_jitted_module_trace_anew() -> None:
+    jitted, x = mlcc.jit(torch.nn.Linear(2, 2)), torch.randn(1, 2)
+    expected = jitted(x)
+    for other in (copy.deepcopy(jitted), pickle.loads(pickle.dumps(jitted))):
+        torch.testing.assert_close(other(x), expected)
+        assert other.weight is not jitted.weight
+
+
+@torch.library.custom_op("mlcc_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_custom_ops_may_be_read_from_globals() -> None:
+    assert torch.equal(mlcc.jit(lambda x: twice(x + 1) * 3)(torch.ones(3)), torch.full((3,), 12.0))
