@@ -734,7 +734,7 @@ def test_copies_of_a_jitted_module_trace_anew() -> None:
         assert other.weight is not jitted.weight
 
 
-@torch.library.custom_op("mlcc_test::twice", mutates_args=())
+@torch.library.custom_op("mlcc_jit_test::twice", mutates_args=())
 def twice(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
