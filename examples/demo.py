@@ -4,7 +4,7 @@ usage: demo.py [--only NAME[,NAME...]] [--quick] [--all-sizes] [--json FILE] [--
 
 Each workload runs in two fresh processes that share private, at first empty caches: one cold, one warm. The cold one
 also checks all outputs against float64, at two further sizes too, and compares the time per call with eager's in turns.
-The next process builds its model while this one is done with what is timed.
+The next processes build their models while this one is done with what is timed.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def main() -> int:
         ]
         for number, name in enumerate(arguments.only):
             cold, warm = processes[2 * number : 2 * number + 2]
-            following = processes[2 * number + 2] if 2 * number + 2 < len(processes) else None
+            following = processes[2 * number + 1 : 2 * number + 3]
             with console.status(f"{name} ...") as status:
-                result = cold.run(status.update, warm)
+                result = cold.run(status.update, following)
                 if "error" not in result:
-                    result["warm"] = warm.run(status.update, following)
+                    result["warm"] = warm.run(status.update, [])
             results.append(result)
             console.print(_one_line(result), highlight=False)
     console.print(_table(results, arguments.backend))
@@ -102,7 +102,7 @@ class Process:
     """One run of the worker, which builds its model and then waits for its turn."""
 
     def __init__(self, name: str, phase: str, arguments: argparse.Namespace, folder: Path) -> None:
-        seconds, sizes = ("0.5", "1") if arguments.quick else ("3", "3")
+        seconds, sizes = ("0.5", "1") if arguments.quick else ("2.5", "3")
         self._name = name
         self._label = f"{name}, {phase}"
         self._command = [sys.executable, str(WORKER), name, "--wait"]
@@ -127,8 +127,8 @@ class Process:
             )
         return self._process
 
-    def run(self, show: Callable[[str], None], following: Process | None) -> Json:
-        """The result, or {"error": its last words}. Starts the following one when nothing is timed any more."""
+    def run(self, show: Callable[[str], None], following: list[Process]) -> Json:
+        """The result, or {"error": its last words}. Starts the following ones when nothing is timed any more."""
         show(f"{self._label}: starting")
         process = self.start()
         result: Json | None = None
@@ -141,8 +141,9 @@ class Process:
             if "ready" in record:
                 process.stdin.write("\n")
                 process.stdin.flush()
-            if record.get("timed") is False and following is not None:
-                following.start()
+            if record.get("timed") is False:
+                for process_to_come in following:
+                    process_to_come.start()
             if "progress" in record:
                 show(f"{self._label}: {record['progress']}")
             result = record.get("result", result)

@@ -29,6 +29,14 @@ settings.register_profile(
 settings.load_profile("seeded")
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Random inputs are the same in each run, whatever ran before."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def fresh_cache(tmp_path, monkeypatch):
     """An empty cache folder for one test; the path."""
