@@ -254,7 +254,7 @@ class ModuleSnapshot:
             now, then = _contents(container), _contents(before)
             if len(now) == len(then) and all(map(operator.is_, now, then)):
                 continue
-            if container is not before and name == "attributes":
+            if name == "attributes":
                 name = next(
                     (
                         n

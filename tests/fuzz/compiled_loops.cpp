@@ -1,13 +1,9 @@
 // Random loop programs compiled for several CPUs against the interpreter, bit by bit. Ranges of
 // parallel phases are split at random places.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <memory>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "codegen/cpu/client.h"
@@ -16,6 +12,7 @@
 #include "loop/text.h"
 #include "loop_programs.h"
 #include "runtime/kernel.h"
+#include "seeds.h"
 #include "support/error.h"
 
 namespace mlcc::fuzz {
@@ -93,30 +90,11 @@ void check(const Compiler& compiler, uint64_t seed) {
   }
 }
 
-int64_t option(std::string_view argument, std::string_view name, int64_t otherwise) {
-  return argument.starts_with(name) ? std::atoll(argument.data() + name.size()) : otherwise;
-}
-
-int run(int argc, char** argv) {
-  int64_t seed = 1;
-  int64_t runs = 1000;
-  for (int i = 1; i < argc; ++i) {
-    seed = option(argv[i], "--seed=", seed);
-    runs = option(argv[i], "--runs=", runs);
-  }
-  const Compiler compiler = open_compiler();
-  for (int64_t i = seed; i < seed + runs; ++i) {
-    try {
-      check(compiler, static_cast<uint64_t>(i));
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "seed %lld: %s\n", static_cast<long long>(i), error.what());
-      return 1;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace mlcc::fuzz
 
-int main(int argc, char** argv) { return mlcc::fuzz::run(argc, argv); }
+int main(int argc, char** argv) {
+  using namespace mlcc::fuzz;
+  const Compiler compiler = open_compiler();
+  return run_seeds(argc, argv, [&](uint64_t seed) { check(compiler, seed); });
+}

@@ -2,10 +2,7 @@
 // the graph passes, and in fused kernels. All three give the same bits, NaN payloads and the order
 // of sums of floats apart.
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <string_view>
 
@@ -13,6 +10,7 @@
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
 #include "random_graphs.h"
+#include "seeds.h"
 #include "support/error.h"
 
 namespace mlcc::fuzz {
@@ -102,31 +100,7 @@ void check(uint64_t seed) {
   compare("fused", driver::interpret_graph(*rewritten, inputs, sizes, fused), expected, *rewritten);
 }
 
-int64_t option(std::string_view argument, std::string_view name, int64_t otherwise) {
-  return argument.starts_with(name) ? std::atoll(argument.data() + name.size()) : otherwise;
-}
-
-int run(int argc, char** argv) {
-  int64_t seed = 1;
-  int64_t runs = 1000;
-  for (int i = 1; i < argc; ++i) {
-    seed = option(argv[i], "--seed=", seed);
-    runs = option(argv[i], "--runs=", runs);
-  }
-  for (int64_t i = 0; i < runs; ++i) {
-    const auto current = static_cast<uint64_t>(seed + i);
-    try {
-      check(current);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(current),
-                   error.what());
-      return 1;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace mlcc::fuzz
 
-int main(int argc, char** argv) { return mlcc::fuzz::run(argc, argv); }
+int main(int argc, char** argv) { return mlcc::fuzz::run_seeds(argc, argv, mlcc::fuzz::check); }

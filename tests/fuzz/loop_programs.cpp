@@ -3,15 +3,15 @@
 // iterations or partial reductions changes a result.
 #include "loop_programs.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <string_view>
 
 #include "loop/interpreter.h"
 #include "loop/run_data.h"
 #include "loop/simplifier.h"
 #include "loop/text.h"
+#include "seeds.h"
 #include "support/error.h"
 
 namespace mlcc::fuzz {
@@ -76,34 +76,15 @@ void check(uint64_t seed) {
   check_same(run(kernel, directives, {}), expected, "simplified");
 }
 
-int64_t option(std::string_view argument, std::string_view name, int64_t otherwise) {
-  return argument.starts_with(name) ? std::atoll(argument.data() + name.size()) : otherwise;
-}
-
-int run(int argc, char** argv) {
-  int64_t seed = 1;
-  int64_t runs = 1000;
-  bool prints = false;
-  for (int i = 1; i < argc; ++i) {
-    seed = option(argv[i], "--seed=", seed);
-    runs = option(argv[i], "--runs=", runs);
-    prints |= std::string_view(argv[i]) == "--print";
-  }
-  for (int64_t i = 0; i < runs; ++i) {
-    const auto current = static_cast<uint64_t>(seed + i);
-    try {
-      if (prints) std::fputs(random_program(current, {.floats = current % 3 != 0}).c_str(), stdout);
-      check(current);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(current),
-                   error.what());
-      return 1;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace mlcc::fuzz
 
-int main(int argc, char** argv) { return mlcc::fuzz::run(argc, argv); }
+int main(int argc, char** argv) {
+  using namespace mlcc::fuzz;
+  const bool prints = std::any_of(argv + 1, argv + argc,
+                                  [](std::string_view argument) { return argument == "--print"; });
+  return run_seeds(argc, argv, [&](uint64_t seed) {
+    if (prints) std::fputs(random_program(seed, {.floats = seed % 3 != 0}).c_str(), stdout);
+    check(seed);
+  });
+}
