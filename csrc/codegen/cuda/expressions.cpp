@@ -1,5 +1,6 @@
 #include "codegen/cuda/expressions.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -130,13 +131,21 @@ std::string buffer_text(const loop::Buffer* buffer) {
 }
 
 void Expressions::define(const loop::Variable* variable, VariableKind kind) {
-  kinds_[variable] = kind;
-  texts_[variable] = identifier(variable->name);
+  define_as(variable, identifier(variable->name), kind);
 }
 
-void Expressions::define_as(const loop::Variable* variable, std::string text) {
-  kinds_[variable] = VariableKind::kScalar;
+void Expressions::define_as(const loop::Variable* variable, std::string text, VariableKind kind) {
+  kinds_[variable] = kind;
   texts_[variable] = std::move(text);
+}
+
+// Made of index variables and constants alone: exact in the index type.
+bool Expressions::is_index(Expr e) const {
+  if (e->kind == ExprKind::kConstant) return true;
+  if (const auto* known = loop::as<loop::Variable>(e)) return is_index_variable(known);
+  const auto* apply = loop::as<loop::Apply>(e);
+  return apply != nullptr && std::all_of(apply->args.begin(), apply->args.end(),
+                                         [&](Expr arg) { return is_index(arg); });
 }
 
 bool Expressions::is_index_variable(const loop::Variable* variable) const {
@@ -275,6 +284,8 @@ std::string Expressions::index_op(const loop::Apply& apply) const {
   const std::string type = "<" + std::string(index_type()) + ">";
   if (apply.op == ScalarOp::kAdd || apply.op == ScalarOp::kSub || apply.op == ScalarOp::kMul)
     return infix(infix_op(apply.op), args());
+  // What follows does not commute with cutting off upper bits.
+  if (!wide_ && !is_index(&apply)) return "(i32)" + value(&apply);
   if (apply.op == ScalarOp::kFloorDiv)
     return call((is_unsigned ? "unsigned_div" : "floor_div") + type, args());
   if (apply.op == ScalarOp::kMod)

@@ -28,8 +28,9 @@ class Expressions {
   std::string_view index_type() const { return wide_ ? "i64" : "i32"; }
 
   void define(const loop::Variable* variable, VariableKind kind);
-  // `variable` is written as that text, of its own dtype.
-  void define_as(const loop::Variable* variable, std::string text);
+  // `variable` is written as that text.
+  void define_as(const loop::Variable* variable, std::string text,
+                 VariableKind kind = VariableKind::kScalar);
   bool is_index_variable(const loop::Variable* variable) const;
   // Inside a loop over elements: the name of its counter; empty: outside.
   void set_element(std::string name) { element_ = std::move(name); }
@@ -49,6 +50,7 @@ class Expressions {
 
  private:
   std::string variable(const loop::Variable* variable, bool as_index) const;
+  bool is_index(loop::Expr e) const;
   std::string load(const loop::Load& load) const;
   std::string apply(const loop::Apply& apply) const;
   std::string integer_op(const loop::Apply& apply, const std::vector<std::string>& args) const;

@@ -160,7 +160,8 @@ template <class T> MLCC_INLINE T load(const T* p) {
   touch(p, sizeof(T), false);
   return *p;
 }
-template <class T> MLCC_INLINE void store(T* p, T value) {
+template <class T> struct same { typedef T type; };  // keeps a parameter from deciding T
+template <class T> MLCC_INLINE void store(T* p, typename same<T>::type value) {
   touch(p, sizeof(T), true);
   *p = value;
 }
@@ -203,7 +204,7 @@ struct OrOp { template <class T> static __device__ T apply(T a, T b) { return (T
 struct XorOp { template <class T> static __device__ T apply(T a, T b) { return (T)(a ^ b); } };
 
 // *p = Op(*p, value), indivisibly, by compare-and-swap of the word around it.
-template <class Op, class T> MLCC_INLINE void atomic_update(T* p, T value) {
+template <class Op, class T> MLCC_INLINE void atomic_update(T* p, typename same<T>::type value) {
   touch(p, sizeof(T), false);
   touch(p, sizeof(T), true);
   if constexpr (sizeof(T) >= 4) {
