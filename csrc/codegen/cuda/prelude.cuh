@@ -44,7 +44,7 @@ template <class T> constexpr bool is_floating = is_same<T, f32>::value || is_sam
 template <class To, class From> MLCC_INLINE To bit_copy(From from) {
   static_assert(sizeof(To) == sizeof(From), "sizes differ");
   To to;
-  __builtin_memcpy(&to, &from, sizeof to);
+  memcpy(&to, &from, sizeof to);
   return to;
 }
 
@@ -227,10 +227,10 @@ template <class Op, class T> MLCC_INLINE void atomic_update(T* p, typename same<
     for (u32 seen = *(volatile u32*)word, before;; seen = before) {
       T old;
       const u32 part = (seen & mask) >> shift;
-      __builtin_memcpy(&old, &part, sizeof old);
+      memcpy(&old, &part, sizeof old);
       const T next = Op::apply(old, value);
       u32 bits = 0;
-      __builtin_memcpy(&bits, &next, sizeof next);
+      memcpy(&bits, &next, sizeof next);
       before = atomicCAS(word, seen, (seen & ~mask) | (bits << shift));
       if (before == seen) break;
     }
