@@ -42,6 +42,7 @@ constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inli
 
 struct Machine {
   int64_t vector_bits = 512;
+  bool is_gpu = false;
 };
 
 struct Schedule {
