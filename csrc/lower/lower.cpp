@@ -51,7 +51,7 @@ class GroupLowering {
     axes_ = &axes;
     schedule_ = schedule::choose(facts(recording), machine_,
                                  [&](std::string_view name) { return hint(name); });
-    Evaluator evaluator(graph_, plan_, group_, arena_, &axes, nullptr);
+    Evaluator evaluator(graph_, plan_, group_, machine_, arena_, &axes, nullptr);
     evaluator_ = &evaluator;
     choose_kept(recording);
     return finish(build());
@@ -113,7 +113,7 @@ class GroupLowering {
   // -- the recording run: every node once, every output stored
   Recording record() {
     Recording recording;
-    Evaluator evaluator(graph_, plan_, group_, arena_, nullptr, &recording);
+    Evaluator evaluator(graph_, plan_, group_, machine_, arena_, nullptr, &recording);
     evaluator_ = &evaluator;
     Block scratch;
     evaluator.push(&scratch);
