@@ -18,6 +18,7 @@ namespace {
 struct Session {
   std::mutex mutex;
   std::string llvm_library;
+  std::vector<std::string> nvrtc_folders;
   std::map<std::string, CpuBackend> backends;                     // by options.cpu
   std::map<std::string, std::shared_ptr<runtime::Store>> stores;  // by folder
   runtime::KernelCache cache;
@@ -57,6 +58,15 @@ void check_runs_here(const codegen::Target& target, const codegen::Target& host)
 void set_llvm_library(const std::string& path) {
   const std::lock_guard<std::mutex> lock(session().mutex);
   session().llvm_library = path;
+}
+
+void set_nvrtc_folders(const std::vector<std::string>& folders) {
+  const std::lock_guard<std::mutex> lock(session().mutex);
+  session().nvrtc_folders = folders;
+}
+
+Result<const CpuBackend*> find_cuda_backend(const Options&, int32_t) {
+  return unsupported("this build has no CUDA backend");
 }
 
 const CpuBackend& cpu_backend(const Options& options) {
