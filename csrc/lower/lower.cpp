@@ -354,6 +354,10 @@ class GroupLowering {
   // The piece of an iteration, and what is left of its number.
   Expr piece_let(const SymExpr& iterations, const Variable* parallel, Block& body) {
     const Expr count = loop::from_symbolic(arena_, iterations);
+    if (iterations.equals_constant(1)) {
+      evaluator_->bind_axis(kPieceAxis, parallel);
+      return loop::int_constant(arena_, 0);
+    }
     const Variable* piece = Variable::make(arena_, DType::kI64, arena_.fresh_name(kPieceAxis));
     evaluator_->bind_axis(kPieceAxis, piece);
     body.push_back(loop::Let::make(
@@ -377,7 +381,7 @@ class GroupLowering {
     const Expr first = loop::apply(arena_, loop::ScalarOp::kMul,
                                    {evaluator_->nest_expr(SymExpr::symbol(kPieceAxis)), step});
     evaluator_->push(&block);
-    axis.begin = evaluator_->let(loop::apply(arena_, loop::ScalarOp::kMin, {first, end}), "begin");
+    axis.begin = evaluator_->let(first, "begin");  // behind `end` where pieces are left over
     axis.end = evaluator_->let(
         loop::apply(arena_, loop::ScalarOp::kMin,
                     {loop::apply(arena_, loop::ScalarOp::kAdd, {axis.begin, step}), end}),
