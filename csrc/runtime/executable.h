@@ -119,6 +119,8 @@ struct ExecutablePlan {
 class Host {
  public:
   virtual ~Host() = default;
+  // The stream that launches on a device go to, for the length of the call; null: its default one.
+  virtual void* stream() { return nullptr; }
   virtual void* data(Slot slot) = 0;
   virtual int64_t tensor_size(Slot slot, int dim) = 0;
   virtual int64_t size(Slot slot) = 0;  // of a size slot

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 
 namespace mlcc::runtime {
@@ -24,15 +25,25 @@ using ::testing::HasSubstr;
 int64_t do_nothing(const KernelArgs*, int64_t, int64_t) { return 0; }
 
 // "Loads" any bytes but "bad".
+class FakeObject : public LoadedObject {
+ public:
+  explicit FakeObject(std::string bytes) : bytes_(std::move(bytes)) {}
+  KernelPtr kernel(const KernelToLoad& wanted) const override {
+    return std::make_shared<HostKernel>(
+        wanted.name + ":" + bytes_,
+        std::vector<PhaseFunction>(static_cast<size_t>(wanted.num_phases), do_nothing));
+  }
+
+ private:
+  const std::string bytes_;
+};
+
 class FakeLoader : public ObjectLoader {
  public:
-  KernelPtr load(std::string_view bytes, const std::string& name, int num_phases) const override {
+  std::shared_ptr<const LoadedObject> open(std::string bytes) const override {
     ++loads;
     if (bytes == "bad") throw Error("not an object");
-    auto kernel = std::make_shared<Kernel>();
-    kernel->name = name + ":" + std::string(bytes);
-    kernel->phases.assign(static_cast<size_t>(num_phases), do_nothing);
-    return kernel;
+    return std::make_shared<FakeObject>(std::move(bytes));
   }
   mutable std::atomic<int> loads{0};
 };
@@ -65,8 +76,8 @@ TEST_F(KernelCacheTest, CompilesOnceAndCounts) {
   KernelCache cache;
   const FoundKernel first = find(cache, kKey);
   EXPECT_EQ(first.origin, KernelOrigin::kCompiled);
-  EXPECT_EQ(first.kernel->name, "k:object");
-  EXPECT_EQ(first.kernel->phases.size(), 2u);
+  EXPECT_EQ(first.kernel->name(), "k:object");
+  EXPECT_EQ(first.kernel->num_phases(), 2);
   const FoundKernel second = find(cache, kKey);
   EXPECT_EQ(second.origin, KernelOrigin::kMemory);
   EXPECT_EQ(second.kernel, first.kernel);
@@ -103,7 +114,7 @@ TEST_F(KernelCacheTest, ClearKeepsKernelsThatAreHeld) {
   const FoundKernel held = find(cache, kKey);
   cache.clear();
   EXPECT_EQ(cache.info().entries, 0);
-  EXPECT_EQ(held.kernel->phases[0](nullptr, 0, 0), 0);
+  EXPECT_EQ(host_phases(*held.kernel)[0](nullptr, 0, 0), 0);
   EXPECT_EQ(find(cache, kKey).origin, KernelOrigin::kCompiled);
 }
 
