@@ -29,10 +29,11 @@ std::string label_of(const runtime::KernelToLoad& wanted) {
 }  // namespace
 
 CudaKernel::CudaKernel(const DriverApi& api, int32_t device_index, const ModuleKernel& kernel,
-                       std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted)
+                       std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted,
+                       std::shared_ptr<const runtime::LoadedObject> module)
     : Kernel(wanted.name), api_(api), device_index_(device_index), info_(kernel.info),
       label_(label_of(wanted)), num_sizes_(kernel.sizes.size()), functions_(std::move(functions)),
-      find_general_(wanted.find_general) {
+      find_general_(wanted.find_general), module_(std::move(module)) {
   const auto index_of = [&](std::string_view name) {
     const auto it = std::find(kernel.sizes.begin(), kernel.sizes.end(), name);
     MLCC_USER_CHECK(it != kernel.sizes.end(), "kernel ", label_, ": ", name, " is no size of it");

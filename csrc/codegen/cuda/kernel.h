@@ -24,7 +24,8 @@ class CudaKernel final : public runtime::Kernel {
   // `functions[i]` is phase i. Prepares the launches on this thread's device: whatever the driver
   // does only outside of a graph capture is done here. Throws Error with the kernel's name.
   CudaKernel(const DriverApi& api, int32_t device_index, const ModuleKernel& kernel,
-             std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted);
+             std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted,
+             std::shared_ptr<const runtime::LoadedObject> module);
   ~CudaKernel() override;
 
   int num_phases() const override { return static_cast<int>(functions_.size()); }
@@ -68,6 +69,7 @@ class CudaKernel final : public runtime::Kernel {
   const size_t num_sizes_;
   const std::vector<KernelHandle> functions_;
   const runtime::FindGeneralCode find_general_;
+  const std::shared_ptr<const runtime::LoadedObject> module_;
   std::vector<uintptr_t> address_masks_;  // per buffer: bits that must be 0; values have none
   std::vector<Divisor> divisible_;
   std::vector<runtime::SizeExpr> below_2_30_;

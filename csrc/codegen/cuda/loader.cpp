@@ -18,7 +18,8 @@ std::string names_of(const Module& module) {
   return names;
 }
 
-class LoadedModule : public runtime::LoadedObject {
+class LoadedModule : public runtime::LoadedObject,
+                     public std::enable_shared_from_this<LoadedModule> {
  public:
   LoadedModule(const DriverApi& api, int32_t device_index, Module module)
       : api_(api), device_index_(device_index), module_(std::move(module)) {
@@ -42,7 +43,8 @@ class LoadedModule : public runtime::LoadedObject {
       api_.check(api_.library_get_kernel(&functions.back(), library_, phase.function.c_str()),
                  "kernel ", wanted.name, ": finding its function ", phase.function);
     }
-    return std::make_shared<CudaKernel>(api_, device_index_, *kernel, std::move(functions), wanted);
+    return std::make_shared<CudaKernel>(api_, device_index_, *kernel, std::move(functions), wanted,
+                                        shared_from_this());
   }
 
  private:
