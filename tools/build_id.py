@@ -8,7 +8,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-SUFFIXES = {".cpp", ".h", ".def"}
+SUFFIXES = {".cpp", ".h", ".def", ".cuh"}
 
 
 def build_id(root: Path) -> str:

@@ -13,6 +13,7 @@
 #include "graph/text.h"
 #include "loop/text.h"
 #include "lower/lower.h"
+#include "schedule/machine.h"
 #include "support/logging.h"
 #include "types/device.h"
 
@@ -31,8 +32,11 @@ bool counts_as_work(const graph::Node& node) {
          node.op() != graph::Op::kSizeValue && node.op() != graph::Op::kFull;
 }
 
-// Where a group's tensors live.
-Device device_of(const fusion::Group&) { return {}; }
+// What schedules for a target are made for.
+schedule::Machine machine_of(const codegen::Target& target) {
+  if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
+  return {.vector_bits = target.vector_bits};
+}
 
 class Compiler {
  public:
@@ -89,8 +93,8 @@ class Compiler {
 
   void lower_groups() {
     for (const fusion::Group& group : fusion_.groups) {
-      const codegen::Target& target = backend_for(options_, device_of(group)).backend->target();
-      const schedule::Machine machine{target.vector_bits};
+      const codegen::Target& target = backend_for(options_, group.device).backend->target();
+      const schedule::Machine machine = machine_of(target);
       loop::Arena arena;
       PlannedKernel planned;
       planned.lowered = lower::lower_group(*graph_, fusion_, group, machine, arena);
@@ -120,8 +124,7 @@ class Compiler {
   std::vector<runtime::KernelPtr> compile_kernels(CompileStats& stats) {
     std::vector<runtime::KernelPtr> launched(kernels_.size());
     std::map<Device, std::vector<size_t>> by_device;
-    for (size_t i = 0; i < kernels_.size(); ++i)
-      by_device[device_of(fusion_.groups[i])].push_back(i);
+    for (size_t i = 0; i < kernels_.size(); ++i) by_device[fusion_.groups[i].device].push_back(i);
     for (const auto& [device, indices] : by_device) {
       std::vector<KernelRequest> requests;
       for (const size_t i : indices) {

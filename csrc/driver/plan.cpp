@@ -19,7 +19,8 @@ using runtime::TensorSpec;
 namespace {
 
 TensorSpec spec_of(const Value& value) {
-  return {value.type().dtype, value.type().shape, value.type().dense_or_strides()};
+  const graph::TensorType& type = value.type();
+  return {type.dtype, type.shape, type.dense_or_strides(), type.device};
 }
 
 class PlanBuilder {
@@ -29,6 +30,7 @@ class PlanBuilder {
       : graph_(graph), fusion_(plan), kernels_(kernels) {}
 
   runtime::ExecutablePlan build() {
+    find_device();
     find_host_values();
     add_inputs();
     for (const fusion::Unit& unit : fusion_.order) {
@@ -44,6 +46,16 @@ class PlanBuilder {
   }
 
  private:
+  void find_device() {
+    for (const fusion::Group& group : fusion_.groups) {
+      if (group.device.kind == DeviceKind::kCpu || group.device == plan_.device) continue;
+      MLCC_USER_CHECK(plan_.device.kind == DeviceKind::kCpu, "graph ", graph_.name(),
+                      ": computes on ", plan_.device.str(), " and ", group.device.str(),
+                      ", expected one of them");
+      plan_.device = group.device;
+    }
+  }
+
   // Values that something other than a kernel sees must be tensors of the host; the rest may lie in
   // the arena.
   void find_host_values() {
@@ -103,13 +115,14 @@ class PlanBuilder {
   void add_launch(const fusion::Group& group, const PlannedKernel& kernel) {
     for (Value* output : group.outputs) {
       const Slot slot = new_slot(output);
-      plan_.steps.emplace_back(
-          runtime::AllocateStep{slot, spec_of(*output), host_values_.count(output) == 0});
+      const bool arena = host_values_.count(output) == 0 && group.device == plan_.device;
+      plan_.steps.emplace_back(runtime::AllocateStep{slot, spec_of(*output), arena});
     }
     runtime::LaunchStep launch;
     launch.kernel_text = kernel.text;
     launch.key = kernel.key;
     launch.label = kernel.lowered.label;
+    launch.device = group.device;
     for (Value* buffer : kernel.lowered.buffers) launch.buffers.push_back(slots_.at(buffer));
     launch.sizes = kernel.lowered.sizes;
     for (const lower::PhaseRange& range : kernel.lowered.phases)
@@ -128,8 +141,11 @@ class PlanBuilder {
     MLCC_CHECK(view && view->base != value, "plan: %", value->id(), " was not computed");
     const Slot base = slots_.at(view->base);
     const Slot slot = new_slot(value);
-    plan_.steps.emplace_back(runtime::ViewStep{
-        slot, base, {value->type().dtype, view->shape, view->strides}, view->offset});
+    plan_.steps.emplace_back(
+        runtime::ViewStep{slot,
+                          base,
+                          {value->type().dtype, view->shape, view->strides, value->type().device},
+                          view->offset});
     return slot;
   }
 

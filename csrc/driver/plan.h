@@ -17,7 +17,7 @@ struct PlannedKernel {
   Hash128 key;
 };
 
-// `kernels[i]` belongs to plan.groups[i].
+// `kernels[i]` belongs to plan.groups[i]. Error where groups run on two devices beside the CPU.
 runtime::ExecutablePlan plan_executable(const graph::Graph& graph, const fusion::FusionPlan& plan,
                                         const std::vector<PlannedKernel>& kernels);
 

@@ -62,6 +62,7 @@ class Planner {
 
   FusionPlan plan() {
     find_required();
+    find_crossings();
     find_writes();
     for (const Node* node : nodes_) {
       limit_reshapes(*node);
@@ -100,6 +101,26 @@ class Planner {
         for (Value* operand : node->operands()) require(operand);
       if (is_indirect(*node)) require(node->operand(0));
     }
+  }
+
+  // -- numbers that go to another device
+  // A number of the host beside tensors of another device is computed where it is read if nothing
+  // but single elements stands behind it; else the host computes it.
+  void find_crossings() {
+    for (const Node* node : nodes_) {
+      if (node->op() == Op::kExtern) continue;
+      for (const Value* operand : node->operands())
+        if (is_read_elsewhere(*operand, *node) && is_view(*operand) && !is_cheap(operand))
+          plan_.copied.insert(operand->producer());
+    }
+  }
+
+  static bool is_read_elsewhere(const Value& value, const Node& reader) {
+    return !reader.results().empty() && reader.result()->type().device != value.type().device;
+  }
+
+  static bool is_view(const Value& value) {
+    return value.producer() != nullptr && graph::is_single_index_map(value.producer()->op());
   }
 
   // -- nested index expressions
@@ -151,20 +172,25 @@ class Planner {
                        [&](const Value* operand) { return is_cheap(operand, ops); });
   }
 
+  static bool is_cheap(const Value* value) {
+    static constexpr int64_t kCheapOps =
+        8;  // masks and position arithmetic without a tensor behind them
+    int64_t ops = kCheapOps;
+    return is_cheap(value, ops);
+  }
+
   void decide_inlining(const Node& node) {
     if (!is_inlinable(node) || required_.count(node.result())) return;
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    static constexpr int64_t kCheapOps =
-        8;  // masks and position arithmetic without a tensor behind them
-    int64_t ops = kCheapOps;
-    if (is_cheap(node.result(), ops)) {
+    if (is_cheap(node.result())) {
       plan_.inlined.insert(&node);
       return;
     }
     if (readers.size() != 1) return;
     const Node& reader = *readers.front();
+    if (is_read_elsewhere(*node.result(), reader)) return;
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
     // A reader with more points than this value has elements would repeat the work.
     const SymExpr points = product(iteration_shape(reader));
@@ -416,6 +442,7 @@ class Planner {
 
   Result<Join> try_join(const Node& node, int group_index) const {
     const Group& group = plan_.groups[group_index];
+    if (node.result()->type().device != group.device) return unsupported("it is on another device");
     if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes)
       return unsupported("the kernel is full");
     const Assumptions assumptions = domain_assumptions(group.domain);
@@ -485,6 +512,7 @@ class Planner {
                                            g, ": ", join.reason()));
     }
     Group group;
+    group.device = node->result()->type().device;
     group.domain = iteration_shape(*node);
     group.reduced.assign(group.domain.size(), false);
     std::optional<Join> join = position_in(*node, group, domain_assumptions(group.domain));

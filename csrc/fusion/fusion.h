@@ -6,6 +6,8 @@
 //   inlined    pointwise, evaluated by its reader: it has one reader, or costs next to nothing
 //   grouped    belongs to exactly one group; a group becomes one kernel
 //
+// A group runs on one device. What it reads lies there, or is a single element on the CPU.
+//
 // A group iterates over one domain, a shape whose dimensions are axes "d0", "d1", ...; some axes
 // may be reduced. Each node has a position: the index of its result that belongs to a point of the
 // domain. Nodes of a group meet only at equal positions, so a kernel is a single pass over the
@@ -28,6 +30,7 @@ struct Placement {
 };
 
 struct Group {
+  Device device;                    // where its results lie and its kernel runs
   std::vector<SymExpr> domain;      // extent of axis d<i>
   std::vector<bool> reduced;        // per axis
   std::vector<graph::Node*> nodes;  // program order

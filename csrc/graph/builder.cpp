@@ -69,8 +69,8 @@ Value* Graph::reduce(Op op, Value* value, std::vector<int64_t> dims, bool keepdi
   return build(op, {value}, {{"dims", std::move(dims)}, {"keepdim", keepdim}});
 }
 
-Value* Graph::full(std::vector<SymExpr> shape, DType dtype, double value) {
-  TensorType declared{dtype, std::move(shape), {}};
+Value* Graph::full(std::vector<SymExpr> shape, DType dtype, double value, Device device) {
+  TensorType declared{dtype, std::move(shape), {}, device};
   if (is_float(dtype)) return build(Op::kFull, {}, {{"value", value}}, std::move(declared));
   constexpr double kTwoTo63 = 9223372036854775808.0;
   MLCC_USER_CHECK(value >= -kTwoTo63 && value < kTwoTo63 && std::trunc(value) == value, "full %",
@@ -79,18 +79,18 @@ Value* Graph::full(std::vector<SymExpr> shape, DType dtype, double value) {
   return build(Op::kFull, {}, {{"value", integer}}, std::move(declared));
 }
 
-Value* Graph::full_int(std::vector<SymExpr> shape, DType dtype, int64_t value) {
-  if (is_float(dtype)) return full(std::move(shape), dtype, static_cast<double>(value));
-  return build(Op::kFull, {}, {{"value", value}}, {dtype, std::move(shape), {}});
+Value* Graph::full_int(std::vector<SymExpr> shape, DType dtype, int64_t value, Device device) {
+  if (is_float(dtype)) return full(std::move(shape), dtype, static_cast<double>(value), device);
+  return build(Op::kFull, {}, {{"value", value}}, {dtype, std::move(shape), {}, device});
 }
 
-Value* Graph::iota(SymExpr length, DType dtype, SymExpr start, SymExpr step) {
+Value* Graph::iota(SymExpr length, DType dtype, SymExpr start, SymExpr step, Device device) {
   return build(Op::kIota, {}, {{"start", std::move(start)}, {"step", std::move(step)}},
-               {dtype, {std::move(length)}, {}});
+               {dtype, {std::move(length)}, {}, device});
 }
 
-Value* Graph::size_value(SymExpr size) {
-  return build(Op::kSizeValue, {}, {{"size", std::move(size)}}, {DType::kI64, {}, {}});
+Value* Graph::size_value(SymExpr size, Device device) {
+  return build(Op::kSizeValue, {}, {{"size", std::move(size)}}, {DType::kI64, {}, {}, device});
 }
 
 Value* Graph::take(Value* x, Value* index, int64_t dim, bool wrap, std::string error) {

@@ -94,9 +94,10 @@ std::optional<Constant> convert(const Constant& constant, DType dtype) {
   return result;
 }
 
-Value* build_full(Graph& graph, const std::vector<SymExpr>& shape, const Constant& constant) {
-  if (is_float(constant.dtype)) return graph.full(shape, constant.dtype, constant.real);
-  return graph.full_int(shape, constant.dtype, constant.integer);
+Value* build_full(Graph& graph, const std::vector<SymExpr>& shape, const Constant& constant,
+                  Device device) {
+  if (is_float(constant.dtype)) return graph.full(shape, constant.dtype, constant.real, device);
+  return graph.full_int(shape, constant.dtype, constant.integer, device);
 }
 
 }  // namespace mlcc::graph

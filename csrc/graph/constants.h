@@ -25,6 +25,7 @@ bool is_negative_zero(const Constant& constant);
 std::optional<Constant> convert(const Constant& constant, DType dtype);
 
 // `full` of the constant at the graph's insertion point.
-Value* build_full(Graph& graph, const std::vector<SymExpr>& shape, const Constant& constant);
+Value* build_full(Graph& graph, const std::vector<SymExpr>& shape, const Constant& constant,
+                  Device device);
 
 }  // namespace mlcc::graph

@@ -14,6 +14,10 @@
 //             `cast` nodes. A cast always rounds.
 // Shapes      Pointwise operands broadcast as in NumPy. Two dimensions are the same only if
 //             their expressions are equal.
+// Devices     Operands of a node lie on one device, and so does its result; tensors of the CPU
+// without
+//             dimensions may stand beside those of another device, as numbers. Copies between
+//             devices are extern calls.
 // Index maps  permute, expand, reshape, slice, flip, cat: move no data by themselves; they fold
 //             into index expressions of whoever reads them. Whether the result aliases the
 //             operand is not expressed: values are immutable.
@@ -34,6 +38,7 @@
 #include <vector>
 
 #include "types/argument.h"
+#include "types/device.h"
 #include "types/dtype.h"
 #include "types/symbolic.h"
 
@@ -96,7 +101,8 @@ enum class ValueKind : uint8_t { kTensor, kSize };
 struct TensorType {
   DType dtype = DType::kF32;
   std::vector<SymExpr> shape;
-  std::vector<SymExpr> strides;                   // empty: row-major dense
+  std::vector<SymExpr> strides;  // empty: row-major dense
+  Device device{};
   std::vector<SymExpr> dense_or_strides() const;  // strides, made explicit
 };
 
@@ -210,8 +216,8 @@ class Graph {
   Value* add_input(std::string name, TensorType type);
   Value* add_size_input(std::string name, SymExpr size);
   void set_insertion_point(Node* before);  // null: the end
-  // Each infers its result's dtype and shape and checks its operands; Error naming the op where
-  // they do not fit.
+  // Each infers its result's dtype, shape and device and checks its operands; Error naming the op
+  // where they do not fit.
   Value* pointwise(Op op, std::vector<Value*> operands);
   Value* cast(Value* value, DType dtype);  // the value itself if it has that dtype
   Value* permute(Value* value, std::vector<int64_t> dims);
@@ -224,10 +230,11 @@ class Graph {
   // argmin: one dim, i64 result, the first of equal ones, NaN counts as extreme.
   Value* reduce(Op op, Value* value, std::vector<int64_t> dims, bool keepdim);
   // For i64 beyond 2^53 there is full_int. Either takes any dtype that has the number.
-  Value* full(std::vector<SymExpr> shape, DType dtype, double value);
-  Value* full_int(std::vector<SymExpr> shape, DType dtype, int64_t value);
-  Value* iota(SymExpr length, DType dtype, SymExpr start, SymExpr step);  // integer dtype, 1-d
-  Value* size_value(SymExpr size);  // a 0-d i64 tensor holding a size
+  Value* full(std::vector<SymExpr> shape, DType dtype, double value, Device device = {});
+  Value* full_int(std::vector<SymExpr> shape, DType dtype, int64_t value, Device device = {});
+  Value* iota(SymExpr length, DType dtype, SymExpr start, SymExpr step,
+              Device device = {});                      // integer dtype, 1-d
+  Value* size_value(SymExpr size, Device device = {});  // a 0-d i64 tensor holding a size
   // out[i.., j.., k..] = x[i.., index[j..], k..] with `dim` replaced by the index's dims. Negative
   // indices count from the end if `wrap`. An index out of range raises what eager raises for
   // `error` ("embedding", "index_select", "index").

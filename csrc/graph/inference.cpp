@@ -327,14 +327,26 @@ TensorType infer_gather(const Checker& check) {
   return result;
 }
 
-}  // namespace
+// ---- devices
 
-TensorType infer(const NodeDraft& draft) {
-  const Checker check(draft);
-  MLCC_CHECK(draft.op != Op::kSizeResult, "size_result has no tensor type");
-  check.check_operands();
-  check.check_attrs();
-  switch (op_info(draft.op).op_class) {
+// The operands' device. Tensors of the CPU without dimensions may stand beside another one's.
+Device infer_device(const Checker& check) {
+  if (check.num_operands() == 0) return check.declared().device;
+  const auto device_of = [&](size_t i) { return check.type(i).device; };
+  Device device = device_of(0);
+  for (size_t i = 1; i < check.num_operands() && device.kind == DeviceKind::kCpu; ++i)
+    device = device_of(i);
+  for (size_t i = 0; i < check.num_operands(); ++i) {
+    const bool is_number = device_of(i).kind == DeviceKind::kCpu && check.rank(i) == 0;
+    check.require(device_of(i) == device || is_number,
+                  "expected all tensors to be on the same device, but found at least two devices, ",
+                  device.str(), " and ", device_of(i).str(), "!");
+  }
+  return device;
+}
+
+TensorType infer_on_any_device(const Checker& check) {
+  switch (op_info(check.op()).op_class) {
   case OpClass::kPointwise: return infer_pointwise(check);
   case OpClass::kIndexMap: return infer_index_map(check);
   case OpClass::kReduction: return infer_reduction(check);
@@ -342,11 +354,23 @@ TensorType infer(const NodeDraft& draft) {
   case OpClass::kGather: return infer_gather(check);
   case OpClass::kExtern: break;
   }
-  MLCC_UNREACHABLE("the result of ", op_info(draft.op).text, " cannot be inferred");
+  MLCC_UNREACHABLE("the result of ", op_info(check.op()).text, " cannot be inferred");
+}
+
+}  // namespace
+
+TensorType infer(const NodeDraft& draft) {
+  const Checker check(draft);
+  MLCC_CHECK(draft.op != Op::kSizeResult, "size_result has no tensor type");
+  check.check_operands();
+  check.check_attrs();
+  TensorType type = infer_on_any_device(check);
+  type.device = infer_device(check);
+  return type;
 }
 
 bool is_same_type(const TensorType& a, const TensorType& b) {
-  return a.dtype == b.dtype && a.shape == b.shape;
+  return a.dtype == b.dtype && a.shape == b.shape && a.device == b.device;
 }
 
 std::vector<SymExpr> dense_strides(const std::vector<SymExpr>& shape) {

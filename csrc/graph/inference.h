@@ -15,18 +15,18 @@ struct NodeDraft {
   std::span<Value* const> operands;
   const AttrList& attrs;
   // What the op cannot know from its operands is taken from here: the dtype of cast, full and iota,
-  // the shape of expand, reshape and full, the length of a slice and of an iota. The rest is not
-  // looked at.
+  // the shape of expand, reshape and full, the length of a slice and of an iota, the device of
+  // full, iota and size_value. The rest is not looked at.
   const TensorType& declared;
   std::string_view name;  // of the result, for messages: "4" gives `add %4: ...`
 };
 
-// Dtype and shape of the result; its strides are left empty. Throws Error "<op> %<name>: <what does
-// not fit>". For all ops with one tensor result, that is all but extern and size_result.
+// Dtype, shape and device of the result; its strides are left empty. Throws Error "<op> %<name>:
+// <what does not fit>". For all ops with one tensor result, that is all but extern and size_result.
 TensorType infer(const NodeDraft& draft);
 
-// Whether two values of these types hold the same elements in the same places: dtype and shape,
-// strides apart.
+// Whether two values of these types hold the same elements in the same places: dtype, shape and
+// device, strides apart.
 bool is_same_type(const TensorType& a, const TensorType& b);
 
 // Row-major strides as plain products of sizes: those of contiguous_strides, which counts a size of

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "graph/attributes.h"
+#include "graph/inference.h"
 #include "graph/text.h"
 #include "support/error.h"
 #include "support/lexer.h"
@@ -131,13 +132,25 @@ class Parser {
     TensorType type{*dtype, {}, {}};
     lexer_.expect("[");
     type.shape = parse_expressions("]");
-    if (!lexer_.accept("strides")) return type;
-    lexer_.expect("(");
-    type.strides = parse_expressions(")");
-    if (type.strides.size() != type.shape.size())
-      Lexer::fail_at(place, "found ", type.strides.size(), " strides for ", type.shape.size(),
-                     " dimensions");
+    if (lexer_.accept("strides")) {
+      lexer_.expect("(");
+      type.strides = parse_expressions(")");
+      if (type.strides.size() != type.shape.size())
+        Lexer::fail_at(place, "found ", type.strides.size(), " strides for ", type.shape.size(),
+                       " dimensions");
+    }
+    if (lexer_.is(TokenKind::kGlobal)) type.device = parse_device();
     return type;
+  }
+
+  Device parse_device() {
+    const Token place = lexer_.peek();
+    std::string name = lexer_.expect_global();
+    if (lexer_.accept(":"))
+      name += ":" + std::to_string(lexer_.expect_integer("the number of a device"));
+    const auto device = Device::parse(name);
+    if (!device) Lexer::fail_at(place, "unknown device '", name, "'");
+    return *device;
   }
 
   std::vector<SymExpr> parse_expressions(std::string_view close) {
@@ -241,10 +254,11 @@ class Parser {
       return graph_->build(op, operands, std::move(attrs), result.type, result.name.text);
     });
     const TensorType& type = value->type();
-    if (type.dtype != result.type.dtype || type.shape != result.type.shape)
-      Lexer::fail_at(place, op_info(op).text, " %", result.name.text, ": result is ",
-                     print(TensorType{result.type.dtype, result.type.shape, {}}), ", expected ",
-                     print(type));
+    if (!is_same_type(type, result.type))
+      Lexer::fail_at(
+          place, op_info(op).text, " %", result.name.text, ": result is ",
+          print(TensorType{result.type.dtype, result.type.shape, {}, result.type.device}),
+          ", expected ", print(type));
     graph_->set_strides(value, result.type.strides);
     return value;
   }

@@ -126,6 +126,7 @@ std::string print_header(const Graph& graph) {
 std::string print(const TensorType& type) {
   std::string text = std::string(dtype_name(type.dtype)) + "[" + print_list(type.shape) + "]";
   if (!type.strides.empty()) text += " strides(" + print_list(type.strides) + ")";
+  if (type.device.kind != DeviceKind::kCpu) text += " @" + type.device.str();
   return text;
 }
 

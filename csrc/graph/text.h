@@ -9,6 +9,7 @@
 //     return %3, %1
 //   }
 //
+// A type ends with the device where that is not the CPU: `f32[4, 8] strides(1, 4) @cuda:0`.
 // A size input is `%n: size(s0)`. A range of a symbol is closed; `0..` has no upper end, no range
 // at all means any value. Attributes stand in braces, sorted by name. Extern facts follow the call:
 // `extern "aten.copy_.default"(%x, %1, false) mutates(0)`, `random`, `effects`, `aliases`. Keyword
@@ -26,7 +27,7 @@ namespace mlcc::graph {
 // Values are numbered in order; two prints of equal graphs are equal bytes.
 std::string print(const Graph& graph);
 std::string print(const Node& node);        // one line with the values' ids, for logs and messages
-std::string print(const TensorType& type);  // "f32[s0, 512] strides(1, s0)"
+std::string print(const TensorType& type);  // "f32[s0, 512] strides(1, s0) @cuda:0"
 // Error "line:col: ..." on malformed text, and where a node breaks a rule. Each node's source
 // becomes its "line:col".
 std::unique_ptr<Graph> parse_graph(std::string_view text);

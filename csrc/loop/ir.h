@@ -7,7 +7,8 @@
 //             phase runs once, on one thread.
 // Sizes       i64 symbols, arguments of the kernel. Sizes and index arithmetic never overflow (the
 //             caller's duty).
-// Buffers     Two parameters never overlap in memory, except `in` with `in`. A multi-index
+// Buffers     Two parameters never overlap in memory, except those only read (`in`, `value`) with
+//             each other. A multi-index
 //             addresses element sum(index[d] * stride[d]); without strides a buffer is row-major
 //             dense. An access outside the shape is an error (the interpreter reports it; compiled
 //             code does not check): mask or check what may lie outside.
@@ -146,8 +147,10 @@ const T* as(Expr e) {
 // ---- Buffers ------------------------------------------------------------------------------------
 
 enum class Scope : uint8_t { kGlobal, kShared, kStack, kRegister };
-// Of global buffers; scratch is uninitialized, the runtime's.
-enum class Access : uint8_t { kIn, kOut, kInOut, kScratch };
+// Of global buffers; scratch is uninitialized, the runtime's. A value is one element (rank 0) that
+// is only read: whoever launches the kernel has its address on the host and hands a GPU kernel the
+// number itself.
+enum class Access : uint8_t { kIn, kOut, kInOut, kScratch, kValue };
 
 struct Buffer {
   std::string name;
@@ -212,6 +215,8 @@ struct Atomic : StmtNode {
                    Expr value, Expr mask = nullptr);
 };
 
+constexpr int64_t kMostGroupThreads = 1024;
+
 // How a loop runs: what a schedule decides. Printed with the loop.
 struct LoopMode {
   LoopKind kind = LoopKind::kSerial;
@@ -219,6 +224,9 @@ struct LoopMode {
   // Vector: vectors per iteration (accumulators of a reduce); else: copies of the body.
   int64_t unroll = 1;
   int64_t grain = 1;  // parallel: least iterations a thread should get
+  // Parallel: threads of a GPU that run one iteration together, a power of two up to
+  // kMostGroupThreads; 0: not decided. Without meaning on a CPU.
+  int64_t group = 0;
   friend bool operator==(const LoopMode&, const LoopMode&) = default;
 };
 

@@ -361,7 +361,7 @@ class KernelParser {
                   .shape = {},
                   .strides = {}};
     lexer_.expect(":");
-    buffer.access = expect_word<Access>(kAccessNames, "in, out, inout or scratch");
+    buffer.access = expect_word<Access>(kAccessNames, "in, out, inout, scratch or value");
     buffer.dtype = expect_dtype();
     buffer.shape = exprs_.parse_indices();
     if (lexer_.accept("strides")) buffer.strides = exprs_.parse_indices();
@@ -511,6 +511,7 @@ class KernelParser {
       if (lexer_.accept(kLoopKindNames[kind])) mode.kind = static_cast<LoopKind>(kind);
     const bool has_width = lexer_.is("(") && lexer_.is(TokenKind::kInteger, 1);
     if (mode.kind == LoopKind::kVector && has_width) mode.width = parse_parenthesized_count();
+    if (lexer_.accept("group")) mode.group = parse_parenthesized_count();
     if (lexer_.accept("grain")) mode.grain = parse_parenthesized_count();
     if (lexer_.accept("unroll")) mode.unroll = parse_parenthesized_count();
     return mode;

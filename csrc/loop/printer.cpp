@@ -265,6 +265,7 @@ class Printer {
     if (mode.kind != LoopKind::kSerial) add(kLoopKindNames[static_cast<size_t>(mode.kind)]);
     if (mode.width != 0) add("(", std::to_string(mode.width), ")");
     if (mode.kind != LoopKind::kSerial) add(" ");
+    if (mode.group != 0) add("group(", std::to_string(mode.group), ") ");
     if (mode.grain != 1) add("grain(", std::to_string(mode.grain), ") ");
     if (mode.unroll != 1) add("unroll(", std::to_string(mode.unroll), ") ");
   }

@@ -211,7 +211,9 @@ class DataMaker {
     }
     const int64_t elements = data.count() == 0 ? 0 : last + 1;
     data.bytes.assign(static_cast<size_t>(elements * dtype_size(buffer.dtype)), kPattern);
-    if (buffer.access == Access::kIn || buffer.access == Access::kInOut) fill(data);
+    const bool has_content = buffer.access == Access::kIn || buffer.access == Access::kInOut ||
+                             buffer.access == Access::kValue;
+    if (has_content) fill(data);
     // No bool is anything but 0 or 1.
     if (buffer.dtype == DType::kBool)
       for (std::byte& byte : data.bytes) byte &= std::byte{1};

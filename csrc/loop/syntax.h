@@ -10,7 +10,7 @@ namespace mlcc::loop {
 
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 4> kScopeNames = {"global", "shared", "stack", "register"};
-constexpr std::array<std::string_view, 4> kAccessNames = {"in", "out", "inout", "scratch"};
+constexpr std::array<std::string_view, 5> kAccessNames = {"in", "out", "inout", "scratch", "value"};
 constexpr std::array<std::string_view, 6> kLoopKindNames = {"serial",   "parallel", "vector",
                                                             "unrolled", "block",    "thread"};
 

@@ -12,7 +12,8 @@
 //   grammar, in short
 //   kernel   'kernel' @name '(' [sizes ';'] buffers ')'
 //            ['errors' '(' code ':' exception "text" , ... ')'] '{' phase ('barrier' phase)* '}'
-//   buffer   %name ':' ('in'|'out'|'inout'|'scratch') dtype '[' shape ']' ['strides' '[' exprs ']']
+//   buffer   %name ':' ('in'|'out'|'inout'|'scratch'|'value') dtype '[' shape ']'
+//                ['strides' '[' exprs ']']
 //   stmt     'let' %v ':' dtype '=' expr
 //            'store' ref '=' expr ['if' expr] ['stream']
 //            'atomic' op ref '=' expr ['if' expr]
@@ -25,7 +26,8 @@
 //            'alloc' %name ':' ('stack'|'register'|'shared') dtype '[' shape ']'
 //            'contract' ref '[' row_dim, column_dim ']' '+=' ref [..] '*' ref [..]
 //                'tile' '(' rows, columns, expr ')'
-//   mode     ['parallel' ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] | 'unrolled' | 'block' |
+//   mode     ['parallel' ['group' '(' n ')'] ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] |
+//   'unrolled' | 'block' |
 //            'thread'] ['unroll' '(' n ')']
 //   expr     infix, loosest first: |  ^  &  < <= > >= == != (do not chain)  + -  *; every other op
 //            as name(args); dtype(expr) casts; %buf[indices] loads, with a mask:

@@ -159,6 +159,9 @@ TypeError buffer_type_error(const Buffer& buffer) {
     if (extent->dtype != DType::kI64) return wrong("%", buffer.name, ": an extent is not i64");
   for (const Expr stride : buffer.strides)
     if (stride->dtype != DType::kI64) return wrong("%", buffer.name, ": a stride is not i64");
+  if (buffer.access == Access::kValue && !buffer.shape.empty())
+    return wrong("%", buffer.name, ": a value has ", buffer.shape.size(),
+                 " dimensions, expected none");
   if (buffer.scope == Scope::kGlobal) return std::nullopt;
   if (buffer.access != Access::kInOut)
     return wrong("%", buffer.name, ": a local buffer must have access inout");
@@ -201,6 +204,11 @@ TypeError loop_type_error(const Variable& variable, Expr begin, Expr end, const 
     return wrong("loop %", variable.name, ": only a vector loop has a width, at least 1");
   if (mode.grain < 1 || (mode.grain != 1 && mode.kind != LoopKind::kParallel))
     return wrong("loop %", variable.name, ": only a parallel loop has a grain, at least 1");
+  if (mode.group != 0 && mode.kind != LoopKind::kParallel)
+    return wrong("loop %", variable.name, ": only a parallel loop has a group");
+  if (mode.group < 0 || mode.group > kMostGroupThreads || (mode.group & (mode.group - 1)) != 0)
+    return wrong("loop %", variable.name, ": group of ", mode.group,
+                 " threads, expected a power of two up to ", kMostGroupThreads);
   if (mode.unroll < 1) return wrong("loop %", variable.name, ": unroll must be at least 1");
   return std::nullopt;
 }

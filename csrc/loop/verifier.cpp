@@ -80,6 +80,8 @@ class Verifier {
     verify_use(buffer);
     require(buffer.scope != Scope::kGlobal || buffer.access != Access::kIn, "%", buffer.name,
             " is an input and must not be written");
+    require(buffer.scope != Scope::kGlobal || buffer.access != Access::kValue, "%", buffer.name,
+            " is a value and must not be written");
   }
 
   // ---- Parameters

@@ -47,10 +47,10 @@ bool Evaluator::Key::operator<(const Key& other) const {
 }
 
 Evaluator::Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan,
-                     const fusion::Group& group, loop::Arena& arena, const NestAxes* axes,
-                     Recording* recording)
-    : graph_(graph), plan_(plan), group_(group), arena_(arena), axes_(axes), recording_(recording),
-      formulas_(arena), assumptions_(graph.assumptions()) {
+                     const fusion::Group& group, const schedule::Machine& machine,
+                     loop::Arena& arena, const NestAxes* axes, Recording* recording)
+    : graph_(graph), plan_(plan), group_(group), machine_(machine), arena_(arena), axes_(axes),
+      recording_(recording), formulas_(arena), assumptions_(graph.assumptions()) {
   for (size_t d = 0; d < group.domain.size(); ++d)
     assumptions_.set_index(fusion::axis_name(d), group.domain[d]);
 }
@@ -94,6 +94,14 @@ Expr Evaluator::let(Expr e, std::string_view base) {
   return variable;
 }
 
+// Whether the value is a number that the host hands to a GPU kernel. Where a GPU is emulated all
+// tensors lie on the CPU; there it is what no kernel computes.
+bool Evaluator::is_host_number(const Value& value) const {
+  if (!machine_.is_gpu || value.type().device.kind != DeviceKind::kCpu) return false;
+  if (group_.device.kind != DeviceKind::kCpu) return true;
+  return value.type().shape.empty() && !plan_.group_of.contains(value.producer());
+}
+
 const loop::Buffer* Evaluator::buffer_of(Value* value, loop::Access access) {
   const loop::Buffer*& buffer = buffer_of_[value];
   if (buffer != nullptr) return buffer;
@@ -108,7 +116,13 @@ const loop::Buffer* Evaluator::buffer_of(Value* value, loop::Access access) {
   description.dtype = value->type().dtype;
   description.scope = loop::Scope::kGlobal;
   description.access = access;
-  description.shape = {loop::from_symbolic(arena_, extent)};
+  if (access == loop::Access::kIn && is_host_number(*value)) {
+    MLCC_CHECK(product(value->type().shape).equals_constant(1), "lowering: %", value->id(),
+               " of the host has more than one element");
+    description.access = loop::Access::kValue;
+  } else {
+    description.shape = {loop::from_symbolic(arena_, extent)};
+  }
   buffer = arena_.make_buffer(std::move(description));
   buffer_values_.push_back(value);
   buffers_.push_back(buffer);
@@ -122,6 +136,7 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
                             mask_);
   const loop::Buffer* buffer =
       stored != stored_.end() ? stored->second.buffer : buffer_of(value, loop::Access::kIn);
+  if (buffer->access == loop::Access::kValue) return loop::Load::make(arena_, buffer, {});
   const SymExpr offset =
       assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
   record(offset, value, false);

@@ -39,7 +39,8 @@ class Evaluator {
  public:
   // `axes` null: the recording run, into `recording`.
   Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
-            loop::Arena& arena, const NestAxes* axes, Recording* recording);
+            const schedule::Machine& machine, loop::Arena& arena, const NestAxes* axes,
+            Recording* recording);
 
   // The value's element at `index`, computed by statements appended to the current block.
   loop::Expr evaluate(graph::Value* value, const std::vector<SymExpr>& index);
@@ -72,6 +73,7 @@ class Evaluator {
     stored_[value] = std::move(stored);
   }
 
+  // What the kernel gets by value is no `in` buffer but a `value`.
   const loop::Buffer* buffer_of(graph::Value* value, loop::Access access);
   const std::vector<graph::Value*>& buffer_values() const { return buffer_values_; }
   const std::vector<const loop::Buffer*>& buffers() const { return buffers_; }
@@ -87,6 +89,7 @@ class Evaluator {
   };
 
   loop::Expr compute(graph::Value* value, const std::vector<SymExpr>& index);
+  bool is_host_number(const graph::Value& value) const;
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr between(loop::Expr at, const SymExpr& begin, const SymExpr& end,
@@ -103,6 +106,7 @@ class Evaluator {
   const graph::Graph& graph_;
   const fusion::FusionPlan& plan_;
   const fusion::Group& group_;
+  const schedule::Machine& machine_;
   loop::Arena& arena_;
   const NestAxes* axes_;
   Recording* recording_;

@@ -31,6 +31,10 @@ bool is_reduction(const Node& node) {
 // Elements of a row buffer on the stack, over all buffers of a kernel: 128 KB of f32, well inside a
 // thread's stack.
 constexpr int64_t kMaxStackElements = 32768;
+// On a GPU rows lie in registers or shared memory: elements for each thread of the group, and over
+// all buffers of a kernel (32 KB of f32 shared memory).
+constexpr int64_t kMostRowElementsPerThread = 64;
+constexpr int64_t kMostGpuRowElements = 8192;
 // Ops that make it cheaper to keep a row's element than to compute it again in the next pass.
 constexpr int64_t kExpensiveOps = 8;
 
@@ -47,7 +51,7 @@ class GroupLowering {
     axes_ = &axes;
     schedule_ = schedule::choose(facts(recording), machine_,
                                  [&](std::string_view name) { return hint(name); });
-    Evaluator evaluator(graph_, plan_, group_, arena_, &axes, nullptr);
+    Evaluator evaluator(graph_, plan_, group_, machine_, arena_, &axes, nullptr);
     evaluator_ = &evaluator;
     choose_kept(recording);
     return finish(build());
@@ -109,7 +113,7 @@ class GroupLowering {
   // -- the recording run: every node once, every output stored
   Recording record() {
     Recording recording;
-    Evaluator evaluator(graph_, plan_, group_, arena_, nullptr, &recording);
+    Evaluator evaluator(graph_, plan_, group_, machine_, arena_, nullptr, &recording);
     evaluator_ = &evaluator;
     Block scratch;
     evaluator.push(&scratch);
@@ -186,7 +190,7 @@ class GroupLowering {
       if (is_output(value)) continue;  // written in its own pass, read back from there
       if (!vector_is_reduced() || expression_ops(*node) < kExpensiveOps) continue;
       const auto row = row_extent().as_constant();
-      if (!row || *row <= 0 || stack + *row > kMaxStackElements) continue;
+      if (!row || *row <= 0 || stack + *row > most_row_elements()) continue;
       stack += *row;
       loop::Buffer buffer{arena_.fresh_name("row"),
                           value->type().dtype,
@@ -196,6 +200,11 @@ class GroupLowering {
                           {}};
       row_buffers_.emplace_back(value, arena_.make_buffer(std::move(buffer)));
     }
+  }
+
+  int64_t most_row_elements() const {
+    if (!machine_.is_gpu) return kMaxStackElements;
+    return std::min(kMostGpuRowElements, schedule_.group * kMostRowElementsPerThread);
   }
 
   const loop::Buffer* row_buffer(const Value* value) const {
@@ -241,6 +250,11 @@ class GroupLowering {
 
   LoopMode vector_mode() const { return {LoopKind::kVector, schedule_.width, schedule_.unroll, 1}; }
 
+  // Of a reduction over the vector axis: one for each lane, on a GPU one for each thread.
+  int64_t accumulators() const {
+    return machine_.is_gpu ? schedule_.group : schedule_.width * schedule_.unroll;
+  }
+
   // Kept axes but the vector axis, as one parallel loop; in it the vector axis, if kept; in it the
   // passes.
   Block build() {
@@ -261,19 +275,21 @@ class GroupLowering {
       chunks = SymExpr::floordiv(vector->extent + (schedule_.chunk - 1), schedule_.chunk);
     const Variable* parallel = Variable::make(arena_, DType::kI64, arena_.fresh_name("p"));
     Block body = outer_lets(outer, chunks, parallel);
+    range_.extent = extent;  // of the outer axes
     emit_inner(vector, chunks, parallel, body);
     range_.extent = extent * chunks;
     SymExpr points = row_extent();
     if (vector != nullptr)
       points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : vector->extent);
     range_.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
-    if (range_.extent.equals_constant(1)) {
+    if (range_.extent.equals_constant(1) && !machine_.is_gpu) {
       Block whole{loop::Let::make(arena_, parallel, loop::int_constant(arena_, 0))};
       whole.insert(whole.end(), body.begin(), body.end());
       return whole;
     }
     LoopMode mode;
     mode.kind = LoopKind::kParallel;
+    mode.group = schedule_.group;
     return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0),
                             loop::from_symbolic(arena_, range_.extent), mode, std::move(body))};
   }
@@ -304,8 +320,10 @@ class GroupLowering {
     Expr end = loop::from_symbolic(arena_, vector->extent);
     if (schedule_.chunk > 0) {
       const Expr chunk = loop::int_constant(arena_, schedule_.chunk);
-      const Expr number = loop::apply(arena_, loop::ScalarOp::kMod,
-                                      {parallel, loop::from_symbolic(arena_, chunks)});
+      const bool has_outer = !range_.extent.equals_constant(1);
+      const Expr number = has_outer ? loop::apply(arena_, loop::ScalarOp::kMod,
+                                                  {parallel, loop::from_symbolic(arena_, chunks)})
+                                    : static_cast<Expr>(parallel);
       begin = evaluator_let(loop::apply(arena_, loop::ScalarOp::kMul, {number, chunk}), body);
       end = loop::apply(arena_, loop::ScalarOp::kMin,
                         {loop::apply(arena_, loop::ScalarOp::kAdd, {begin, chunk}), end});
@@ -339,10 +357,11 @@ class GroupLowering {
       if (static_cast<int>(i) == schedule_.vector_axis)
         innermost = &axis;
       else
-        passes.push_back({pass_variable(axis), axis.extent, {}});
+        passes.push_back({pass_variable(axis), axis.extent, {}, 1});
     }
     if (innermost != nullptr)
-      passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode()});
+      passes.push_back(
+          {pass_variable(*innermost), innermost->extent, vector_mode(), accumulators()});
     return passes;
   }
 

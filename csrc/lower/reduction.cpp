@@ -131,10 +131,8 @@ class PassEmitter {
     const PassAxis& axis = axes_[i];
     const Expr zero = loop::int_constant(arena_, 0);
     const Expr extent = loop::from_symbolic(arena_, axis.extent);
-    const int64_t lanes =
-        axis.mode.kind == loop::LoopKind::kVector ? axis.mode.width * axis.mode.unroll : 1;
-    const int64_t terms = lanes > 1 ? kTermsPerLane : kTermsPerSerialAccumulator;
-    std::vector<int64_t> sizes{terms * lanes};
+    const int64_t terms = axis.lanes > 1 ? kTermsPerLane : kTermsPerSerialAccumulator;
+    std::vector<int64_t> sizes{terms * axis.lanes};
     const int64_t high = assumptions_.range(axis.extent).high;
     static constexpr size_t kMaxLevels = 4;
     while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back())

@@ -42,6 +42,7 @@ struct PassAxis {
   const loop::Variable* variable;
   SymExpr extent;
   loop::LoopMode mode;  // serial or vector
+  int64_t lanes = 1;    // accumulators side by side, each with its part of the terms
 };
 
 // Emits into `block` the loops over `axes` (outermost first, not empty). `body(inner_block)`

@@ -215,6 +215,8 @@ class CallPlan::Builder {
   void add(const AllocateStep& step) {
     step_plan().values = add_spec(step.spec);
     if (!step.arena) return;
+    MLCC_CHECK(step.spec.device == plan_.device, "executable: slot ", step.slot, " is on ",
+               step.spec.device.str(), ", its arena on ", plan_.device.str());
     Arena& arena = arena_of(step.slot);
     MLCC_CHECK(arena.index < 0, "executable: slot ", step.slot, " is allocated twice");
     arena = {out_.num_arena_slots_++, segment_index(),

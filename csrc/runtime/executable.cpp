@@ -58,10 +58,17 @@ class Call {
     values_ = sizes_->values.data();
     arena_bytes_ += sizes_->arena_bytes;
     if (segment.arena.empty()) return;
-    leases_.push_back({ArenaPool::process().lease(sizes_->arena_bytes), segment.lease_until});
-    char* base = leases_.back().lease.data();
+    char* base = arena_of(segment);
     for (size_t i = 0; i < segment.arena.size(); ++i)
       arena_[segment.arena[i].index] = base == nullptr ? nullptr : base + sizes_->offsets[i];
+  }
+
+  char* arena_of(const Segment& segment) {
+    if (plan_.device.kind != DeviceKind::kCpu)
+      return sizes_->arena_bytes == 0 ? nullptr
+                                      : static_cast<char*>(host_.workspace(sizes_->arena_bytes));
+    leases_.push_back({ArenaPool::process().lease(sizes_->arena_bytes), segment.lease_until});
+    return leases_.back().lease.data();
   }
 
   void end_segment(int32_t index) {
@@ -83,7 +90,7 @@ class Call {
     if (step.arena) return;
     const size_t rank = step.spec.shape.size();
     host_.allocate(step.slot, step.spec.dtype, values(step_plan.values, rank),
-                   values(step_plan.values + static_cast<int32_t>(rank), rank));
+                   values(step_plan.values + static_cast<int32_t>(rank), rank), step.spec.device);
   }
 
   void run_step(const LaunchStep& step, const StepPlan& step_plan) {

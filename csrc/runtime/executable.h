@@ -17,6 +17,7 @@
 #include "runtime/kernel.h"
 #include "support/hash.h"
 #include "types/argument.h"
+#include "types/device.h"
 #include "types/dtype.h"
 #include "types/symbolic.h"
 
@@ -29,6 +30,7 @@ struct TensorSpec {
   DType dtype;
   std::vector<SymExpr> shape;
   std::vector<SymExpr> strides;  // explicit, never empty unless 0-d
+  Device device{};
 };
 
 // What eager raises when a kernel's check fails; {0} and {1} in the text stand for its details.
@@ -43,8 +45,8 @@ struct PhasePlan {
   SymExpr grain;  // least iterations worth a thread
 };
 
-// Makes `slot` a tensor of the host (kTensor) or a piece of the arena (kArena: touched by kernels
-// only).
+// Makes `slot` a tensor of the host, or a piece of the arena: touched by kernels only, and on the
+// plan's device.
 struct AllocateStep {
   Slot slot;
   TensorSpec spec;
@@ -52,10 +54,12 @@ struct AllocateStep {
 };
 
 struct LaunchStep {
-  std::string kernel_text;     // canonical loop IR: what is compiled again if the object is missing
-  Hash128 key;                 // of the object in the kernel cache
-  std::string label;           // for logs: "softmax_add (3 nodes)"
-  std::vector<Slot> buffers;   // in parameter order
+  std::string kernel_text;  // canonical loop IR: what is compiled again if the object is missing
+  Hash128 key;              // of the object in the kernel cache
+  std::string label;        // for logs: "softmax_add (3 nodes)"
+  Device device{};          // where it runs
+  // In parameter order. What the kernel takes by value is a tensor of the CPU.
+  std::vector<Slot> buffers;
   std::vector<SymExpr> sizes;  // in parameter order
   std::vector<PhasePlan> phases;
   std::vector<KernelError> errors;
@@ -109,6 +113,9 @@ struct InputSpec {
 };
 
 struct ExecutablePlan {
+  // Where the arena lies and launches go; launches on the CPU may stand between those of another
+  // device.
+  Device device{};
   std::vector<InputSpec> inputs;  // input i is slot i
   int num_slots = 0;
   std::vector<Step> steps;
@@ -126,7 +133,10 @@ class Host {
   virtual int64_t size(Slot slot) = 0;  // of a size slot
   virtual void set_size(Slot slot, int64_t value) = 0;
   virtual void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
-                        std::span<const int64_t> strides) = 0;
+                        std::span<const int64_t> strides, Device device) = 0;
+  // Memory of the plan's device for an arena, kept to the end of the call. Asked for only where
+  // that is not the CPU.
+  virtual void* workspace(int64_t bytes) = 0;
   virtual void make_view(Slot slot, Slot base, std::span<const int64_t> shape,
                          std::span<const int64_t> strides, int64_t offset) = 0;
   // `evaluate` gives a size expression's value now. Must check the results against `step.expected`.

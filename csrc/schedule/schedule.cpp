@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schedule/axis_choice.h"
 #include "support/error.h"
 
 namespace mlcc::schedule {
@@ -19,47 +20,6 @@ constexpr int64_t kChunk = 4096;
 // row are used at once.
 constexpr int64_t kColumnVectors = 4;
 
-using Hint = std::function<int64_t(std::string_view)>;
-
-// Bytes an access moves over the whole nest, stores twice: their lines are read first.
-double access_weight(const NestFacts& facts, const AccessPattern& access, const Hint& hint) {
-  double bytes = static_cast<double>(access.element_bytes) * (access.is_store ? 2 : 1);
-  for (size_t axis = 0; axis < facts.axes.size(); ++axis)
-    if (!access.strides[axis] || !access.strides[axis]->equals_constant(0))
-      bytes *= static_cast<double>(std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint)));
-  return bytes;
-}
-
-// How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that
-// would gather.
-double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
-  double score = 0;
-  for (const AccessPattern& access : facts.accesses) {
-    const auto& stride = access.strides[axis];
-    const double weight = access_weight(facts, access, hint);
-    if (!stride)
-      score -= weight;
-    else if (stride->equals_constant(1))
-      score += 2 * weight;
-    else if (!stride->equals_constant(0))
-      score -= weight;
-  }
-  return score;
-}
-
-int best_vector_axis(const NestFacts& facts, const Hint& hint) {
-  int best = -1;
-  double best_score = 0;
-  for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
-    const double score = axis_score(facts, axis, hint);
-    if (best < 0 || score >= best_score) {  // the innermost of equals
-      best = static_cast<int>(axis);
-      best_score = score;
-    }
-  }
-  return best;
-}
-
 int64_t choose_unroll(const NestFacts& facts, bool vector_is_reduced) {
   if (vector_is_reduced) return facts.carried_values > 2 ? 2 : 4;  // hides the latency of an add
   return facts.ops_per_point > 24 ? 1 : 2;
@@ -76,10 +36,12 @@ int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
 
 std::string Schedule::str() const {
   return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
-                      " chunk=", chunk, " grain=", grain_points);
+                      " chunk=", chunk, " grain=", grain_points,
+                      group ? " group=" + std::to_string(group) : "");
 }
 
 Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint) {
+  if (machine.is_gpu) return choose_for_gpu(facts, machine, hint);
   Schedule schedule;
   schedule.grain_points =
       std::max<int64_t>(1, kGrainPoints / std::max<int64_t>(1, facts.ops_per_point / 2));

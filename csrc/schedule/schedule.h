@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "schedule/machine.h"
 #include "types/symbolic.h"
 
 namespace mlcc::schedule {
@@ -40,14 +41,11 @@ struct NestFacts {
 
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp
 
-struct Machine {
-  int64_t vector_bits = 512;
-};
-
 struct Schedule {
   int vector_axis = -1;      // index into axes; -1: scalar
-  int64_t width = 1;         // lanes
+  int64_t width = 1;         // lanes; on a GPU neighbours that a thread takes at a time
   int64_t unroll = 1;        // vectors per iteration; accumulators where the axis is reduced
+  int64_t group = 0;         // GPU: threads that run one iteration of the parallel loop together
   int64_t chunk = 0;         // elements of the vector axis per parallel iteration; 0: all of it
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
   std::string str() const;   // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"

@@ -86,7 +86,7 @@ FunctionEmitter::Place FunctionEmitter::global_place(const loop::Buffer& buffer,
   Place place;
   place.base = base;
   place.dtype = buffer.dtype;
-  place.is_read_only = buffer.access == loop::Access::kIn;
+  place.is_read_only = buffer.access == loop::Access::kIn || buffer.access == loop::Access::kValue;
   for (loop::Expr stride : buffer.strides) place.strides.push_back(emit_expr(stride));
   if (!place.strides.empty() || buffer.shape.empty()) return place;
   llvm::Value* stride = ir_.getInt64(1);

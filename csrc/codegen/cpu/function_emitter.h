@@ -13,7 +13,7 @@
 
 #include "codegen/cpu/emitter.h"
 #include "codegen/cpu/value.h"
-#include "codegen/cpu/varying.h"
+#include "loop/varying.h"
 
 namespace mlcc::codegen::cpu {
 
@@ -50,7 +50,7 @@ class FunctionEmitter {
     Lanes lanes;
     Parts active;               // empty: all
     bool is_divergent = false;  // `active` comes from more than the loop's tail
-    VariableSet varying;
+    loop::VariableSet varying;
   };
 
   // function_emitter.cpp: the frame
@@ -109,7 +109,7 @@ class FunctionEmitter {
   std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin,
                                               llvm::Value* end);
   Parts tail_mask(unsigned width, llvm::Value* remaining);
-  void enter_vector_loop(const VectorRange& range, llvm::Value* index, const VariableSet& varying);
+  void enter_vector_loop(const VectorRange& range, llvm::Value* index, const loop::VariableSet& varying);
   Trips count_trips(const Value& begin, const Value& end);
   Parts lanes_with_trip(const Trips& trips, llvm::Value* trip);
   Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
@@ -123,7 +123,7 @@ class FunctionEmitter {
                          llvm::ArrayRef<llvm::Value*> carried, const Parts& mask);
   void emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin, llvm::Value* end);
   void emit_partials(const loop::Reduce& reduce, const VectorRange& range,
-                     const VariableSet& varying, std::vector<Parts>& partials);
+                     const loop::VariableSet& varying, std::vector<Parts>& partials);
   Parts emit_combine(const loop::Reduce& reduce, unsigned width, const Parts& left,
                      const Parts& right);
   Parts combine_lanes(const loop::Reduce& reduce, unsigned width, Parts values);

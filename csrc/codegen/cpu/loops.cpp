@@ -119,7 +119,7 @@ void FunctionEmitter::emit_for_range(const loop::For& loop, llvm::Value* begin, 
 }
 
 void FunctionEmitter::emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end) {
-  const VariableSet varying = varying_variables(loop.body, {loop.variable});
+  const loop::VariableSet varying = loop::varying_variables(loop.body, {loop.variable});
   const Lanes lanes = lanes_of_mode(loop.mode, begin, end);
   for (const VectorRange& range : split_vector_range(lanes, begin, end)) {
     emit_counted(range.begin, range.end, range.lanes.count(), {},
@@ -180,7 +180,7 @@ Parts FunctionEmitter::tail_mask(unsigned width, llvm::Value* remaining) {
 }
 
 void FunctionEmitter::enter_vector_loop(const VectorRange& range, llvm::Value* index,
-                                        const VariableSet& varying) {
+                                        const loop::VariableSet& varying) {
   vector_.lanes = range.lanes;
   vector_.active = {};
   if (range.is_masked)

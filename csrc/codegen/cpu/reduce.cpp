@@ -77,9 +77,9 @@ Parts FunctionEmitter::emit_reduce_step(const loop::Reduce& reduce, const Value&
 void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin,
                                          llvm::Value* end) {
   MLCC_CHECK(reduce.combine, "%", reduce.variable->name, ": a vector reduction needs a combine");
-  VariableSet seeds = {reduce.variable};
+  loop::VariableSet seeds = {reduce.variable};
   for (const loop::Carried& carried : reduce.carried) seeds.insert(carried.variable);
-  const VariableSet varying = varying_variables(reduce.body, seeds);
+  const loop::VariableSet varying = loop::varying_variables(reduce.body, seeds);
   const Lanes lanes = lanes_of_mode(reduce.mode, begin, end);
   Parts init;
   for (const loop::Carried& carried : reduce.carried)
@@ -101,7 +101,7 @@ void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value
 
 // Runs one range, which continues the first of the partial tuples: as many as it has vectors.
 void FunctionEmitter::emit_partials(const loop::Reduce& reduce, const VectorRange& range,
-                                    const VariableSet& varying, std::vector<Parts>& partials) {
+                                    const loop::VariableSet& varying, std::vector<Parts>& partials) {
   const size_t num_carried = reduce.carried.size();
   Parts inits;
   for (size_t i = 0; i < num_carried; ++i)

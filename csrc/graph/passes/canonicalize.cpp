@@ -160,6 +160,8 @@ bool drop_copy(const Rewriter& rewriter, Node* node) {
 
 // Replaces the node by `value`, repeated where the node's result is larger.
 bool replace_broadcast(const Rewriter& rewriter, Node* node, Value* value) {
+  if (value->type().device != node->result()->type().device)
+    return rewriter.no_match(*node, "the operand is a number on the host");
   if (shape_of(value) == shape_of(node->result())) return rewriter.replace_by(node, value);
   if (is_written(*value)) return rewriter.no_match(*node, "an extern call writes into the operand");
   return rewriter.replace_by_new(

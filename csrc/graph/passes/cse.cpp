@@ -14,7 +14,7 @@ namespace {
 std::string key_of(const Node& node) {
   const std::string text = print(node);
   const TensorType& type = node.result()->type();
-  return print(TensorType{type.dtype, type.shape, {}}) + text.substr(text.find(" = "));
+  return print(TensorType{type.dtype, type.shape, {}, type.device}) + text.substr(text.find(" = "));
 }
 
 }  // namespace

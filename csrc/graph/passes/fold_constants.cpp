@@ -75,8 +75,9 @@ bool fold_constants(Graph& graph, const FoldConstantsOptions& options) {
   for (Node* node : graph.nodes()) {
     const auto constant = fold(*node);
     if (!constant) continue;
+    const TensorType& type = node->result()->type();
     has_changed |= rewriter.replace_by_new(
-        node, [&] { return build_full(graph, node->result()->type().shape, *constant); });
+        node, [&] { return build_full(graph, type.shape, *constant, type.device); });
   }
   return has_changed;
 }

@@ -21,6 +21,61 @@ TEST(Fusion, AProducerJoinsItsReader) {
   EXPECT_EQ(found.groups[0].ideal_bytes, SymExpr(2 * 32 * 4));
 }
 
+TEST(Fusion, AGroupRunsOnOneDevice) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8] @cuda:0, %y: f32[8]) {
+  %0: f32[8] @cuda:0 = neg %x
+  %1: f32[8] = neg %y
+  %2: f32[8] @cuda:0 = exp %x
+  return %0, %1, %2
+})");
+  const FusionPlan found = plan(graph);
+  ASSERT_EQ(found.groups.size(), 2u);
+  EXPECT_EQ(found.groups[0].device.str(), "cuda:0");
+  EXPECT_EQ(found.groups[0].nodes.size(), 2u);
+  EXPECT_EQ(found.groups[1].device.str(), "cpu");
+}
+
+// What the host's number comes from is computed beside its reader if it is of single elements.
+TEST(Fusion, AHostNumberEntersAKernelOfAnotherDevice) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8] @cuda:0, %a: f64[], %b: f32[1]) {
+  %0: f32[] = cast %a
+  %1: f32[] = reshape %b
+  %2: f32[] = mul %0, %1
+  %3: f32[8] @cuda:0 = add %x, %2
+  return %3
+})");
+  const FusionPlan found = plan(graph);
+  ASSERT_EQ(found.groups.size(), 1u);
+  EXPECT_EQ(found.groups[0].device.str(), "cuda:0");
+  EXPECT_EQ(found.groups[0].inputs.size(), 3u);
+  EXPECT_TRUE(found.copied.empty());
+}
+
+TEST(Fusion, TheHostComputesANumberThatComesFromATensor) {
+  for (const bool fuse : {true, false}) {
+    const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8] @cuda:0, %y: f32[64]) {
+  %0: f32[1] = slice %y {dim = 0, start = 3, step = 1}
+  %1: f32[] = reshape %0
+  %2: f32[8] @cuda:0 = add %x, %1
+  %3: f32[] = sum %y {dims = [0], keepdim = false}
+  %4: f32[] = neg %1
+  %5: f32[] = mul %3, %4
+  %6: f32[8] @cuda:0 = mul %2, %5
+  return %6
+})");
+    FusionOptions options;
+    options.fuse = fuse;
+    const FusionPlan found = plan_fusion(*graph, options);
+    EXPECT_EQ(found.copied.size(), 1u);
+    for (const Group& group : found.groups)
+      for (const graph::Value* input : group.inputs)
+        EXPECT_TRUE(input->type().device == group.device || input->type().shape.empty());
+    size_t on_gpu = 0;
+    for (const Group& group : found.groups) on_gpu += group.device.str() == "cuda:0" ? 1 : 0;
+    EXPECT_EQ(on_gpu, fuse ? 1u : 2u);
+  }
+}
+
 TEST(Fusion, AnExternBetweenTwoNodesKeepsThemApart) {
   const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 8], %y: f32[8, 8]) {
   %0: f32[8, 8] = neg %x

@@ -44,6 +44,32 @@ TEST_F(InferenceTest, pointwise_broadcasts) {
   EXPECT_REFUSED(graph_.pointwise(Op::kAdd, {f32({s0}), f32({2})}), "shapes do not broadcast");
 }
 
+TEST_F(InferenceTest, results_lie_on_the_device_of_their_operands) {
+  const Device gpu{DeviceKind::kCuda, 0};
+  const auto on = [&](Device device, std::vector<SymExpr> shape) {
+    return graph_.add_input("x" + std::to_string(next_++),
+                            {DType::kF32, std::move(shape), {}, device});
+  };
+  Value* x = on(gpu, {s0, 4});
+  Value* number = on({}, {});
+  EXPECT_EQ(type(graph_.pointwise(Op::kAdd, {x, on(gpu, {4})})), "f32[s0, 4] @cuda:0");
+  EXPECT_EQ(type(graph_.pointwise(Op::kAdd, {number, x})), "f32[s0, 4] @cuda:0");
+  EXPECT_EQ(type(graph_.pointwise(Op::kAdd, {number, on(gpu, {})})), "f32[] @cuda:0");
+  EXPECT_EQ(type(graph_.pointwise(Op::kAdd, {number, number})), "f32[]");
+  EXPECT_EQ(type(graph_.reduce(Op::kSum, graph_.permute(x, {1, 0}), {0}, false)),
+            "f32[s0] @cuda:0");
+  EXPECT_EQ(type(graph_.cast(x, DType::kBF16)), "bf16[s0, 4] @cuda:0");
+  EXPECT_EQ(type(graph_.full({s0}, DType::kF32, 1, gpu)), "f32[s0] @cuda:0");
+  EXPECT_EQ(type(graph_.full_int({}, DType::kI64, 1, gpu)), "i64[] @cuda:0");
+  EXPECT_EQ(type(graph_.iota(s0, DType::kI64, 0, 1, gpu)), "i64[s0] @cuda:0");
+  EXPECT_EQ(type(graph_.size_value(s0, gpu)), "i64[] @cuda:0");
+  const std::string text =
+      "expected all tensors to be on the same device, but found at least two devices, cuda:0 and ";
+  EXPECT_REFUSED(graph_.pointwise(Op::kAdd, {f32({s0, 4}), x}), text + "cpu!");
+  EXPECT_REFUSED(graph_.cat({x, f32({2, 4})}, 0), text + "cpu!");
+  EXPECT_REFUSED(graph_.pointwise(Op::kAdd, {x, on({DeviceKind::kCuda, 1}, {})}), text + "cuda:1!");
+}
+
 TEST_F(InferenceTest, pointwise_dtypes) {
   Value* b = input(DType::kBool, {4});
   Value* i = input(DType::kI32, {4});

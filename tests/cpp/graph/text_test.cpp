@@ -104,6 +104,8 @@ TEST(Text, a_node_prints_on_one_line_with_ids) {
   EXPECT_EQ(print(*y->producer()), "%1: f32[4] = add %x, %x");
   EXPECT_EQ(print(TensorType{DType::kI8, {s0, 2}, {1, s0}}), "i8[s0, 2] strides(1, s0)");
   EXPECT_EQ(print(TensorType{DType::kI8, {}, {}}), "i8[]");
+  EXPECT_EQ(print(TensorType{DType::kI8, {2}, {3}, {DeviceKind::kCuda, 1}}),
+            "i8[2] strides(3) @cuda:1");
 }
 
 TEST(Text, source_of_a_parsed_node_is_its_place) {

@@ -107,6 +107,11 @@ TEST_F(IrTest, LoopModesHoldOnlyWhatTheirKindHas) {
   EXPECT_THROW(make({.kind = LoopKind::kSerial, .width = 8}), InternalError);
   EXPECT_THROW(make({.kind = LoopKind::kVector, .grain = 8}), InternalError);
   EXPECT_THROW(make({.kind = LoopKind::kSerial, .unroll = 0}), InternalError);
+  EXPECT_NO_THROW(make({.kind = LoopKind::kParallel, .group = 1024}));
+  EXPECT_THROW(make({.kind = LoopKind::kParallel, .group = 2048}), InternalError);
+  EXPECT_THROW(make({.kind = LoopKind::kParallel, .group = 3}), InternalError);
+  EXPECT_THROW(make({.kind = LoopKind::kParallel, .group = -1}), InternalError);
+  EXPECT_THROW(make({.kind = LoopKind::kSerial, .group = 32}), InternalError);
 }
 
 TEST_F(IrTest, ReducesCarryWhatTheyYield) {

@@ -33,11 +33,17 @@ class FakeHost : public Host {
   int64_t tensor_size(Slot slot, int) override { return static_cast<int64_t>(at(slot).size()); }
   int64_t size(Slot slot) override { return sizes[static_cast<size_t>(slot)]; }
   void set_size(Slot slot, int64_t value) override { sizes[static_cast<size_t>(slot)] = value; }
-  void allocate(Slot slot, DType, std::span<const int64_t> shape,
-                std::span<const int64_t> strides) override {
+  void allocate(Slot slot, DType, std::span<const int64_t> shape, std::span<const int64_t> strides,
+                Device device) override {
     EXPECT_EQ(shape.size(), strides.size());
     at(slot).assign(static_cast<size_t>(shape.empty() ? 1 : shape[0]), 0.0f);
-    log.push_back("allocate " + std::to_string(slot));
+    const bool is_cpu = device.kind == DeviceKind::kCpu;
+    log.push_back("allocate " + std::to_string(slot) + (is_cpu ? "" : " on " + device.str()));
+  }
+  void* workspace(int64_t bytes) override {
+    log.push_back("workspace of " + std::to_string(bytes));
+    workspaces.emplace_back(static_cast<size_t>(bytes));
+    return workspaces.back().data();
   }
   void make_view(Slot slot, Slot base, std::span<const int64_t> shape,
                  std::span<const int64_t> strides, int64_t offset) override {
@@ -67,6 +73,7 @@ class FakeHost : public Host {
   std::vector<std::vector<float>> tensors;
   std::vector<int64_t> sizes;
   std::vector<std::string> log;
+  std::vector<std::vector<char>> workspaces;
   std::function<void(const ExternStep&)> on_extern;
 };
 
@@ -149,6 +156,28 @@ TEST(Executable, RunsKernelsOverSymbolicSizes) {
     EXPECT_EQ(host.at(2), std::vector<float>(static_cast<size_t>(n), 2.0f * static_cast<float>(n)));
   }
   EXPECT_EQ(executable.arena_bytes(), 448);
+}
+
+TEST(Executable, AnotherDevicesArenaComesFromTheHost) {
+  ExecutablePlan plan = two_kernels(kS0);
+  plan.device = {DeviceKind::kCuda, 1};
+  for (Step& step : plan.steps)
+    if (auto* allocate = std::get_if<AllocateStep>(&step)) allocate->spec.device = plan.device;
+  const Executable executable(std::move(plan), {kernel({add_one}), kernel({scale})});
+  FakeHost host(3);
+  host.at(0) = {1, 2, 3};
+  executable.run(host, serial);
+  EXPECT_THAT(host.at(2), ElementsAre(6, 9, 12));
+  EXPECT_THAT(host.log, ElementsAre("workspace of 64", "release 0", "allocate 2 on cuda:1"));
+  FakeHost empty(3);
+  executable.run(empty, serial);
+  EXPECT_THAT(empty.log, ElementsAre("release 0", "allocate 2 on cuda:1"));
+}
+
+TEST(Executable, TheArenaHoldsNothingOfAnotherDevice) {
+  ExecutablePlan plan = two_kernels(kS0);
+  plan.device = {DeviceKind::kCuda, 0};
+  EXPECT_THROW(Executable(std::move(plan), {kernel({add_one}), kernel({scale})}), InternalError);
 }
 
 TEST(Executable, EmptyTensorsSkipTheirPhases) {

@@ -5,13 +5,13 @@
 
 #include "loop/ir.h"
 
-namespace mlcc::codegen::cpu {
+namespace mlcc::loop {
 
-using VariableSet = std::unordered_set<const loop::Variable*>;
+using VariableSet = std::unordered_set<const Variable*>;
 
 // `seeds`: the loop's variable and, of a reduce, its carried variables. Returns all variables bound
 // in `body` that may differ between iterations, and the seeds. Local buffers of the body are per
 // iteration, hence loads from them differ.
-VariableSet varying_variables(const loop::Block& body, VariableSet seeds);
+VariableSet varying_variables(const Block& body, VariableSet seeds);
 
-}  // namespace mlcc::codegen::cpu
+}  // namespace mlcc::loop

@@ -1,0 +1,104 @@
+#include "codegen/cuda/offsets.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace mlcc::codegen::cuda {
+
+using loop::Expr;
+using loop::ScalarOp;
+
+Offsets::Offsets(const loop::Kernel& kernel) {
+  for (const loop::Variable* size : kernel.sizes) {
+    sizes_.insert(size->name);
+    nonnegative_[size] = true;
+  }
+}
+
+void Offsets::define(const loop::Let& let) {
+  if (auto value = symbolic(let.value)) lets_[let.variable->name] = *std::move(value);
+  nonnegative_[let.variable] = is_nonnegative(let.value);
+}
+
+void Offsets::define_loop(const loop::Variable* variable, Expr begin) {
+  nonnegative_[variable] = is_nonnegative(begin);
+}
+
+std::optional<SymExpr> Offsets::symbolic(Expr e) const {
+  const std::optional<SymExpr> raw = loop::to_symbolic(e);
+  if (!raw) return std::nullopt;
+  return raw->substitute([&](std::string_view name) -> std::optional<SymExpr> {
+    const auto let = lets_.find(name);
+    return let == lets_.end() ? std::nullopt : std::optional(let->second);
+  });
+}
+
+std::optional<SymExpr> Offsets::offset(const loop::Buffer* buffer,
+                                       const std::vector<Expr>& indices) const {
+  SymExpr offset;
+  for (size_t d = 0; d < indices.size(); ++d) {
+    const auto index = symbolic(indices[d]);
+    if (!index) return std::nullopt;
+    if (buffer->strides.empty()) {  // row-major
+      offset = offset * *symbolic(buffer->shape[d]) + *index;
+    } else {
+      offset += *symbolic(buffer->strides[d]) * *index;
+    }
+  }
+  return offset;
+}
+
+SymExpr Offsets::extent(const loop::Buffer* buffer) {
+  SymExpr extent = 1;
+  if (buffer->strides.empty()) {
+    for (Expr size : buffer->shape) extent *= *loop::to_symbolic(size);
+    return extent;
+  }
+  for (size_t d = 0; d < buffer->shape.size(); ++d)
+    extent += (*loop::to_symbolic(buffer->shape[d]) - 1) * *loop::to_symbolic(buffer->strides[d]);
+  return extent;
+}
+
+// The largest power of two up to `divisor` (itself one) that is known to divide `e`.
+int64_t Offsets::common_divisor(int64_t divisor, const SymExpr& e, bool sizes_divide) const {
+  const auto of_number = [&](int64_t value) { return std::gcd(value, divisor); };
+  const auto of_both = [](int64_t a, int64_t b) { return std::gcd(a, b); };
+  const SymExpr::Visitor<int64_t> visitor{
+      .constant = of_number,
+      .symbol = [&](std::string_view name) { return sizes_divide && is_size(name) ? divisor : 1; },
+      .add = of_both,
+      .multiply = [&](int64_t a, int64_t b) { return of_number(a * b); },
+      .floordiv = [](int64_t, int64_t) { return int64_t{1}; },
+      .mod = of_both,
+      .min = of_both,
+      .max = of_both};
+  return e.visit<int64_t>(visitor);
+}
+
+Offsets::Divides Offsets::divides(int64_t divisor, const SymExpr& e) const {
+  if (common_divisor(divisor, e, false) == divisor) return Divides::kAlways;
+  if (common_divisor(divisor, e, true) == divisor) return Divides::kIfSizesDo;
+  return Divides::kNever;
+}
+
+bool Offsets::is_nonnegative(Expr e) const {
+  if (e->dtype != DType::kI64) return false;
+  if (const auto* constant = loop::as<loop::Constant>(e)) return constant->as_int() >= 0;
+  if (const auto* variable = loop::as<loop::Variable>(e)) {
+    const auto found = nonnegative_.find(variable);
+    return found != nonnegative_.end() && found->second;
+  }
+  const auto* apply = loop::as<loop::Apply>(e);
+  if (apply == nullptr) return false;
+  const auto is_known = [&](Expr arg) { return is_nonnegative(arg); };
+  static constexpr std::array kKeeps = {ScalarOp::kAdd, ScalarOp::kMul, ScalarOp::kMin,
+                                        ScalarOp::kFloorDiv, ScalarOp::kTruncDiv};
+  if (std::find(kKeeps.begin(), kKeeps.end(), apply->op) != kKeeps.end())
+    return std::all_of(apply->args.begin(), apply->args.end(), is_known);
+  if (apply->op == ScalarOp::kMax)
+    return std::any_of(apply->args.begin(), apply->args.end(), is_known);
+  return apply->op == ScalarOp::kMod && is_known(apply->args[1]);
+}
+
+}  // namespace mlcc::codegen::cuda

@@ -1,0 +1,49 @@
+// What is known about index expressions: their symbolic form with lets filled in, what divides
+// them, which are never negative.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "loop/ir.h"
+#include "types/symbolic.h"
+
+namespace mlcc::codegen::cuda {
+
+class Offsets {
+ public:
+  explicit Offsets(const loop::Kernel& kernel);
+
+  // A let whose value is symbolic stands for it in what follows.
+  void define(const loop::Let& let);
+  // A loop variable that starts at `begin` and grows.
+  void define_loop(const loop::Variable* variable, loop::Expr begin);
+
+  std::optional<SymExpr> symbolic(loop::Expr e) const;
+  // In elements, from the start of the buffer.
+  std::optional<SymExpr> offset(const loop::Buffer* buffer,
+                                const std::vector<loop::Expr>& indices) const;
+  // Elements from the buffer's first to behind its last.
+  static SymExpr extent(const loop::Buffer* buffer);
+
+  // Whether `divisor`, a power of two, divides `e`: always, or if it divides all sizes.
+  enum class Divides : uint8_t { kNever, kIfSizesDo, kAlways };
+  Divides divides(int64_t divisor, const SymExpr& e) const;
+
+  bool is_nonnegative(loop::Expr e) const;
+  bool is_size(std::string_view name) const { return sizes_.contains(name); }
+
+ private:
+  int64_t common_divisor(int64_t divisor, const SymExpr& e, bool sizes_divide) const;
+
+  std::set<std::string, std::less<>> sizes_;
+  std::map<std::string, SymExpr, std::less<>> lets_;
+  std::unordered_map<const loop::Variable*, bool> nonnegative_;
+};
+
+}  // namespace mlcc::codegen::cuda

@@ -1,0 +1,49 @@
+#include "schedule/axis_choice.h"
+
+#include <algorithm>
+
+namespace mlcc::schedule {
+
+double access_weight(const NestFacts& facts, const AccessPattern& access, const Hint& hint) {
+  double bytes = static_cast<double>(access.element_bytes) * (access.is_store ? 2 : 1);
+  for (size_t axis = 0; axis < facts.axes.size(); ++axis)
+    if (!access.strides[axis] || !access.strides[axis]->equals_constant(0))
+      bytes *= static_cast<double>(std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint)));
+  return bytes;
+}
+
+namespace {
+
+// How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that
+// would gather.
+double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
+  double score = 0;
+  for (const AccessPattern& access : facts.accesses) {
+    const auto& stride = access.strides[axis];
+    const double weight = access_weight(facts, access, hint);
+    if (!stride)
+      score -= weight;
+    else if (stride->equals_constant(1))
+      score += 2 * weight;
+    else if (!stride->equals_constant(0))
+      score -= weight;
+  }
+  return score;
+}
+
+}  // namespace
+
+int best_vector_axis(const NestFacts& facts, const Hint& hint) {
+  int best = -1;
+  double best_score = 0;
+  for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
+    const double score = axis_score(facts, axis, hint);
+    if (best < 0 || score >= best_score) {  // the innermost of equals
+      best = static_cast<int>(axis);
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+}  // namespace mlcc::schedule

@@ -1,0 +1,17 @@
+// What the schedules of all machines have in common.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace mlcc::schedule {
+
+using Hint = std::function<int64_t(std::string_view)>;
+
+// Bytes an access moves over the whole nest, stores twice: their lines are read first.
+double access_weight(const NestFacts& facts, const AccessPattern& access, const Hint& hint);
+// The axis along which most bytes lie next to each other; -1 if there is none.
+int best_vector_axis(const NestFacts& facts, const Hint& hint);
+
+Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hint& hint);
+
+}  // namespace mlcc::schedule

@@ -1,0 +1,29 @@
+// What a schedule knows of the machine that code is made for.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace mlcc::schedule {
+
+struct Machine {
+  int64_t vector_bits = 512;  // of a CPU
+
+  // A GPU: the numbers of csrc/schedule/machines/<architecture>.def.
+  bool is_gpu = false;
+  int64_t multiprocessors = 0;
+  int64_t threads_per_multiprocessor = 0;
+  int64_t registers_per_multiprocessor = 0;
+  int64_t shared_bytes_per_block = 0;
+  int64_t l2_bytes = 0;
+  int64_t memory_gb_per_s = 0;
+  int64_t memory_latency_ns = 0;
+  // What each thread of a full machine must have under way to keep the memory busy (Little's law).
+  int64_t bytes_in_flight_per_thread() const;
+};
+
+// The model of an architecture ("sm_90"), or of the nearest older one that has a file; the oldest
+// where there is none.
+Machine gpu_machine(std::string_view architecture);
+
+}  // namespace mlcc::schedule
