@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
   loop::Arena arena;
   for (const loop::Kernel& kernel : loop::parse_kernels(arena, read_file(arguments.file))) {
     const std::string text = loop::print(kernel);
-    codegen::CompileRequest request{.text = text};
+    codegen::CompileRequest request{.kernels = {{.text = text}}};
     if (arguments.repeats > 0) {
       std::printf("%s: %.2f ms\n", kernel.name.c_str(),
                   median_compile_ms(**backend, request, arguments.repeats));

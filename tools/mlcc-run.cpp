@@ -1,16 +1,17 @@
 // mlcc-run: runs the kernels of a loop IR file on data that the file describes, and compares
 // backends.
 //
-//   mlcc-run file.mlcc [--kernel=NAME] [--size=s0=37]... [--seed=N] [--backend=interpreter|cpu]
+//   mlcc-run file.mlcc [--kernel=NAME] [--size=s0=37]... [--seed=N] [--backend=BACKEND]
 //            [--compare] [--tolerance=ULPS] [--print] [--llvm=PATH] [--cpu=NAME]
 //   mlcc-run file.mlcc --print-ir [--canonical] [--simplify]
 //
 // Directives in comments of the file give sizes, data, tolerance and expected results: see
-// loop/run_data.h. Each kernel is run by the interpreter, or with --backend=cpu as compiled code;
-// printed is a digest per result, or with --print the values. --compare also runs it by the
-// interpreter in other orders and, where the code generator is found (or --backend=cpu demands it),
-// compiled, whole and in pieces; all must agree within the tolerance: --tolerance, or the file's,
-// or bit by bit. The exit code is 0 if all is as expected, else 1.
+// loop/run_data.h. Each kernel is run by the interpreter, with --backend=cpu as compiled code, or
+// with --backend=cuda on a GPU (with MLCC_GPU=emulate an emulated one; options of mlcc come from
+// the environment). Printed is a digest per result, or with --print the values. --compare also runs
+// it by the interpreter in other orders and, where the code generator is found (or --backend=cpu
+// demands it), compiled, whole and in pieces; all must agree within the tolerance: --tolerance, or
+// the file's, or bit by bit. The exit code is 0 if all is as expected, else 1.
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -24,11 +25,14 @@
 #include <vector>
 
 #include "codegen/cpu/client.h"
+#include "driver/loop_kernel.h"
+#include "driver/options.h"
+#include "driver/session.h"
 #include "loop/interpreter.h"
 #include "loop/run_data.h"
 #include "loop/simplifier.h"
 #include "loop/text.h"
-#include "runtime/kernel.h"
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 #include "support/hash.h"
 
@@ -38,7 +42,7 @@ namespace {
 using loop::KernelArguments;
 
 constexpr std::string_view kUsage = "usage: mlcc-run file.mlcc [--kernel=NAME] [--size=s0=37]... "
-                                    "[--seed=N] [--backend=interpreter|cpu]\n"
+                                    "[--seed=N] [--backend=interpreter|cpu|cuda]\n"
                                     "       [--compare] [--tolerance=ULPS] [--print] [--print-ir] "
                                     "[--canonical] [--simplify] [--llvm=PATH] "
                                     "[--cpu=NAME]\n";
@@ -88,8 +92,8 @@ void set_option(std::string_view option, std::string_view value, Command& comman
   } else if (option == "--seed") {
     command.seed = parse_number<uint64_t>(option, value);
   } else if (option == "--backend") {
-    MLCC_USER_CHECK(value == "interpreter" || value == "cpu", "unknown backend '", value,
-                    "', expected interpreter or cpu");
+    MLCC_USER_CHECK(value == "interpreter" || value == "cpu" || value == "cuda",
+                    "unknown backend '", value, "', expected interpreter, cpu or cuda");
     command.backend = value;
     command.is_backend_given = true;
   } else if (option == "--tolerance") {
@@ -180,7 +184,7 @@ class CompiledKernel {
     MLCC_USER_CHECK(loader, loader.reason());
     canonical_ = loop::canonicalize(arena_, kernel);
     const std::string text = loop::print(canonical_);
-    const auto object = (*backend)->compile({.text = text});
+    const auto object = (*backend)->compile({.kernels = {{.text = text}}});
     MLCC_USER_CHECK(object, "kernel @", kernel.name, ": ", object.reason());
     const int phases = static_cast<int>(canonical_.phases.size());
     code_ = (*loader)->load(object->bytes, canonical_.name, phases);
@@ -199,7 +203,7 @@ class CompiledKernel {
     for (size_t i = 0; i < canonical_.phases.size(); ++i) {
       const int64_t extent = loop::phase_extent(canonical_, i, arguments.sizes).value_or(1);
       const runtime::CheckFailure failure =
-          runtime::run_phase(code_->phases[i], args, extent, 1, in_pieces);
+          runtime::run_phase(runtime::host_phases(*code_)[i], args, extent, 1, in_pieces);
       if (failure.code != 0) return failure;
     }
     return {};
@@ -210,6 +214,19 @@ class CompiledKernel {
   loop::Kernel canonical_;
   runtime::KernelPtr code_;
 };
+
+// On a GPU, or an emulated one, as the environment says.
+runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, KernelArguments& arguments,
+                                 const Command& command) {
+  driver::set_llvm_library(find_library(command));
+  const std::vector<void*> pointers = arguments.pointers();
+  const auto error =
+      driver::run_loop_kernel(loop::print(kernel), arguments.sizes, pointers, "cuda",
+                              driver::options_from_environment(), runtime::ParallelFor{});
+  runtime::CheckFailure failure;
+  if (error) failure.code = error->code;
+  return failure;
+}
 
 // ---- Runs ---------------------------------------------------------------------------------------
 
@@ -240,6 +257,8 @@ class KernelRun {
     Outcome outcome = start();
     if (command_.backend == "cpu") {
       outcome.failure = CompiledKernel(kernel_, command_).run(outcome.arguments, kWhole);
+    } else if (command_.backend == "cuda") {
+      outcome.failure = run_on_gpu(kernel_, outcome.arguments, command_);
     } else {
       outcome.failure = interpret(kernel_, outcome.arguments, {});
     }
@@ -300,6 +319,7 @@ class KernelRun {
     const bool is_asked_for = command_.is_backend_given;
     if (is_asked_for && command_.backend == "interpreter") return true;
     if (!is_asked_for && !std::filesystem::exists(find_library(command_))) return true;
+    if (command_.backend == "cuda") return true;  // has its own order, which `expected` is from
     const CompiledKernel compiled(kernel_, command_);
     bool is_right = true;
     for (const int64_t piece : {kWhole, int64_t{3}, int64_t{1}}) {

@@ -1,9 +1,10 @@
-// What turns a loop-IR kernel into callable code for one kind of device.
+// What turns loop-IR kernels into code for one kind of device.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "support/result.h"
 
@@ -11,31 +12,47 @@ namespace mlcc::codegen {
 
 // What code is generated for. Everything in it enters the kernel's key through `str()`.
 struct Target {
-  std::string backend;      // "cpu"
-  std::string cpu;          // LLVM name, e.g. "znver4"
+  std::string backend;      // "cpu", "cuda"
+  std::string cpu;          // LLVM name, e.g. "znver4"; of a GPU its architecture, e.g. "sm_90"
   std::string features;     // "+avx512f,+avx512bw,...", sorted
   int64_t vector_bits = 0;  // 512, 256, 128, or 0: scalar code only
-  std::string emitter;      // version of emitter and LLVM
+  std::string emitter;      // versions of emitter and compiler, and the compiler's options
   std::string str() const;
 };
 
-// Relocatable object code of one kernel: phase i is the function "<name>.p<i>".
+// Code of the kernels of one request: what a runtime::ObjectLoader of the same target opens.
 struct ObjectCode {
   std::string bytes;
-  std::string llvm_text, asm_text;  // filled only when dumps are asked for
+  // Filled only when dumps are asked for, and where the backend has such a stage.
+  std::string llvm_text, asm_text, cuda_text, ptx_text;
+};
+
+struct KernelText {
+  std::string_view text;        // canonical loop IR of one kernel
+  std::string_view name = "k";  // of the kernel in the object: unique there, an identifier
 };
 
 struct CompileRequest {
-  std::string_view text;  // canonical loop IR of one kernel
+  std::vector<KernelText> kernels;  // at most Backend::max_batch()
+  // Code that assumes nothing of addresses and sizes, where a backend's usual code does. It is the
+  // same elsewhere.
+  bool is_general = false;
   bool want_llvm_text = false;
   bool want_asm_text = false;
+  bool want_cuda_text = false;
+  bool want_ptx_text = false;
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const Target& target() const = 0;
+  // How many kernels one object may hold.
+  virtual int64_t max_batch() const { return 1; }
+  // Whether CompileRequest::is_general makes a difference.
+  virtual bool has_general_code() const { return false; }
   // Unsupported with a reason where this backend has no code for an op; InternalError on a bug.
+  // Thread safe.
   virtual Result<ObjectCode> compile(const CompileRequest& request) const = 0;
 };
 

@@ -1,13 +1,10 @@
 #include "driver/driver.h"
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <map>
 
 #include "driver/dump.h"
+#include "driver/kernels.h"
 #include "driver/plan.h"
 #include "driver/session.h"
 #include "fusion/fusion.h"
@@ -16,7 +13,9 @@
 #include "graph/text.h"
 #include "loop/text.h"
 #include "lower/lower.h"
+#include "schedule/machine.h"
 #include "support/logging.h"
+#include "types/device.h"
 
 namespace mlcc::driver {
 namespace {
@@ -33,13 +32,10 @@ bool counts_as_work(const graph::Node& node) {
          node.op() != graph::Op::kSizeValue && node.op() != graph::Op::kFull;
 }
 
-Hash128 kernel_key(const std::string& text, const codegen::Target& target, const Options& options) {
-  return FieldHasher()
-      .add("kernel")
-      .add(text)
-      .add(target.str())
-      .add(options.code_fingerprint())
-      .finish();
+// What schedules for a target are made for.
+schedule::Machine machine_of(const codegen::Target& target) {
+  if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
+  return {.vector_bits = target.vector_bits};
 }
 
 class Compiler {
@@ -96,9 +92,9 @@ class Compiler {
   }
 
   void lower_groups() {
-    const codegen::Target& target = cpu_backend(options_).backend->target();
-    const schedule::Machine machine{target.vector_bits};
     for (const fusion::Group& group : fusion_.groups) {
+      const codegen::Target& target = backend_for(options_, group.device).backend->target();
+      const schedule::Machine machine = machine_of(target);
       loop::Arena arena;
       PlannedKernel planned;
       planned.lowered = lower::lower_group(*graph_, fusion_, group, machine, arena);
@@ -124,85 +120,37 @@ class Compiler {
     return text;
   }
 
-  // Kernels are independent: several threads take them one after the other.
+  // The kernels of each device together.
   std::vector<runtime::KernelPtr> compile_kernels(CompileStats& stats) {
-    std::vector<runtime::KernelPtr> found(kernels_.size());
-    std::atomic<size_t> next{0};
-    std::mutex mutex;
-    std::exception_ptr failure;
-    const auto work = [&] {
-      for (size_t i = next++; i < kernels_.size(); i = next++) {
-        try {
-          const runtime::FoundKernel kernel = find_kernel(kernels_[i]);
-          const std::lock_guard<std::mutex> lock(mutex);
-          found[i] = kernel.kernel;
-          ++(kernel.origin == runtime::KernelOrigin::kCompiled ? stats.compiled
-             : kernel.origin == runtime::KernelOrigin::kDisk   ? stats.disk_hits
-                                                               : stats.memory_hits);
-        } catch (const std::exception&) {
-          const std::lock_guard<std::mutex> lock(mutex);
-          if (!failure) failure = std::current_exception();
-        }
+    std::vector<runtime::KernelPtr> launched(kernels_.size());
+    std::map<Device, std::vector<size_t>> by_device;
+    for (size_t i = 0; i < kernels_.size(); ++i) by_device[fusion_.groups[i].device].push_back(i);
+    for (const auto& [device, indices] : by_device) {
+      std::vector<KernelRequest> requests;
+      for (const size_t i : indices) {
+        const PlannedKernel& kernel = kernels_[i];
+        requests.push_back({kernel.text, kernel.key, static_cast<int>(kernel.lowered.phases.size()),
+                            kernel.lowered.label});
       }
-    };
-    std::vector<std::thread> threads;
-    for (int64_t t = 1; t < num_threads(); ++t) threads.emplace_back(work);
-    work();
-    for (std::thread& thread : threads) thread.join();
-    if (failure) std::rethrow_exception(failure);
-    return found;
+      const std::vector<Result<runtime::FoundKernel>> found =
+          find_kernels(requests, backend_for(options_, device), options_, dump_);
+      for (size_t k = 0; k < indices.size(); ++k) {
+        MLCC_CHECK(found[k], "kernel ", requests[k].label, ": ", found[k].reason(), "\n",
+                   requests[k].text);
+        launched[indices[k]] = found[k]->kernel;
+        ++counter_of(found[k]->origin, stats);
+      }
+    }
+    return launched;
   }
 
-  int64_t num_threads() const {
-    static constexpr int64_t kMostThreads = 8;
-    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-    const int64_t wanted = options_.num_compile_threads > 0 ? options_.num_compile_threads
-                                                            : std::min(cores, kMostThreads);
-    return std::min<int64_t>(wanted, static_cast<int64_t>(kernels_.size()));
-  }
-
-  runtime::FoundKernel find_kernel(const PlannedKernel& planned) {
-    const CpuBackend& cpu = cpu_backend(options_);
-    const auto compile = [&]() -> Result<std::string> {
-      const Clock::time_point start = Clock::now();
-      codegen::CompileRequest request;
-      request.text = planned.text;
-      request.want_llvm_text = dump_.wants("llvm");
-      request.want_asm_text = dump_.wants("asm");
-      Result<codegen::ObjectCode> object = cpu.backend->compile(request);
-      if (!object) return unsupported(object.reason());
-      log(LogChannel::kKernels, "compiled ", planned.lowered.label, " (",
-          planned.key.hex().substr(0, 12), ") in ",
-          static_cast<int64_t>(seconds_since(start) * 1e6), " us, ", object->bytes.size(),
-          " bytes");
-      dump_texts(*object, planned);
-      return std::move(object).value().bytes;
-    };
-    Result<runtime::FoundKernel> kernel = kernel_cache().find_or_compile(
-        planned.key, "k", static_cast<int>(planned.lowered.phases.size()), *cpu.loader,
-        store(options_).get(), compile);
-    MLCC_CHECK(kernel, "kernel ", planned.lowered.label, ": ", kernel.reason(), "\n", planned.text);
-    log(LogChannel::kCache, "kernel ", planned.lowered.label, " (", planned.key.hex().substr(0, 12),
-        ") ", origin_text(kernel->origin));
-    // A dump shows every kernel, also those that need no compiling.
-    const bool wants_text = dump_.wants("llvm") || dump_.wants("asm");
-    if (wants_text && kernel->origin != runtime::KernelOrigin::kCompiled) (void)compile();
-    return *kernel;
-  }
-
-  static std::string_view origin_text(runtime::KernelOrigin origin) {
+  static int64_t& counter_of(runtime::KernelOrigin origin, CompileStats& stats) {
     switch (origin) {
-    case runtime::KernelOrigin::kMemory: return "is in memory";
-    case runtime::KernelOrigin::kDisk: return "comes from the disk store";
-    case runtime::KernelOrigin::kCompiled: return "is new";
+    case runtime::KernelOrigin::kMemory: return stats.memory_hits;
+    case runtime::KernelOrigin::kDisk: return stats.disk_hits;
+    case runtime::KernelOrigin::kCompiled: return stats.compiled;
     }
     MLCC_UNREACHABLE("kernel origin ", static_cast<int>(origin));
-  }
-
-  void dump_texts(const codegen::ObjectCode& object, const PlannedKernel& planned) {
-    const std::lock_guard<std::mutex> lock(dump_mutex_);
-    dump_.write("llvm", planned.key.hex().substr(0, 12), object.llvm_text);
-    dump_.write("asm", planned.key.hex().substr(0, 12), object.asm_text);
   }
 
   void report(const CompileStats& stats) const {
@@ -216,7 +164,6 @@ class Compiler {
   std::unique_ptr<graph::Graph> graph_;
   const Options& options_;
   Dump dump_;
-  std::mutex dump_mutex_;
   fusion::FusionPlan fusion_;
   std::vector<PlannedKernel> kernels_;
 };

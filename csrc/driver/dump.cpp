@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kKeptFolders = 20;
 constexpr std::string_view kPrefix = "dump-";
-constexpr std::array<std::string_view, 4> kStages = {"graph", "loop", "llvm", "asm"};
+constexpr std::array<std::string_view, 6> kStages = {"graph", "loop", "llvm", "asm", "cuda", "ptx"};
 
 std::atomic<int> next_graph{0};
 
@@ -88,7 +88,8 @@ Dump::Dump(const Options& options, std::string name) : name_(std::move(name)) {
     const std::string_view stage = word.substr(0, at);
     const std::string_view label = word.substr(std::min(at + 1, word.size()));
     MLCC_USER_CHECK(std::find(kStages.begin(), kStages.end(), stage) != kStages.end(),
-                    "option dump: unknown stage ", stage, "; known: graph, loop, llvm, asm");
+                    "option dump: unknown stage ", stage,
+                    "; known: graph, loop, llvm, asm, cuda, ptx");
     check_label(stage, label);
     wishes_.push_back({std::string(stage), std::string(label)});
   }

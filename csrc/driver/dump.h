@@ -17,7 +17,7 @@ class Dump {
  public:
   // `name` is the graph's. Error if `options.dump` names no stage or no pass.
   Dump(const Options& options, std::string name);
-  bool wants(std::string_view stage) const;  // "graph", "loop", "llvm", "asm"
+  bool wants(std::string_view stage) const;  // "graph", "loop", "llvm", ...
   // Writes "<number>_<label>.<stage>", if it is wanted; makes the folder at the first file.
   // Failures of the file system are logged, never raised.
   void write(std::string_view stage, std::string_view label, std::string_view text);

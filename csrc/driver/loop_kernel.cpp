@@ -3,6 +3,8 @@
 #include <functional>
 #include <map>
 
+#include "codegen/cuda/host_memory.h"
+#include "driver/kernels.h"
 #include "driver/session.h"
 #include "loop/interpreter.h"
 #include "loop/text.h"
@@ -34,15 +36,10 @@ class PhaseRanges {
     return {evaluate(range->end) - evaluate(range->begin), range->mode.grain};
   }
 
- private:
-  void add(const loop::Let& let) {
-    if (loop::to_symbolic(let.value)) values_[let.variable->name] = evaluate(let.value);
-  }
-
   int64_t evaluate(loop::Expr expr) const {
     const std::optional<SymExpr> symbolic = loop::to_symbolic(expr);
-    MLCC_USER_CHECK(symbolic, "kernel ", kernel_.name, ": the range ", loop::print(expr),
-                    " of a parallel loop does not follow from the sizes");
+    MLCC_USER_CHECK(symbolic, "kernel ", kernel_.name, ": ", loop::print(expr),
+                    " does not follow from the sizes");
     return symbolic->evaluate([&](std::string_view name) {
       const auto it = values_.find(name);
       MLCC_USER_CHECK(it != values_.end(), "kernel ", kernel_.name, ": ", name, " is no size");
@@ -50,43 +47,70 @@ class PhaseRanges {
     });
   }
 
+ private:
+  void add(const loop::Let& let) {
+    if (loop::to_symbolic(let.value)) values_[let.variable->name] = evaluate(let.value);
+  }
+
   const loop::Kernel& kernel_;
   std::map<std::string, int64_t, std::less<>> values_;
 };
 
-runtime::KernelPtr compile_kernel(const loop::Kernel& kernel, const Options& options) {
-  const CpuBackend& cpu = cpu_backend(options);
+runtime::KernelPtr compile_kernel(const loop::Kernel& kernel, const DeviceBackend& device,
+                                  const Options& options) {
   const std::string text = loop::print(kernel);
-  const Hash128 key = FieldHasher()
-                          .add("loop kernel")
-                          .add(text)
-                          .add(cpu.backend->target().str())
-                          .add(options.code_fingerprint())
-                          .finish();
-  const auto compile = [&]() -> Result<std::string> {
-    Result<codegen::ObjectCode> object = cpu.backend->compile({text});
-    if (!object) return unsupported(object.reason());
-    return std::move(object).value().bytes;
-  };
-  const Result<runtime::FoundKernel> found =
-      kernel_cache().find_or_compile(key, kernel.name, static_cast<int>(kernel.phases.size()),
-                                     *cpu.loader, store(options).get(), compile);
+  const Hash128 key = kernel_key(text, device.backend->target(), options);
+  const KernelRequest request{text, key, static_cast<int>(kernel.phases.size()), "given as text"};
+  Dump dump(options, "kernel");
+  const Result<runtime::FoundKernel> found = find_kernels({&request, 1}, device, options, dump)[0];
   MLCC_USER_CHECK(found, "kernel ", kernel.name, ": ", found.reason());
   return found->kernel;
 }
 
-runtime::CheckFailure run_compiled(const loop::Kernel& kernel, const runtime::Kernel& compiled,
-                                   std::span<const int64_t> sizes, std::span<void* const> buffers,
-                                   const runtime::ParallelFor& parallel_for) {
-  const runtime::KernelArgs args{buffers.data(), sizes.data()};
-  PhaseRanges ranges(kernel, sizes);
-  for (size_t i = 0; i < kernel.phases.size(); ++i) {
-    const PhaseExtent range = ranges.of(kernel.phases[i]);
-    const runtime::CheckFailure failure =
-        runtime::run_phase(compiled.phases[i], args, range.extent, range.grain, parallel_for);
-    if (failure.code != 0) return failure;
+std::vector<int64_t> ranges_of(const loop::Kernel& kernel, std::span<const int64_t> sizes) {
+  PhaseRanges phases(kernel, sizes);
+  std::vector<int64_t> ranges;
+  for (const loop::Block& phase : kernel.phases) {
+    const PhaseExtent range = phases.of(phase);
+    ranges.push_back(range.extent);
+    ranges.push_back(range.grain);
   }
-  return {};
+  return ranges;
+}
+
+// The bytes of each buffer, from its first to its last element.
+std::vector<codegen::cuda::HostBuffer> host_buffers(const loop::Kernel& kernel,
+                                                    std::span<const int64_t> sizes,
+                                                    std::span<void* const> data) {
+  const PhaseRanges values(kernel, sizes);
+  std::vector<codegen::cuda::HostBuffer> buffers;
+  for (size_t i = 0; i < data.size(); ++i) {
+    const loop::Buffer& buffer = *kernel.buffers[i];
+    int64_t elements = 1;
+    int64_t last = 0;
+    for (size_t d = buffer.shape.size(); d-- > 0;) {
+      const int64_t extent = values.evaluate(buffer.shape[d]);
+      const int64_t stride = buffer.strides.empty() ? elements : values.evaluate(buffer.strides[d]);
+      MLCC_USER_CHECK(stride >= 0, "kernel ", kernel.name, ": buffer ", buffer.name,
+                      ": has a negative stride, which cannot be copied to a device");
+      last += (extent - 1) * stride;
+      elements *= extent;
+    }
+    const int64_t bytes = elements == 0 ? 0 : (last + 1) * dtype_size(buffer.dtype);
+    buffers.push_back({data[i], bytes, buffer.access != loop::Access::kIn});
+  }
+  return buffers;
+}
+
+runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, std::span<const int64_t> sizes,
+                                 std::span<void* const> buffers, const Options& options) {
+  const DeviceBackend& gpu = cuda_backend(options);
+  const runtime::KernelPtr compiled = compile_kernel(kernel, gpu, options);
+  const std::vector<int64_t> ranges = ranges_of(kernel, sizes);
+  return codegen::cuda::run_over_host_memory(
+      *gpu.driver, *compiled, host_buffers(kernel, sizes, buffers), sizes, ranges,
+      emulates_gpu(options) ? codegen::cuda::HostAccess::kDirect
+                            : codegen::cuda::HostAccess::kCopies);
 }
 
 runtime::KernelError describe(const loop::Kernel& kernel, const runtime::CheckFailure& failure) {
@@ -118,15 +142,20 @@ run_loop_kernel(std::string_view text, std::span<const int64_t> sizes,
                   sizes.size(), " sizes, expected ", kernel.sizes.size());
   MLCC_USER_CHECK(buffers.size() == kernel.buffers.size(), "kernel ", kernel.name, ": found ",
                   buffers.size(), " buffers, expected ", kernel.buffers.size());
-  MLCC_USER_CHECK(backend == "cpu" || backend == "interpreter", "backend ", backend,
-                  ": unknown, expected cpu or interpreter");
+  MLCC_USER_CHECK(backend == "cpu" || backend == "cuda" || backend == "interpreter", "backend ",
+                  backend, ": unknown, expected cpu, cuda or interpreter");
   runtime::CheckFailure failure;
   if (backend == "interpreter") {
     failure.code = loop::interpret(kernel, sizes, buffers, {}, &failure.details);
   } else {
     const loop::Kernel canonical = loop::canonicalize(arena, kernel);
-    failure =
-        run_compiled(canonical, *compile_kernel(canonical, options), sizes, buffers, parallel_for);
+    if (backend == "cuda") {
+      failure = run_on_gpu(canonical, sizes, buffers, options);
+    } else {
+      failure =
+          compile_kernel(canonical, cpu_backend(options), options)
+              ->run({buffers.data(), sizes.data()}, ranges_of(canonical, sizes), {parallel_for});
+    }
   }
   if (failure.code == 0) return std::nullopt;
   return describe(kernel, failure);

@@ -22,7 +22,8 @@ struct LoopKernelBuffer {
 // The buffer parameters of the kernel, in order. Error on malformed text.
 std::vector<LoopKernelBuffer> loop_kernel_buffers(std::string_view text);
 
-// Runs the kernel on `backend`, "cpu" or "interpreter"; buffers point to their first elements.
+// Runs the kernel on `backend`, "cpu", "cuda" or "interpreter"; buffers point to their first
+// elements, in host memory (a GPU that is not emulated gets copies).
 // Gives the check that failed, if one did. Error on malformed text, a wrong number of sizes or
 // buffers, or what the backend has no code for.
 std::optional<runtime::KernelError>

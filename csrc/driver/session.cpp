@@ -1,12 +1,16 @@
 #include "driver/session.h"
 
 #include <array>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "codegen/cpu/client.h"
+#include "codegen/cuda/backend.h"
+#include "codegen/cuda/loader.h"
+#include "codegen/cuda/nvrtc_api.h"
 #include "support/error.h"
 #include "support/logging.h"
 
@@ -19,7 +23,8 @@ struct Session {
   std::mutex mutex;
   std::string llvm_library;
   std::vector<std::string> nvrtc_folders;
-  std::map<std::string, CpuBackend> backends;                     // by options.cpu
+  std::map<std::string, DeviceBackend> backends;                  // by options.cpu
+  std::map<std::string, DeviceBackend> cuda_backends;             // by what cuda_key says
   std::map<std::string, std::shared_ptr<runtime::Store>> stores;  // by folder
   runtime::KernelCache cache;
   bool told_of_no_folder = false;
@@ -53,6 +58,33 @@ void check_runs_here(const codegen::Target& target, const codegen::Target& host)
                     "option cpu: ", target.cpu, " has ", name, ", which this ", host.cpu, " lacks");
 }
 
+constexpr std::string_view kEmulate = "emulate";
+
+std::string cuda_key(const Options& options, int32_t index) {
+  return detail::join(options.gpu, "\n", options.libcuda, "\n", options.nvrtc, "\n", index);
+}
+
+std::string emulator_library(const std::string& llvm_library) {
+  return (std::filesystem::path(llvm_library).parent_path() / "libmlcc_emulator.so").string();
+}
+
+Result<DeviceBackend> open_cuda(const std::string& libcuda,
+                                const codegen::cuda::NvrtcPlaces& places, int32_t index) {
+  const Result<const codegen::cuda::DriverApi*> driver = codegen::cuda::open_driver(libcuda);
+  if (!driver) return Unsupported{driver.reason()};
+  const Result<codegen::cuda::DeviceInfo> device = codegen::cuda::query_device(**driver, index);
+  if (!device) return Unsupported{device.reason()};
+  const Result<const codegen::cuda::NvrtcApi*> nvrtc = codegen::cuda::open_nvrtc(places);
+  if (!nvrtc) return Unsupported{nvrtc.reason()};
+  Result<std::shared_ptr<codegen::Backend>> backend = codegen::cuda::make_backend(
+      **nvrtc, {.arch = device->arch, .max_shared_bytes = device->max_shared_bytes});
+  if (!backend) return Unsupported{backend.reason()};
+  log(LogChannel::kKernels, "device cuda:", index, ": ", device->str(), "; NVRTC ",
+      (*nvrtc)->version_text, " from ", (*nvrtc)->path);
+  return DeviceBackend{std::move(backend).value(), codegen::cuda::make_loader(**driver, *device),
+                       *driver};
+}
+
 }  // namespace
 
 void set_llvm_library(const std::string& path) {
@@ -60,16 +92,7 @@ void set_llvm_library(const std::string& path) {
   session().llvm_library = path;
 }
 
-void set_nvrtc_folders(const std::vector<std::string>& folders) {
-  const std::lock_guard<std::mutex> lock(session().mutex);
-  session().nvrtc_folders = folders;
-}
-
-Result<const CpuBackend*> find_cuda_backend(const Options&, int32_t) {
-  return unsupported("this build has no CUDA backend");
-}
-
-const CpuBackend& cpu_backend(const Options& options) {
+const DeviceBackend& cpu_backend(const Options& options) {
   Session& state = session();
   const std::lock_guard<std::mutex> lock(state.mutex);
   const auto found = state.backends.find(options.cpu);
@@ -85,7 +108,66 @@ const CpuBackend& cpu_backend(const Options& options) {
   Result<std::shared_ptr<runtime::ObjectLoader>> loader =
       codegen::cpu::open_object_loader(state.llvm_library);
   MLCC_USER_CHECK(loader, "cpu backend: ", loader.reason());
-  return state.backends[options.cpu] = {std::move(backend).value(), std::move(loader).value()};
+  return state.backends[options.cpu] = {std::move(backend).value(), std::move(loader).value(),
+                                        nullptr};
+}
+
+void set_nvrtc_folders(const std::vector<std::string>& folders) {
+  const std::lock_guard<std::mutex> lock(session().mutex);
+  session().nvrtc_folders = folders;
+}
+
+bool emulates_gpu(const Options& options) {
+  MLCC_USER_CHECK(options.gpu.empty() || options.gpu == "off" || options.gpu == kEmulate,
+                  "option gpu: found '", options.gpu, "', expected off, emulate or nothing");
+  return options.gpu == kEmulate;
+}
+
+Result<const DeviceBackend*> find_cuda_backend(const Options& options, int32_t index) {
+  const bool is_emulated = emulates_gpu(options);
+  if (options.gpu == "off") return unsupported("option gpu is off");
+  Session& state = session();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  const std::string key = cuda_key(options, index);
+  if (const auto found = state.cuda_backends.find(key); found != state.cuda_backends.end())
+    return &found->second;
+  std::string libcuda = options.libcuda;
+  codegen::cuda::NvrtcPlaces places{options.nvrtc, state.nvrtc_folders};
+  if (is_emulated) {
+    libcuda = emulator_library(state.llvm_library);
+    if (!std::filesystem::exists(libcuda))
+      return unsupported("option gpu: emulate: there is no ", libcuda);
+    places = {libcuda, {}};
+  }
+  Result<DeviceBackend> opened = open_cuda(libcuda, places, index);
+  if (!opened) return Unsupported{opened.reason()};
+  return &(state.cuda_backends[key] = std::move(opened).value());
+}
+
+const DeviceBackend& cuda_backend(const Options& options, int32_t index) {
+  const Result<const DeviceBackend*> found = find_cuda_backend(options, index);
+  MLCC_USER_CHECK(found, "cuda backend: ", found.reason());
+  return **found;
+}
+
+const DeviceBackend& backend_for(const Options& options, const Device& device) {
+  switch (device.kind) {
+  case DeviceKind::kCpu:
+    return emulates_gpu(options) ? cuda_backend(options) : cpu_backend(options);
+  case DeviceKind::kCuda: return cuda_backend(options, device.index);
+  }
+  MLCC_UNREACHABLE("device kind ", static_cast<int>(device.kind));
+}
+
+Result<std::shared_ptr<codegen::Backend>> open_cuda_compiler(const Options& options) {
+  codegen::cuda::NvrtcPlaces places{options.nvrtc, {}};
+  {
+    const std::lock_guard<std::mutex> lock(session().mutex);
+    places.folders = session().nvrtc_folders;
+  }
+  const Result<const codegen::cuda::NvrtcApi*> nvrtc = codegen::cuda::open_nvrtc(places);
+  if (!nvrtc) return Unsupported{nvrtc.reason()};
+  return codegen::cuda::make_backend(**nvrtc, {.arch = options.cuda_arch});
 }
 
 runtime::KernelCache& kernel_cache() { return session().cache; }

@@ -1,4 +1,4 @@
-// The state a process keeps between compilations: the backend, the kernel cache, the disk store.
+// The state a process keeps between compilations: the backends, the kernel cache, the disk store.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,21 @@
 #include <vector>
 
 #include "codegen/backend.h"
+#include "codegen/cuda/driver_api.h"
 #include "driver/options.h"
 #include "runtime/kernel_cache.h"
 #include "runtime/object_loader.h"
 #include "runtime/store.h"
 #include "support/result.h"
+#include "types/device.h"
 
 namespace mlcc::driver {
 
-struct CpuBackend {
+// How kernels of one kind of device are compiled and loaded.
+struct DeviceBackend {
   std::shared_ptr<codegen::Backend> backend;
   std::shared_ptr<runtime::ObjectLoader> loader;
+  const codegen::cuda::DriverApi* driver = nullptr;  // of GPUs
 };
 
 void set_llvm_library(const std::string& path);
@@ -26,10 +30,23 @@ void set_nvrtc_folders(const std::vector<std::string>& folders);
 
 // The backend for this CPU (or the one that `options.cpu` names), opened at the first call. Throws
 // Error if libmlcc_llvm.so cannot be opened, or if this machine cannot run code for that CPU.
-const CpuBackend& cpu_backend(const Options& options);
+const DeviceBackend& cpu_backend(const Options& options);
 
-// The backend for GPU `index`, or why there is none.
-Result<const CpuBackend*> find_cuda_backend(const Options& options, int32_t index = 0);
+// The backend for GPU `index`, opened at the first call, or why there is none: switched off, no
+// driver, no such device, no NVRTC. With `options.gpu` "emulate" both libraries are
+// libmlcc_emulator.so beside libmlcc_llvm.so, and the GPU is an emulated one. Error on an unknown
+// value of that option.
+Result<const DeviceBackend*> find_cuda_backend(const Options& options, int32_t index = 0);
+// The same; throws Error with the reason.
+const DeviceBackend& cuda_backend(const Options& options, int32_t index = 0);
+bool emulates_gpu(const Options& options);
+
+// Of the device that kernels run on for tensors on `device`: itself, or with `options.gpu`
+// "emulate" the emulated GPU.
+const DeviceBackend& backend_for(const Options& options, const Device& device);
+
+// A compiler for `options.cuda_arch`: needs neither a GPU nor a driver.
+Result<std::shared_ptr<codegen::Backend>> open_cuda_compiler(const Options& options);
 
 runtime::KernelCache& kernel_cache();
 // The store in the options' folder; null if it is turned off.

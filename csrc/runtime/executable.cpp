@@ -35,7 +35,7 @@ class Call {
   Call(const ExecutablePlan& plan, const CallPlan& call_plan, const std::vector<KernelPtr>& kernels,
        Host& host, const ParallelFor& parallel_for)
       : plan_(plan), call_plan_(call_plan), kernels_(kernels), host_(host),
-        parallel_for_(parallel_for), symbols_(call_plan.symbols().size()),
+        parallel_for_(parallel_for), stream_(host.stream()), symbols_(call_plan.symbols().size()),
         arena_(static_cast<size_t>(call_plan.num_arena_slots())), buffers_(call_plan.max_buffers()),
         evaluate_([this](const SymExpr& expr) { return value_of(expr); }) {}
 
@@ -99,16 +99,10 @@ class Call {
       buffers_[i] = buffer < 0 ? arena_[~buffer] : host_.data(buffer);
     }
     const int64_t* sizes = values_ + step_plan.values;
-    const KernelArgs args{buffers_.data(), sizes};
-    const Kernel& kernel = *kernels_[static_cast<size_t>(step_)];
-    const int64_t* phase = sizes + step.sizes.size();
-    for (PhaseFunction function : kernel.phases) {
-      const int64_t extent = *phase++;
-      const int64_t grain = *phase++;
-      if (extent <= 0) continue;
-      const CheckFailure failure = run_phase(function, args, extent, grain, parallel_for_);
-      if (failure.code != 0) fail(step, failure);
-    }
+    const std::span ranges(sizes + step.sizes.size(), 2 * step.phases.size());
+    const CheckFailure failure = kernels_[static_cast<size_t>(step_)]->run(
+        {buffers_.data(), sizes}, ranges, {parallel_for_, stream_});
+    if (failure.code != 0) fail(step, failure);
   }
 
   [[noreturn]] void fail(const LaunchStep& step, const CheckFailure& failure) {
@@ -169,6 +163,7 @@ class Call {
   const std::vector<KernelPtr>& kernels_;
   Host& host_;
   const ParallelFor& parallel_for_;
+  void* const stream_;
   Scratch<int64_t, 16> symbols_;
   Scratch<char*, 64> arena_;
   Scratch<void*, 32> buffers_;
@@ -189,9 +184,10 @@ std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
     if (launch == nullptr) continue;
     MLCC_CHECK(next < kernels.size() && kernels[next] != nullptr, "executable: launch ", next, " (",
                launch->label, ") has no kernel");
-    MLCC_CHECK(kernels[next]->phases.size() == launch->phases.size(), "executable: launch ", next,
+    const int num_phases = kernels[next]->num_phases();
+    MLCC_CHECK(num_phases == static_cast<int>(launch->phases.size()), "executable: launch ", next,
                " (", launch->label, ") plans ", launch->phases.size(), " phases, its kernel has ",
-               kernels[next]->phases.size());
+               num_phases);
     per_step[i] = std::move(kernels[next++]);
   }
   MLCC_CHECK(next == kernels.size(), "executable: ", kernels.size(), " kernels for ", next,

@@ -1,37 +1,27 @@
-// The ABI of compiled kernels and the object that keeps one callable.
+// What the runtime sees of compiled code: a kernel that can be launched.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 namespace mlcc::runtime {
 
 constexpr size_t kMaxCheckDetails = 2;
 using CheckDetails = std::array<int64_t, kMaxCheckDetails>;
 
-// What every phase function receives. All pointers are to the first element (the tensor's data
-// pointer).
+// What every kernel receives. A pointer is to the first element (the tensor's data pointer), in the
+// memory of the kernel's device; for a value that a kernel takes by value it is in host memory.
 struct KernelArgs {
   void* const* buffers;        // in the kernel's parameter order
   const int64_t* sizes;        // in the kernel's parameter order
-  int64_t* details = nullptr;  // where a check that fails writes its details; run_phase sets it
+  int64_t* details = nullptr;  // where a check that fails writes its details; the kernel sets it
 };
-
-// Runs iterations [begin, end) of a phase; 0, or the code of the check that failed.
-using PhaseFunction = int64_t (*)(const KernelArgs* args, int64_t begin, int64_t end);
-
-// Callable code. Immutable; whoever holds the shared pointer keeps the code mapped.
-struct Kernel {
-  std::string name;
-  std::vector<PhaseFunction> phases;
-  std::shared_ptr<void> code;  // unloads the object when the last holder goes
-};
-using KernelPtr = std::shared_ptr<const Kernel>;
 
 // Runs body(begin, end) over a partition of [0, n), each part at least `grain` long except the
 // last, on any threads, and returns when all is done. `body` never throws. libtorch's
@@ -45,9 +35,36 @@ struct CheckFailure {
   CheckDetails details{};
 };
 
-// Runs one phase over [0, extent); of several failures, tells the one of the first range.
-CheckFailure run_phase(PhaseFunction function, const KernelArgs& args, int64_t extent,
-                       int64_t grain, const ParallelFor& parallel_for);
+// What a launch is given by the host.
+struct LaunchContext {
+  const ParallelFor& parallel_for;
+  void* stream = nullptr;  // of the device; null: its default stream
+};
+
+// Callable code. Immutable to its callers; whoever holds the shared pointer keeps the code loaded.
+class Kernel {
+ public:
+  explicit Kernel(std::string name) : name_(std::move(name)) {}
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+  virtual ~Kernel() = default;
+
+  const std::string& name() const { return name_; }
+  virtual int num_phases() const = 0;
+
+  // Runs the phases one after the other. `ranges` holds extent and grain (least iterations worth a
+  // thread) of each. A device runs them behind the call: it then tells a failed check of this or of
+  // an earlier launch, at the latest at the next one, once.
+  virtual CheckFailure run(const KernelArgs& args, std::span<const int64_t> ranges,
+                           const LaunchContext& context) const = 0;
+
+  // A failed check of launches that have ended and that no run() has told; it is told once.
+  virtual CheckFailure take_failure() const { return {}; }
+
+ private:
+  const std::string name_;
+};
+using KernelPtr = std::shared_ptr<const Kernel>;
 
 // `text` with details[0] in place of {0}, and so on.
 std::string fill_in(std::string_view text, const CheckDetails& details);

@@ -1,7 +1,9 @@
-// The only way to make object code callable.
+// The only way to make compiled code callable.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -12,12 +14,35 @@ namespace mlcc::runtime {
 // The symbol of a kernel's phase in its object code.
 std::string phase_symbol(std::string_view kernel, int64_t phase);
 
+// Code of the same kernel for any arguments; compiles it if need be. Null where there is none.
+using FindGeneralCode = std::function<KernelPtr()>;
+
+struct KernelToLoad {
+  std::string name;
+  int num_phases = 0;
+  std::string label = {};                  // what it computes, for messages
+  FindGeneralCode find_general = nullptr;  // for code that is right for usual arguments only
+};
+
+// What one compilation gave, loaded: the code of one or more kernels. Each of them keeps it alive.
+class LoadedObject {
+ public:
+  LoadedObject() = default;
+  LoadedObject(const LoadedObject&) = delete;
+  LoadedObject& operator=(const LoadedObject&) = delete;
+  virtual ~LoadedObject() = default;
+  // Throws Error where the object does not define such a kernel. Thread safe.
+  virtual KernelPtr kernel(const KernelToLoad& wanted) const = 0;
+};
+
 class ObjectLoader {
  public:
   virtual ~ObjectLoader() = default;
-  // Links relocatable object code that defines the phases of the kernel `name`. Throws Error where
-  // the bytes are not such an object. Thread safe.
-  virtual KernelPtr load(std::string_view bytes, const std::string& name, int num_phases) const = 0;
+  // Throws Error where the bytes are not an object of this loader's kind. Thread safe.
+  virtual std::shared_ptr<const LoadedObject> open(std::string bytes) const = 0;
+
+  // The one kernel of an object.
+  KernelPtr load(std::string_view bytes, const std::string& name, int num_phases) const;
 };
 
 }  // namespace mlcc::runtime

@@ -11,7 +11,7 @@
 #include "loop/run_data.h"
 #include "loop/text.h"
 #include "loop_programs.h"
-#include "runtime/kernel.h"
+#include "runtime/host_kernel.h"
 #include "seeds.h"
 #include "support/error.h"
 
@@ -58,7 +58,8 @@ int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
   };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     const int64_t extent = loop::phase_extent(kernel, p, arguments.sizes).value_or(1);
-    if (const int64_t failed = runtime::run_phase(code.phases[p], args, extent, 1, split).code)
+    if (const int64_t failed =
+            runtime::run_phase(runtime::host_phases(code)[p], args, extent, 1, split).code)
       return failed;
   }
   return 0;
@@ -74,7 +75,7 @@ void check(const Compiler& compiler, uint64_t seed) {
   loop::KernelArguments expected = loop::make_arguments(kernel, directives, {}, 1);
   const int64_t expected_code = loop::interpret(kernel, expected.sizes, expected.pointers());
   for (const auto& backend : compiler.backends) {
-    const auto code = backend->compile({.text = loop::print(kernel)});
+    const auto code = backend->compile({.kernels = {{.text = loop::print(kernel)}}});
     if (!code && backend->target().vector_bits == 0) continue;  // f64 fma without the instruction
     MLCC_CHECK(code, backend->target().cpu, ": ", code.reason());
     const auto loaded =

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/cpu/api.h"
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -44,8 +45,11 @@ class CpuBackend : public Backend {
   const Target& target() const override { return target_; }
 
   Result<ObjectCode> compile(const CompileRequest& request) const override {
-    const MlccCompileRequest call = {.text = request.text.data(),
-                                     .text_size = request.text.size(),
+    MLCC_CHECK(request.kernels.size() == 1, "cpu backend: ", request.kernels.size(),
+               " kernels in one object");
+    const std::string_view text = request.kernels[0].text;
+    const MlccCompileRequest call = {.text = text.data(),
+                                     .text_size = text.size(),
                                      .cpu = target_.cpu.c_str(),
                                      .features = target_.features.c_str(),
                                      .vector_bits = target_.vector_bits,
@@ -55,8 +59,7 @@ class CpuBackend : public Backend {
     const int32_t failed = api_->compile(&call, Outputs::receive, &outputs);
     if (outputs.has(kMlccUnsupported)) return Unsupported{outputs.take(kMlccUnsupported)};
     if (failed)
-      throw InternalError(
-          detail::join(outputs.take(kMlccError), "\nwhile compiling\n", request.text));
+      throw InternalError(detail::join(outputs.take(kMlccError), "\nwhile compiling\n", text));
     return ObjectCode{.bytes = outputs.take(kMlccObject),
                       .llvm_text = outputs.take(kMlccLlvmText),
                       .asm_text = outputs.take(kMlccAsmText)};
@@ -67,30 +70,44 @@ class CpuBackend : public Backend {
   const Target target_;
 };
 
-class LinkingLoader : public runtime::ObjectLoader {
+// An object of one kernel; linked when the kernel is asked for.
+class CpuObject : public runtime::LoadedObject {
  public:
-  explicit LinkingLoader(const MlccLlvmApi* api) : api_(api) {}
+  CpuObject(const MlccLlvmApi* api, std::string bytes) : api_(api), bytes_(std::move(bytes)) {}
 
-  runtime::KernelPtr load(std::string_view bytes, const std::string& name,
-                          int num_phases) const override {
-    const auto count = static_cast<size_t>(num_phases);
+  runtime::KernelPtr kernel(const runtime::KernelToLoad& wanted) const override {
+    const std::string& name = wanted.name;
+    const auto count = static_cast<size_t>(wanted.num_phases);
     std::vector<std::string> symbols;
     symbols.reserve(count);
-    for (int i = 0; i < num_phases; ++i) symbols.push_back(runtime::phase_symbol(name, i));
+    for (int i = 0; i < wanted.num_phases; ++i) symbols.push_back(runtime::phase_symbol(name, i));
     std::vector<const char*> symbol_texts;
     symbol_texts.reserve(count);
     for (const std::string& symbol : symbols) symbol_texts.push_back(symbol.c_str());
     std::vector<void*> addresses(count);
     Outputs outputs;
-    void* handle = api_->load(bytes.data(), bytes.size(), symbol_texts.data(), count,
+    void* handle = api_->load(bytes_.data(), bytes_.size(), symbol_texts.data(), count,
                               addresses.data(), Outputs::receive, &outputs);
     MLCC_USER_CHECK(handle, "kernel ", name, ": ", outputs.take(kMlccError));
-    auto kernel = std::make_shared<runtime::Kernel>();
-    kernel->name = name;
-    kernel->code = std::shared_ptr<void>(handle, api_->unload);
+    std::shared_ptr<void> code(handle, api_->unload);
+    std::vector<runtime::PhaseFunction> phases;
+    phases.reserve(count);
     for (void* address : addresses)
-      kernel->phases.push_back(reinterpret_cast<runtime::PhaseFunction>(address));
-    return kernel;
+      phases.push_back(reinterpret_cast<runtime::PhaseFunction>(address));
+    return std::make_shared<runtime::HostKernel>(name, std::move(phases), std::move(code));
+  }
+
+ private:
+  const MlccLlvmApi* api_;
+  const std::string bytes_;
+};
+
+class LinkingLoader : public runtime::ObjectLoader {
+ public:
+  explicit LinkingLoader(const MlccLlvmApi* api) : api_(api) {}
+
+  std::shared_ptr<const runtime::LoadedObject> open(std::string bytes) const override {
+    return std::make_shared<CpuObject>(api_, std::move(bytes));
   }
 
  private:

@@ -49,7 +49,7 @@ struct KernelInfo {
 };
 
 // Where a kernel reports a failed check: host memory that the device can write. `code` is 0 until
-// the first failure, whose thread then writes the rest.
+// the first failure, whose thread makes it -1, writes the rest, and then the code.
 struct FaultRecord {
   int64_t code;
   int64_t details[2];

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 
 namespace mlcc::runtime {
@@ -105,10 +106,7 @@ int64_t check_positive(const KernelArgs* args, int64_t begin, int64_t end) {
 }
 
 KernelPtr kernel(std::vector<PhaseFunction> phases) {
-  auto result = std::make_shared<Kernel>();
-  result->name = "k";
-  result->phases = std::move(phases);
-  return result;
+  return std::make_shared<HostKernel>("k", std::move(phases));
 }
 
 TensorSpec vector_of(const SymExpr& size) { return {DType::kF32, {size}, {SymExpr(1)}}; }

@@ -58,7 +58,7 @@ void expect_casts(DType from, DType to, const std::vector<uint64_t>& input) {
   for (size_t i = 0; i < input.size(); ++i)
     std::memcpy(x.bytes().data() + i * from_size, &input[i], from_size);
   for (const auto& backend : backends()) {
-    const auto code = backend->compile({.text = loop::print(kernel)});
+    const auto code = backend->compile({.kernels = {{.text = loop::print(kernel)}}});
     ASSERT_TRUE(code);
     std::mt19937_64 random(1);
     const auto loaded = load(code->bytes, kernel);

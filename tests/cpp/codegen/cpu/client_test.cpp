@@ -6,6 +6,7 @@
 
 #include "harness.h"
 #include "loop/text.h"
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu::testing {
@@ -47,13 +48,13 @@ TEST(Client, library_that_is_not_there) {
 }
 
 TEST(Client, dumps_only_when_asked_for) {
-  const auto quiet = host_backend().compile({.text = kAddOne});
+  const auto quiet = host_backend().compile({.kernels = {{.text = kAddOne}}});
   ASSERT_TRUE(quiet);
   EXPECT_FALSE(quiet->bytes.empty());
   EXPECT_TRUE(quiet->llvm_text.empty());
   EXPECT_TRUE(quiet->asm_text.empty());
-  const auto loud =
-      host_backend().compile({.text = kAddOne, .want_llvm_text = true, .want_asm_text = true});
+  const auto loud = host_backend().compile(
+      {.kernels = {{.text = kAddOne}}, .want_llvm_text = true, .want_asm_text = true});
   ASSERT_TRUE(loud);
   EXPECT_NE(loud->llvm_text.find("define i64 @add_one.p0"), std::string::npos);
   EXPECT_NE(loud->asm_text.find("add_one.p0:"), std::string::npos);
@@ -61,12 +62,12 @@ TEST(Client, dumps_only_when_asked_for) {
 }
 
 TEST(Client, same_text_gives_same_bytes) {
-  EXPECT_EQ(host_backend().compile({.text = kAddOne})->bytes,
-            host_backend().compile({.text = kAddOne})->bytes);
+  EXPECT_EQ(host_backend().compile({.kernels = {{.text = kAddOne}}})->bytes,
+            host_backend().compile({.kernels = {{.text = kAddOne}}})->bytes);
 }
 
 std::string reason_for(const std::string& text) {
-  const auto code = host_backend().compile({.text = text});
+  const auto code = host_backend().compile({.kernels = {{.text = text}}});
   return code ? "" : code.reason();
 }
 
@@ -86,14 +87,14 @@ TEST(Client, reasons_for_what_has_no_code) {
 }
 
 TEST(Client, malformed_text_is_a_bug_of_ours) {
-  EXPECT_THROW((void)host_backend().compile({.text = "kernel @k("}), InternalError);
+  EXPECT_THROW((void)host_backend().compile({.kernels = {{.text = "kernel @k("}}}), InternalError);
 }
 
 TEST(Client, bad_objects_are_errors) {
   const auto loader = *open_object_loader(MLCC_LLVM_LIBRARY);
   EXPECT_THROW((void)loader->load("no object", "add_one", 1), Error);
   EXPECT_THROW((void)loader->load("", "add_one", 1), Error);
-  const auto code = host_backend().compile({.text = kAddOne});
+  const auto code = host_backend().compile({.kernels = {{.text = kAddOne}}});
   EXPECT_THROW((void)loader->load(code->bytes, "other_name", 1), Error);
   EXPECT_THROW((void)loader->load(code->bytes, "add_one", 2), Error);
   EXPECT_THROW((void)loader->load(std::string_view(code->bytes).substr(0, code->bytes.size() / 2),
@@ -104,11 +105,11 @@ TEST(Client, bad_objects_are_errors) {
 TEST(Client, kernels_of_one_name_live_side_by_side_and_outlast_their_loader) {
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, kAddOne);
-  const auto code = host_backend().compile({.text = kAddOne});
+  const auto code = host_backend().compile({.kernels = {{.text = kAddOne}}});
   auto loader = *open_object_loader(MLCC_LLVM_LIBRARY);
   const auto first = loader->load(code->bytes, "add_one", 1);
   const auto second = loader->load(code->bytes, "add_one", 1);
-  EXPECT_NE(first->phases[0], second->phases[0]);
+  EXPECT_NE(runtime::host_phases(*first)[0], runtime::host_phases(*second)[0]);
   loader.reset();
   std::vector<float> x = {1, 2, 3}, y(3);
   std::mt19937_64 random(1);
@@ -124,7 +125,8 @@ TEST(Client, compiles_and_loads_on_several_threads) {
       loop::Arena arena;
       const loop::Kernel kernel = loop::parse_kernel(arena, kAddOne);
       for (int i = 0; i < 5; ++i) {
-        const auto loaded = load(host_backend().compile({.text = kAddOne})->bytes, kernel);
+        const auto loaded =
+            load(host_backend().compile({.kernels = {{.text = kAddOne}}})->bytes, kernel);
         std::vector<float> x(50, static_cast<float>(i)), y(50);
         std::mt19937_64 random(1);
         run_kernel(kernel, *loaded, {50}, {x.data(), y.data()}, random);

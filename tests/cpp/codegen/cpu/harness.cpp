@@ -12,6 +12,7 @@
 #include "loop/interpreter.h"
 #include "loop/scalar_value.h"
 #include "loop/text.h"
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu::testing {
@@ -160,7 +161,7 @@ const Compiled& compile(size_t backend, const std::string& text, const loop::Ker
   static std::vector<Compiled> last(backends().size());
   Compiled& entry = last[backend];
   if (entry.text == text) return entry;
-  const auto code = backends()[backend]->compile({.text = text});
+  const auto code = backends()[backend]->compile({.kernels = {{.text = text}}});
   entry = {.text = text,
            .code = code ? load(code->bytes, kernel) : nullptr,
            .reason = code ? "" : code.reason()};
@@ -232,7 +233,7 @@ runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const runtime::Kern
     if (const loop::For* loop = loop::parallel_loop(kernel.phases[p]))
       extent = value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes);
     const runtime::CheckFailure failure =
-        runtime::run_phase(code.phases[p], args, extent, 1, split);
+        runtime::run_phase(runtime::host_phases(code)[p], args, extent, 1, split);
     if (failure.code != 0) return failure;
   }
   return {};

@@ -48,7 +48,7 @@ kernel @k(%n: i64; %x: in f32[%n], %y: out f32[%n]) {
   for %i in 0..%n vector { store %y[%i] = $F(%x[%i]) }
 })",
                                                                      {{"F", function.name}}));
-    const auto code = backend.compile({.text = loop::print(kernel)});
+    const auto code = backend.compile({.kernels = {{.text = loop::print(kernel)}}});
     const auto loaded = load(code->bytes, kernel);
     constexpr size_t kBlock = 1 << 16;
     std::vector<float> x(kBlock), y(kBlock);

@@ -1,0 +1,122 @@
+#include "codegen/cuda/compiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "fake_library.h"
+#include "support/error.h"
+
+namespace mlcc::codegen::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::string_view kAdd = R"(
+extern "C" __global__ void NAME_p0(const float* x, float* y, long long extent) {
+  for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < extent; i += gridDim.x * blockDim.x)
+    y[i] = x[i] + 1.0f;
+}
+)";
+
+CudaSource source_of(const std::string& name) {
+  CudaSource source{std::string(kAdd), {}};
+  source.text.replace(source.text.find("NAME"), 4, name);
+  source.info.phases = {{.function = name + "_p0", .threads = 128, .group = 1}};
+  return source;
+}
+
+class Nvrtc : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string reason;
+    nvrtc_ = find_nvrtc(&reason);
+    if (nvrtc_ == nullptr) GTEST_SKIP() << reason;
+  }
+  const NvrtcApi* nvrtc_ = nullptr;
+};
+
+TEST_F(Nvrtc, CompilesSeveralKernelsAsOneProgram) {
+  for (const std::string arch : {"sm_80", "sm_90", "sm_100"}) {
+    std::vector<CudaSource> sources = {source_of("a"), source_of("b"), source_of("c")};
+    const Architecture architecture = choose_architecture(arch, *nvrtc_).value();
+    EXPECT_EQ(architecture.name, arch);
+    const Program program = compile_sources(sources, architecture, *nvrtc_, true);
+    EXPECT_THAT(program.code, StartsWith("\x7f"
+                                         "ELF"));
+    EXPECT_THAT(program.ptx, AllOf(HasSubstr("a_p0"), HasSubstr("c_p0")));
+    for (const CudaSource& source : sources) {
+      EXPECT_GT(source.info.phases[0].registers, 0);
+      EXPECT_EQ(source.info.phases[0].spilled_bytes, 0);
+      EXPECT_EQ(source.info.phases[0].local_bytes, 0);
+      EXPECT_EQ(source.info.phases[0].static_shared_bytes, 0);
+    }
+  }
+}
+
+TEST_F(Nvrtc, GivesPtxForDevicesThatItDoesNotKnow) {
+  NvrtcApi older = *nvrtc_;
+  older.archs = {80, 90};
+  const Architecture newer = choose_architecture("sm_103", older).value();
+  EXPECT_EQ(newer.name, "compute_90");
+  EXPECT_TRUE(newer.is_ptx);
+  const Program program = compile_program(source_of("a").text, newer, *nvrtc_);
+  EXPECT_THAT(program.code, HasSubstr(".target sm_90"));
+  EXPECT_THAT(choose_architecture("sm_70", older).reason(), HasSubstr("or for an older one"));
+  EXPECT_THAT(choose_architecture("hopper", older).reason(), HasSubstr("expected a name like"));
+}
+
+TEST_F(Nvrtc, AProgramThatDoesNotCompileIsABugWithLogAndText) {
+  const Architecture architecture = choose_architecture("sm_90", *nvrtc_).value();
+  try {
+    compile_program("__global__ void f() { unknown(); }", architecture, *nvrtc_);
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("compiling for sm_90"), HasSubstr("is undefined"),
+                                    HasSubstr("in the program\n__global__ void f()")));
+  }
+}
+
+TEST_F(Nvrtc, CompilesOnSeveralThreads) {
+  const Architecture architecture = choose_architecture("sm_90", *nvrtc_).value();
+  std::vector<std::thread> threads;
+  std::vector<std::string> codes(4);
+  for (size_t t = 0; t < codes.size(); ++t)
+    threads.emplace_back(
+        [&, t] { codes[t] = compile_program(source_of("a").text, architecture, *nvrtc_).code; });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& code : codes) EXPECT_EQ(code, codes[0]);
+}
+
+TEST(NvrtcApi, TellsWhatWasTried) {
+  EXPECT_THAT(open_nvrtc({"/nonexistent/libnvrtc.so.13", {}}).reason(),
+              AllOf(HasSubstr("no NVRTC"), HasSubstr("/nonexistent/libnvrtc.so.13")));
+  EXPECT_THAT(open_nvrtc({MLCC_FAKE_CUDA, {}}).reason(), HasSubstr("lacks nvrtcGetErrorString"));
+}
+
+TEST(PtxasLog, IsReadAsFarAsItIsUnderstood) {
+  const FunctionReports reports = parse_ptxas_log(
+      "ptxas info    : 0 bytes gmem\n"
+      "ptxas info    : Compiling entry function 'sm' for 'sm_90'\n"
+      "ptxas info    : Function properties for sm\n"
+      "ptxas         .     96 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n"
+      "ptxas info    : Used 10 registers, used 1 barriers, 256 bytes smem, 360 bytes cmem[0]\n"
+      "ptxas info    : Function properties for other\n"
+      "    something new\n"
+      "ptxas info    : Used many registers\n");
+  const FunctionReport& sm = reports.at("sm");
+  EXPECT_EQ(sm.registers, 10);
+  EXPECT_EQ(sm.local_bytes, 96);
+  EXPECT_EQ(sm.spilled_bytes, 20);
+  EXPECT_EQ(sm.static_shared_bytes, 256);
+  EXPECT_EQ(reports.at("other").registers, -1);
+  EXPECT_EQ(reports.at("other").local_bytes, -1);
+  EXPECT_TRUE(parse_ptxas_log("").empty());
+}
+
+}  // namespace
+}  // namespace mlcc::codegen::cuda

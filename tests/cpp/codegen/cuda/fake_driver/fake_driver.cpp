@@ -1,0 +1,162 @@
+// A libcuda for tests: one kind of device, memory that is the host's, launches that are written
+// down. With MLCC_FAKE_OLD_DRIVER it lacks what drivers before CUDA 12 lack.
+#include "../fake_driver.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#define FAKE_DRIVER_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using mlcc::codegen::cuda::FakeDriver;
+using mlcc::codegen::cuda::FakeLaunch;
+using Status = int32_t;
+
+FakeDriver state;
+thread_local void* context = nullptr;
+
+struct FakeFunction {
+  char name[64];
+};
+
+}  // namespace
+
+FAKE_DRIVER_API FakeDriver& fake_driver() { return state; }
+
+FAKE_DRIVER_API Status cuInit(uint32_t) { return state.init_status; }
+FAKE_DRIVER_API Status cuDriverGetVersion(int32_t* version) {
+  *version = state.version;
+  return 0;
+}
+FAKE_DRIVER_API Status cuGetErrorName(Status status, const char** text) {
+  *text = status == 2     ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : status == 719 ? "CUDA_ERROR_LAUNCH_FAILED"
+                          : "CUDA_ERROR_UNKNOWN";
+  return 0;
+}
+FAKE_DRIVER_API Status cuGetErrorString(Status, const char** text) {
+  *text = "as the test wants it";
+  return 0;
+}
+FAKE_DRIVER_API Status cuDeviceGetCount(int32_t* count) {
+  *count = state.num_devices;
+  return 0;
+}
+FAKE_DRIVER_API Status cuDeviceGet(int32_t* device, int32_t index) {
+  *device = index;
+  return 0;
+}
+FAKE_DRIVER_API Status cuDeviceGetName(char* name, int32_t size, int32_t) {
+  std::strncpy(name, "Fake GPU", static_cast<size_t>(size));
+  return 0;
+}
+FAKE_DRIVER_API Status cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t) {
+  switch (attribute) {
+  case 1: *value = 1024; break;
+  case 16: *value = 10; break;
+  case 75: *value = 9; break;
+  case 76: *value = 0; break;
+  case 97: *value = 227 * 1024; break;
+  default: return 1;
+  }
+  return 0;
+}
+FAKE_DRIVER_API Status cuDeviceTotalMem_v2(size_t* bytes, int32_t) {
+  *bytes = size_t{8} << 30;
+  return 0;
+}
+FAKE_DRIVER_API Status cuDevicePrimaryCtxRetain(void** made, int32_t device) {
+  ++state.num_primary_contexts;
+  *made = reinterpret_cast<void*>(static_cast<intptr_t>(device) + 1);
+  return 0;
+}
+FAKE_DRIVER_API Status cuCtxGetCurrent(void** current) {
+  *current = context;
+  return 0;
+}
+FAKE_DRIVER_API Status cuCtxSetCurrent(void* current) {
+  context = current;
+  return 0;
+}
+FAKE_DRIVER_API Status cuCtxGetDevice(int32_t* device) {
+  if (context == nullptr) return 201;
+  *device = static_cast<int32_t>(reinterpret_cast<intptr_t>(context) - 1);
+  return 0;
+}
+FAKE_DRIVER_API Status cuCtxSynchronize() { return 0; }
+FAKE_DRIVER_API Status cuStreamSynchronize(void*) { return 0; }
+FAKE_DRIVER_API Status cuStreamIsCapturing(void*, int32_t* status) {
+  *status = state.is_capturing;
+  return 0;
+}
+#ifndef MLCC_FAKE_OLD_DRIVER
+FAKE_DRIVER_API Status cuLibraryLoadData(void** library, const void* code, const int32_t*, void**,
+                                         uint32_t, const int32_t*, void**, uint32_t) {
+  if (state.load_status != 0) return state.load_status;
+  ++state.num_loads;
+  *library = const_cast<void*>(code);
+  return 0;
+}
+FAKE_DRIVER_API Status cuLibraryGetKernel(void** kernel, void*, const char* name) {
+  auto* function = new FakeFunction{};  // lives as long as the process
+  std::strncpy(function->name, name, sizeof(function->name) - 1);
+  *kernel = function;
+  return 0;
+}
+#endif
+FAKE_DRIVER_API Status cuKernelSetAttribute(int32_t, int32_t value, void*, int32_t) {
+  state.shared_attribute = value;
+  return 0;
+}
+FAKE_DRIVER_API Status cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t* blocks, void*, int32_t,
+                                                                   size_t) {
+  ++state.num_occupancy_calls;
+  *blocks = state.blocks_per_multiprocessor;
+  return 0;
+}
+FAKE_DRIVER_API Status cuLaunchKernel(void* function, uint32_t grid_x, uint32_t, uint32_t,
+                                      uint32_t block_x, uint32_t, uint32_t, uint32_t shared_bytes,
+                                      void* stream, void** parameters, void**) {
+  if (state.launch_status != 0) return state.launch_status;
+  FakeLaunch& launch = state.launches[state.num_launches++ % 16];
+  launch = {};
+  std::memcpy(launch.function, static_cast<FakeFunction*>(function)->name, sizeof(launch.function));
+  launch.grid = grid_x;
+  launch.block = block_x;
+  launch.shared_bytes = shared_bytes;
+  launch.stream = stream;
+  for (int32_t i = 0; i < state.num_parameters; ++i)
+    std::memcpy(&launch.parameters[i], parameters[i], sizeof(int64_t));
+  if (state.failing_launch_code != 0) {
+    auto* record = reinterpret_cast<int64_t*>(launch.parameters[state.num_parameters - 1]);
+    record[0] = state.failing_launch_code;
+    record[1] = 5;
+    record[2] = 7;
+  }
+  return 0;
+}
+FAKE_DRIVER_API Status cuMemAlloc_v2(uint64_t* pointer, size_t bytes) {
+  *pointer = reinterpret_cast<uint64_t>(std::malloc(bytes));
+  return 0;
+}
+FAKE_DRIVER_API Status cuMemFree_v2(uint64_t pointer) {
+  std::free(reinterpret_cast<void*>(pointer));
+  return 0;
+}
+FAKE_DRIVER_API Status cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return 0;
+}
+FAKE_DRIVER_API Status cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+  std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+  return 0;
+}
+FAKE_DRIVER_API Status cuMemHostAlloc(void** pointer, size_t bytes, uint32_t) {
+  *pointer = std::calloc(1, bytes);
+  return 0;
+}
+FAKE_DRIVER_API Status cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, uint32_t) {
+  *device = reinterpret_cast<uint64_t>(host);
+  return 0;
+}
