@@ -44,8 +44,10 @@ constexpr const char* kFlags[] = {"-O1",
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::error_code ignored;
-    path_ = (fs::temp_directory_path(ignored) / "mlcc_emulator_XXXXXX").string();
+    std::error_code error;
+    const fs::path parent = fs::temp_directory_path(error);
+    if (error) return;
+    path_ = (parent / "mlcc_emulator_XXXXXX").string();
     if (!mkdtemp(path_.data())) path_.clear();
   }
   ~TemporaryFolder() {
