@@ -223,9 +223,7 @@ runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, KernelArguments& ar
   const auto error =
       driver::run_loop_kernel(loop::print(kernel), arguments.sizes, pointers, "cuda",
                               driver::options_from_environment(), runtime::ParallelFor{});
-  runtime::CheckFailure failure;
-  if (error) failure.code = error->code;
-  return failure;
+  return error ? runtime::CheckFailure{error->code, error->details} : runtime::CheckFailure{};
 }
 
 // ---- Runs ---------------------------------------------------------------------------------------

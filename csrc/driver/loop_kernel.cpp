@@ -116,7 +116,8 @@ runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, std::span<const int
 runtime::KernelError describe(const loop::Kernel& kernel, const runtime::CheckFailure& failure) {
   for (const loop::ErrorText& error : kernel.errors)
     if (error.code == failure.code)
-      return {error.code, error.exception, runtime::fill_in(error.text, failure.details)};
+      return {error.code, error.exception, runtime::fill_in(error.text, failure.details),
+              failure.details};
   throw Error(detail::join("kernel ", kernel.name, ": check ", failure.code,
                            " failed, which the text does not describe"));
 }

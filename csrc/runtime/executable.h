@@ -38,6 +38,7 @@ struct KernelError {
   int64_t code;
   std::string exception;
   std::string text;
+  CheckDetails details{};  // of a check that failed
 };
 
 struct PhasePlan {
