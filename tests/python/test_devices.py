@@ -169,7 +169,7 @@ def test_attention_gives_numbers_and_dtypes_that_nobody_reads() -> None:
     def reads_state(q: Any, k: Any, v: Any) -> Any:
         return attention(q, k, v)[6]
 
-    with pytest.raises(GraphUnsupported, match="dtype torch.uint64"):
+    with pytest.raises(GraphUnsupported, match=r"dtype torch\.uint64"):
         imported(reads_state, *makers)
 
 
