@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,28 @@ class _Call:
             bind([size])
             core.extern_size(self._name, args, kwargs, self._operands, size, **facts)
             return None
-        self._refuse(value)
-        types = [self._result_type(one, bind) for one in self._flat_results(value)]
+        results = self._flat_results(value)
+        if isinstance(value, list | tuple):
+            results = [one if self._is_read(place) else None for place, one in enumerate(results)]
+        self._refuse(results)
+        types = [self._result_type(one, bind) for one in results]
         handles = core.extern_call(self._name, args, kwargs, self._operands, types, **facts)
         return self._wrap(value, handles)
 
-    def _refuse(self, value: Any) -> None:
-        for one in self._flat_results(value):
+    def _is_read(self, place: int) -> bool:
+        """Whether a node reads the result at `place` as a tensor; a size that the trace knows is no result."""
+        result = self._node.meta["val"][place]
+        if _torch_compat.follows_from_inputs(result):
+            return False
+        if isinstance(result, torch.Tensor) and result.dtype in DTYPES:
+            return True  # what nobody reads is dropped later
+        return any(
+            user.target is not operator.getitem or (user.args[1] == place and bool(user.users))
+            for user in self._node.users
+        )
+
+    def _refuse(self, results: list[Any]) -> None:
+        for one in results:
             if one is not None and not isinstance(one, torch.Tensor):
                 raise GraphUnsupported(f"{self._name}: result is a {type(one).__name__}")
 
@@ -169,10 +185,10 @@ class _Call:
 
     def _wrap(self, value: Any, handles: Sequence[Any]) -> Any:
         source = source_line(self._node)
-        if source and handles:
+        if source and handles and handles[0] is not None:
             self._importer.builder.set_source(handles[0], source)
         tensors = [
-            None if one is None else Tensor(handle, DTYPES[one.dtype])
+            None if handle is None else Tensor(handle, DTYPES[one.dtype])
             for one, handle in zip(self._flat_results(value), handles, strict=True)
         ]
         if isinstance(value, list | tuple):

@@ -167,7 +167,7 @@ def operand(importer: Importer, value: Any, computed: str, rounded: str | None =
 def round_number(number: Any, dtype: str) -> Any:
     """A Python number rounded to a float dtype; unchanged for other dtypes."""
     if dtype in ("f16", "bf16", "f32"):
-        return torch.tensor(number, dtype=_TORCH_DTYPES[dtype]).item()
+        return torch.tensor(number, dtype=_TORCH_DTYPES[dtype], device="cpu").item()
     return number
 
 

@@ -249,6 +249,13 @@ def symbol_facts(size: Any) -> list[SymbolFacts]:
     return [_facts(symbol, shape_env) for symbol in symbols]
 
 
+def follows_from_inputs(number: Any) -> bool:
+    """Whether a result is an int, or a SymInt of nothing but symbols that have a value when tracing."""
+    if isinstance(number, torch.SymInt):
+        return all(facts.hint is not None for facts in symbol_facts(number))
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
 def _facts(symbol: Any, shape_env: Any) -> SymbolFacts:
     low = high = hint = None
     value_range = getattr(shape_env, "var_to_range", {}).get(symbol)

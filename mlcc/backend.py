@@ -191,7 +191,7 @@ def _caller_with_floats(
 
     def run(inputs: list[Any]) -> Any:
         for place in places:
-            inputs[place] = torch.tensor(inputs[place], dtype=torch.float64)
+            inputs[place] = torch.tensor(inputs[place], dtype=torch.float64, device="cpu")
         return inner(inputs)
 
     return run

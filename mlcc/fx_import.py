@@ -190,6 +190,8 @@ class Importer:
         if target is operator.getitem:
             source, index = node.args
             self._env[node] = self._env[source][index]  # type: ignore[index]
+            if self._env[node] is None:  # a number that stands in the metadata
+                node.meta.setdefault("val", source.meta["val"][index])  # type: ignore[union-attr]
             return
         if isinstance(target, torch._ops.OpOverload):
             name = str(target)

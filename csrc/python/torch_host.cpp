@@ -1,5 +1,6 @@
 #include "python/torch_host.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -232,6 +233,7 @@ std::vector<c10::IValue> TensorProgram::run(std::vector<c10::IValue> inputs) con
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::NoGradGuard no_grad;
   if (device_.is_cpu()) return run_on_current_device(std::move(inputs));
+  at::globalContext().lazyInitDevice(device_.type());
   const c10::DeviceGuard device_guard(device_);  // allocations and launches go there
   return run_on_current_device(std::move(inputs));
 }

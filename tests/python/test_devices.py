@@ -153,6 +153,26 @@ def test_indices_of_another_device_are_calls() -> None:
     assert found.externs == {}
 
 
+def test_attention_gives_numbers_and_dtypes_that_nobody_reads() -> None:
+    """The op returns lengths beside tensors, and a random state in a dtype that the graph IR lacks."""
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        result, *_ = attention(q, k, v)
+        return result * 2
+
+    makers = [on_gpu(2, 4, 16, 64, dtype=torch.bfloat16)] * 3
+    text, found = imported(function, *makers)
+    assert found.externs == {"aten._scaled_dot_product_flash_attention.default": 1}
+    assert "f32[2, 4, 16, 64] @cuda:0 = mul" in text
+
+    def reads_state(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v)[6]
+
+    with pytest.raises(GraphUnsupported, match=r"dtype torch\.uint64"):
+        imported(reads_state, *makers)
+
+
 def test_results_on_other_devices_are_eagers() -> None:
     with pytest.raises(GraphUnsupported, match="devices cuda:0 and cuda:1"):
         imported(lambda x, y: (x.exp(), y.exp()), on_gpu(8), on_gpu(8, index=1))
