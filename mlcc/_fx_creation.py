@@ -8,8 +8,7 @@ import torch
 from torch.fx import Node
 
 from mlcc._fx_index_maps import result_shape
-from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, Tensor, Unsupported
+from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -23,12 +22,12 @@ def full(importer: Importer, node: Node) -> Tensor:
         raise Unsupported("pinned memory")
     dtype = DTYPES[node.meta["val"].dtype]
     value = importer.fake(bound[name])
-    shape = result_shape(importer, node)
+    shape, device = result_shape(importer, node), device_of(node.meta["val"])
     if isinstance(value, bool | int | float):
         if dtype not in ("f16", "bf16", "f32", "f64"):
             value = int(value)
-        return Tensor(importer.full(shape, dtype, value), dtype)
-    number = importer.number(value, dtype)
+        return Tensor(importer.full(shape, dtype, value, device), dtype)
+    number = importer.number(value, dtype, device)
     return importer.copy(importer.expand(number, shape)) if shape else number
 
 
@@ -38,16 +37,19 @@ def arange(importer: Importer, node: Node) -> Tensor:
     start, step = importer.fake(bound["start"]), importer.fake(bound["step"])
     dtype = DTYPES[node.meta["val"].dtype]
     (length,) = result_shape(importer, node)
+    device = device_of(node.meta["val"])
     if all(isinstance(v, int | torch.SymInt) for v in (start, step)):
-        handle = importer.builder.iota(length, "i64", importer.size(start), importer.size(step))
+        first, distance = importer.size(start), importer.size(step)
+        handle = importer.builder.iota(length, "i64", first, distance, device)
         return importer.cast(Tensor(handle, "i64"), dtype)
     if dtype not in ("f16", "bf16", "f32", "f64"):
         raise Unsupported("integers from float steps")
-    return _float_range(importer, length, start, step, dtype)
+    numbers = Tensor(importer.builder.iota(length, "i64", 0, 1, device), "i64")
+    return _float_range(importer, numbers, start, step, dtype)
 
 
-def _float_range(importer: Importer, length: Size, start: Any, step: Any, dtype: str) -> Tensor:
-    index = importer.cast(Tensor(importer.builder.iota(length, "i64", 0, 1), "i64"), "f64")
+def _float_range(importer: Importer, numbers: Tensor, start: Any, step: Any, dtype: str) -> Tensor:
+    index = importer.cast(numbers, "f64")
     scaled = importer.pointwise("mul", index, importer.number(step, "f64"))
     return importer.cast(importer.pointwise("add", scaled, importer.number(start, "f64")), dtype)
 
@@ -57,5 +59,5 @@ def iota(importer: Importer, node: Node) -> Tensor:
     bound = importer.bind(node)
     (length,) = result_shape(importer, node)
     start, step = importer.size(bound["start"]), importer.size(bound["step"])
-    handle = importer.builder.iota(length, "i64", start, step)
+    handle = importer.builder.iota(length, "i64", start, step, device_of(node.meta["val"]))
     return importer.cast(Tensor(handle, "i64"), DTYPES[node.meta["val"].dtype])

@@ -163,9 +163,9 @@ class _Call:
     def _result_type(self, value: Any, bind: Callable[[Iterable[Size]], None]) -> Any:
         if value is None:
             return None
-        dtype, shape, strides = self._importer.tensor_type(self._node, value)
-        bind(shape)
-        return (dtype, shape, strides)
+        result = self._importer.tensor_type(self._node, value)
+        bind(result.shape)
+        return result
 
     def _wrap(self, value: Any, handles: Sequence[Any]) -> Any:
         source = source_line(self._node)

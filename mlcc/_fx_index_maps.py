@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, Tensor, Unsupported
+from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -211,7 +211,7 @@ def constant_pad(importer: Importer, node: Node) -> Tensor:
     if not all(isinstance(p, int) for p in pad):
         raise Unsupported("padding is no constant")
     shape: list[Any] = list(fake.shape)
-    value = importer.number(bound["value"], x.dtype)
+    value = importer.number(bound["value"], x.dtype, device_of(fake))
     for place in range(len(pad) // 2):
         dim = fake.dim() - 1 - place
         before, after = pad[2 * place], pad[2 * place + 1]

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from mlcc import _torch_compat
-from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported
+from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
 from mlcc._op_table import Row
 
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ def power(importer: Importer, node: Node) -> Tensor:
 
 def _power(importer: Importer, x: Tensor, exponent: float, node: Node) -> Tensor:
     if exponent == 0:
-        return Tensor(importer.full(importer.shape(node.meta["val"]), x.dtype, 1), x.dtype)
+        fake = node.meta["val"]
+        return Tensor(importer.full(importer.shape(fake), x.dtype, 1, device_of(fake)), x.dtype)
     if exponent == 1:
         return importer.copy(x)
     if exponent == 3:
@@ -262,7 +263,8 @@ def is_test_of_integers(importer: Importer, node: Node) -> Tensor:
     x = importer.tensor(node.args[0])
     if x.dtype in ("f16", "bf16", "f32", "f64"):
         return pointwise(importer, node)
-    return Tensor(importer.full(importer.shape(node.meta["val"]), "bool", 0), "bool")
+    fake = node.meta["val"]
+    return Tensor(importer.full(importer.shape(fake), "bool", 0, device_of(fake)), "bool")
 
 
 # -- casts and copies
@@ -274,6 +276,9 @@ def to_copy(importer: Importer, node: Node) -> Tensor:
     x = importer.tensor(bound["self"])
     if bound["layout"] not in (None, torch.strided) or bound["pin_memory"]:
         raise Unsupported("layout or pinned memory")
+    source, target = device_of(importer.fake(bound["self"])), device_of(node.meta["val"])
+    if source != target:
+        raise Unsupported(f"copy from {source} to {target}")
     dtype = DTYPES[node.meta["val"].dtype]
     return importer.copy(x) if x.dtype == dtype else importer.cast(x, dtype)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc._fx_types import DTYPES, OPMATH, Handler, Tensor, Unsupported
+from mlcc._fx_types import DTYPES, OPMATH, Handler, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -104,7 +104,7 @@ def extreme_with_index(op: str) -> Handler:
         x = importer.tensor(node.args[0])
         dims, keepdim = _dims(importer, node)
         if not dims:
-            zero = Tensor(importer.full([], "i64", 0), "i64")
+            zero = Tensor(importer.full([], "i64", 0, device_of(node.meta["val"][1])), "i64")
             return [importer.copy(x), zero]
         values = _extreme(importer, op, x, dims, keepdim)
         return [values, _extreme_index(importer, f"arg{op}", x, dims, keepdim)]
@@ -121,7 +121,7 @@ def extreme_index(op: str) -> Handler:
         fake = importer.fake(bound["self"])
         shape = importer.shape(node.meta["val"])
         if fake.dim() == 0:
-            return Tensor(importer.full(shape, "i64", 0), "i64")
+            return Tensor(importer.full(shape, "i64", 0, device_of(fake)), "i64")
         if bound["dim"] is None:
             flat = importer.reshape(x, [importer.size(math.prod(fake.shape))])
             index = _extreme_index(importer, op, flat, [0], False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
+
+from mlcc._fx_sizes import Size
 
 DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
@@ -37,6 +39,25 @@ class Unsupported(Exception):  # noqa: N818 (an expected answer)
 
 class GraphUnsupported(Exception):  # noqa: N818 (an expected answer)
     """A graph that must run eagerly; the text says why."""
+
+
+class TensorType(NamedTuple):
+    """What a value of the graph is, in the order in which the builder takes it."""
+
+    dtype: str
+    shape: list[Size]
+    strides: list[Size] | None  # None where row-major
+    device: str  # "cpu", "cuda:0"
+
+
+def device_of(fake: torch.Tensor) -> str:
+    """Where a fake tensor lies, as the graph IR says it; GraphUnsupported for devices that it does not know."""
+    device = fake.device
+    if device.type == "cpu":
+        return "cpu"
+    if device.type != "cuda":
+        raise GraphUnsupported(f"device {device}")
+    return f"cuda:{device.index or 0}"
 
 
 @dataclass(frozen=True, slots=True)

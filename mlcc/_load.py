@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -28,6 +29,18 @@ def check_torch(built: str, found: str) -> None:
         raise Error(f"built for torch {built}, found {found}; {_BUILD_HINT}")
 
 
+def nvrtc_folders() -> list[Path]:
+    """Where NVIDIA's Python packages have their libraries: those of CUDA 13 and later, then of CUDA 12."""
+    try:
+        package = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return []
+    parents = [Path(place) for place in (package and package.submodule_search_locations) or ()]
+    names = ("cu13/lib", "cuda_nvrtc/lib")
+    folders = [parent / name for name in names for parent in parents]
+    return [folder for folder in folders if folder.is_dir()]
+
+
 def load_core() -> ModuleType:
     """Import torch, then `mlcc._C`, which links to it; return `_C`."""
     global _core
@@ -45,6 +58,7 @@ def load_core() -> ModuleType:
         raise Error(f"the compiled core cannot be loaded ({error}); {_BUILD_HINT}") from error
     # Beside the module itself, which may be a link into a build tree.
     core.set_llvm_library(str(Path(__file__).parent / "libmlcc_llvm.so"))
+    core.set_nvrtc_folders([str(folder) for folder in nvrtc_folders()])
     from mlcc import logging
 
     logging.configure()  # importing torch resets the levels that it knows of

@@ -394,11 +394,14 @@ def leaf_paths(value: Any) -> list[list[str]]:
 
 def global_state() -> tuple[Any, ...]:
     """What a trace depends on beside its arguments: grad, inference and autocast modes, determinism, default dtype."""
-    autocast = torch.is_autocast_enabled("cpu")
+    autocast = tuple(
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cpu", "cuda")
+    )
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.get_autocast_dtype("cpu") if autocast else None,
+        autocast,
         torch.are_deterministic_algorithms_enabled(),
         torch.get_default_dtype(),
     )

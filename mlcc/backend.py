@@ -282,6 +282,8 @@ class Session:
         core = load_core()
         builder = core.GraphBuilder(kind)
         imported = fx_import.import_graph(gm, builder, op_table())
+        if imported.gpu:
+            _check_gpu(imported.gpu, self.options)
         middle = time.perf_counter()
         executable = core.compile(builder, dict(self.options))
         seconds = time.perf_counter() - start
@@ -294,6 +296,15 @@ class Session:
             executable.stats,
         )
         return CompiledGraph(executable, executable.graph_text, imported, self.options, seconds)
+
+
+def _check_gpu(device: str, options: Mapping[str, Any]) -> None:
+    """GraphUnsupported unless kernels can be made for the device."""
+    if options["gpu"] == "emulate":
+        raise GraphUnsupported(f"{device} beside an emulated GPU, which is for tensors of the CPU")
+    info = load_core().gpu_info(dict(options), int(device.rpartition(":")[2]))
+    if "reason" in info:
+        raise GraphUnsupported(f"no kernels for {device}: {info['reason']}")
 
 
 def _check_is_differentiable(gm: GraphModule) -> None:

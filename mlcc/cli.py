@@ -61,6 +61,12 @@ def _cpu_rows(info: Any) -> list[tuple[str, Any]]:
     return rows
 
 
+def _gpu_rows(info: Any) -> list[tuple[str, Any]]:
+    if "reason" in info:
+        return [("gpu", f"none: {info['reason']}")]
+    return [("gpu" if name == "name" else f"gpu {name}", value) for name, value in info.items()]
+
+
 def run_info(arguments: argparse.Namespace) -> int:
     """Print versions, the CPU, and every option with its value and where the value comes from."""
     del arguments
@@ -79,6 +85,7 @@ def run_info(arguments: argparse.Namespace) -> int:
         return 1
     rows.append(("build id", core.build_id()))
     rows += _cpu_rows(core.cpu_info())
+    rows += _gpu_rows(core.gpu_info())
     rows.append(("cache folder", config.cache_directory() or "none: there is no home"))
     _print_rows(rows)
     print("\noptions (code: part of every cache key)")

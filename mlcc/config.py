@@ -47,7 +47,8 @@ _TYPES: dict[str, type[bool] | type[int] | type[str]] = {
 _TRUE = {"1", "true", "on", "yes"}
 _FALSE = {"0", "false", "off", "no", ""}
 _MINIMUM = {"bisect": -1, "cache_size_mb": 0, "num_compile_threads": 0}
-_DUMP_STAGES = ("graph", "loop", "llvm", "asm")
+_DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
+_GPU_MODES = ("", "off", "emulate")
 
 _lock = threading.Lock()
 _table: dict[str, Option] = {}
@@ -114,6 +115,8 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
     if option.name == "logs":
         for problem in _logging.parse(value)[1]:
             raise Error(f"{what}: {problem}")
+    if option.name == "gpu" and value not in _GPU_MODES:
+        raise Error(f"{what}: expected off, emulate or nothing, found {value!r}")
     if option.name == "dump":
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word.split("@")[0] not in _DUMP_STAGES:

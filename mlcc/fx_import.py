@@ -2,9 +2,11 @@
 
 Each node is imported by a handler of `mlcc._fx_handlers`, or by a row of the op table, or else as an extern: a call of
 the same dispatcher op at run time, logged once with its reason. What no extern can express either (higher-order ops,
-devices other than the CPU, complex tensors, ...) raises `GraphUnsupported`; the caller runs such a graph eagerly.
+devices that the graph IR does not know, complex tensors, ...) raises `GraphUnsupported`; the caller runs such a graph
+eagerly.
 
-Values keep the dtype, shape and strides of the graph's fake tensors. SymInts become text; none ever becomes an int.
+Values keep the dtype, shape, strides and device of the graph's fake tensors. SymInts become text; none ever becomes an
+int.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from mlcc._fx_extern import import_extern
 from mlcc._fx_handlers import HANDLERS
 from mlcc._fx_pointwise import pointwise, symbolic_float
 from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
-from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, Unsupported, source_line
+from mlcc._fx_types import (
+    DTYPES,
+    GraphUnsupported,
+    Tensor,
+    TensorType,
+    Unsupported,
+    device_of,
+    source_line,
+)
 from mlcc._op_table import OpTable
 from mlcc.logging import get_logger
 
@@ -51,6 +61,7 @@ class ImportedGraph:
     # Nodes that do arithmetic or move data (no placeholders, outputs, pure views, getitems), by op; externs among them.
     nodes: dict[str, int] = field(default_factory=dict)
     externs: dict[str, int] = field(default_factory=dict)
+    gpu: str = ""  # the device beside the CPU, "cuda:0"
 
 
 def import_graph(gm: GraphModule, builder: Any, table: OpTable) -> ImportedGraph:
@@ -141,10 +152,10 @@ class Importer:
     def _import_placeholder(self, node: Node, place: int) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            dtype, shape, strides = self.tensor_type(node, value)
-            self._bind(shape)
-            handle = self.builder.add_input(_identifier(node.name), dtype, shape, strides)
-            self._env[node] = Tensor(handle, dtype)
+            form = self.tensor_type(node, value)
+            self._bind(form.shape)
+            handle = self.builder.add_input(_identifier(node.name), *form)
+            self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             size = self.sizes.size(value)
             self._bind([size])
@@ -163,15 +174,16 @@ class Importer:
         if not isinstance(value, torch.Tensor):
             raise GraphUnsupported(f"constant {node.target} is a {type(value).__name__}")
         node.meta.setdefault("val", value)
-        dtype, shape, strides = self.tensor_type(node, value)
+        form = self.tensor_type(node, value)
         with _torch_compat.outside_fake_mode():
             number = value.item() if value.numel() == 1 else 0
         if value.numel() < 2:
-            self._env[node] = Tensor(self.full(shape, dtype, number), dtype)
+            handle = self.full(form.shape, form.dtype, number, form.device)
+            self._env[node] = Tensor(handle, form.dtype)
             return
         self.imported.constants.append(value)
         name = f"constant{len(self.imported.constants) - 1}"
-        self._env[node] = Tensor(self.builder.add_input(name, dtype, shape, strides), dtype)
+        self._env[node] = Tensor(self.builder.add_input(name, *form), form.dtype)
 
     def _import_call(self, node: Node) -> None:
         target = node.target
@@ -252,20 +264,17 @@ class Importer:
         return result
 
     def _check_tensor(self, tensor: Tensor, fake: torch.Tensor, node: Node) -> None:
-        dtype, shape, strides = self.tensor_type(node, fake)
-        if tensor.dtype != dtype:
-            raise Unsupported(f"result is {tensor.dtype} here, {dtype} in eager")
-        self._finish(tensor.handle, shape, strides, node)
-
-    def _finish(
-        self, handle: Any, shape: list[Size], strides: list[Size] | None, node: Node
-    ) -> None:
-        del shape
-        if strides is not None:
-            self.builder.set_strides(handle, strides)
+        form = self.tensor_type(node, fake)
+        if tensor.dtype != form.dtype:
+            raise Unsupported(f"result is {tensor.dtype} here, {form.dtype} in eager")
+        device = tensor.handle.device
+        if device != form.device:
+            raise Unsupported(f"result is on {device} here, on {form.device} in eager")
+        if form.strides is not None:
+            self.builder.set_strides(tensor.handle, form.strides)
         source = source_line(node)
         if source:
-            self.builder.set_source(handle, source)
+            self.builder.set_source(tensor.handle, source)
 
     def _import_output(self, node: Node) -> None:
         handles: list[Any] = []
@@ -327,20 +336,23 @@ class Importer:
         """A fake tensor's shape."""
         return self.sizes.sizes(fake.shape)
 
-    def tensor_type(
-        self, node: Node, value: torch.Tensor
-    ) -> tuple[str, list[Size], list[Size] | None]:
-        """(dtype, shape, strides) of a fake tensor; strides None where row-major."""
+    def tensor_type(self, node: Node, value: torch.Tensor) -> TensorType:
+        """What the graph IR says of a fake tensor."""
         if value.layout != torch.strided:
             raise GraphUnsupported(f"{node.name}: layout {value.layout}")
-        if value.device.type != "cpu":
-            raise GraphUnsupported(f"{node.name}: device {value.device}")
         if value.dtype not in DTYPES:
             raise GraphUnsupported(f"{node.name}: dtype {value.dtype}")
+        try:
+            device = device_of(value)
+        except GraphUnsupported as reason:
+            raise GraphUnsupported(f"{node.name}: {reason}") from None
+        if device != "cpu":
+            self.imported.gpu = self.imported.gpu or device
+            if device != self.imported.gpu:
+                raise GraphUnsupported(f"{node.name}: devices {self.imported.gpu} and {device}")
         shape = self.sizes.sizes(value.shape)
-        if not _is_row_major(value):
-            return DTYPES[value.dtype], shape, self.sizes.sizes(value.stride())
-        return DTYPES[value.dtype], shape, None
+        strides = None if _is_row_major(value) else self.sizes.sizes(value.stride())
+        return TensorType(DTYPES[value.dtype], shape, strides, device)
 
     # -- what handlers build
 
@@ -381,23 +393,26 @@ class Importer:
         dtype = "i64" if op in ("argmax", "argmin") else tensor.dtype
         return Tensor(self.builder.reduce(op, tensor.handle, list(dims), keepdim), dtype)
 
-    def full(self, shape: Sequence[Size], dtype: str, number: float) -> Any:
+    def full(self, shape: Sequence[Size], dtype: str, number: float, device: str = "cpu") -> Any:
         """Handle of a constant tensor; the number is converted as C does."""
         if dtype in _FLOATS:
-            return self.builder.full(list(shape), dtype, float(number))
-        return self.builder.full_int(list(shape), dtype, wrap_integer(number, dtype))
+            return self.builder.full(list(shape), dtype, float(number), device)
+        return self.builder.full_int(list(shape), dtype, wrap_integer(number, dtype), device)
 
-    def number(self, value: Any, dtype: str) -> Tensor:
-        """A Python number, SymInt or SymFloat (or the node of one) as a 0-d constant of `dtype`."""
+    def number(self, value: Any, dtype: str, device: str = "cpu") -> Tensor:
+        """A Python number, SymInt or SymFloat (or the node of one) as a 0-d constant of `dtype`.
+
+        A number of the CPU may stand beside tensors of any device. A SymFloat is there whatever `device` says.
+        """
         value = self.fake(value)
         if isinstance(value, torch.SymInt):
-            handle = self.builder.size_value(self.sizes.size(value))
+            handle = self.builder.size_value(self.sizes.size(value), device)
             return self.cast(Tensor(handle, "i64"), dtype)
         if isinstance(value, torch.SymFloat):
             return self.cast(symbolic_float(self, value), dtype)
         if not isinstance(value, bool | int | float):
             raise Unsupported(f"{value!r} is no number")
-        return Tensor(self.full([], dtype, value), dtype)
+        return Tensor(self.full([], dtype, value, device), dtype)
 
     def extern(self, node: Node) -> Any:
         """The node as a call of its dispatcher op; its result as the environment holds it."""

@@ -124,6 +124,14 @@ class PlanBuilder {
     launch.label = kernel.lowered.label;
     launch.device = group.device;
     for (Value* buffer : kernel.lowered.buffers) launch.buffers.push_back(slots_.at(buffer));
+    for (const lower::Scratch& scratch : kernel.lowered.scratch) {
+      const Slot slot = next_slot_++;
+      plan_.steps.emplace_back(runtime::AllocateStep{
+          slot,
+          {scratch.dtype, {scratch.elements}, {SymExpr(1)}, group.device},
+          group.device == plan_.device});
+      launch.buffers.push_back(slot);
+    }
     launch.sizes = kernel.lowered.sizes;
     for (const lower::PhaseRange& range : kernel.lowered.phases)
       launch.phases.push_back({range.extent, range.grain});

@@ -38,6 +38,10 @@ constexpr int64_t kMostGpuRowElements = 8192;
 // Ops that make it cheaper to keep a row's element than to compute it again in the next pass.
 constexpr int64_t kExpensiveOps = 8;
 
+// A reduction's own axis where it is cut into pieces.
+constexpr const char* kPieceAxis = "piece";
+constexpr int64_t kCombineGroup = 32;  // GPU threads that combine the pieces of one row
+
 class GroupLowering {
  public:
   GroupLowering(const graph::Graph& graph, const fusion::FusionPlan& plan,
@@ -58,6 +62,9 @@ class GroupLowering {
   }
 
  private:
+  // What a phase does: everything, or first the pieces of a reduction and then the rest.
+  enum class Part : uint8_t { kWhole, kPieces, kCombine };
+
   // -- levels: the pass over the row in which a node can be computed
   int level_of(const Value* value) const {
     const auto found = levels_.find(value);
@@ -244,10 +251,6 @@ class GroupLowering {
   }
 
   // -- the nest
-  const Variable* axis_variable(const schedule::Axis& axis) {
-    return Variable::make(arena_, DType::kI64, axis.name);
-  }
-
   LoopMode vector_mode() const { return {LoopKind::kVector, schedule_.width, schedule_.unroll, 1}; }
 
   // Of a reduction over the vector axis: one for each lane, on a GPU one for each thread.
@@ -255,9 +258,30 @@ class GroupLowering {
     return machine_.is_gpu ? schedule_.group : schedule_.width * schedule_.unroll;
   }
 
+  // One phase; or two, where the reduction is cut into pieces.
+  std::vector<Block> build() {
+    if (!is_split()) return {build_phase(Part::kWhole)};
+    make_partials();
+    std::vector<Block> phases{build_phase(Part::kPieces)};
+    phases.push_back(build_phase(Part::kCombine));
+    return phases;
+  }
+
+  // Pieces can be combined afterwards if nothing but row values waits for the reductions.
+  bool is_split() const {
+    if (schedule_.pieces <= 1) return false;
+    bool has_reduction = false;
+    for (const Node* node : group_.nodes) {
+      has_reduction |= is_reduction(*node);
+      if ((is_reduction(*node) || !per_row(*node)) && level_of(node->result()) > 0) return false;
+    }
+    return has_reduction;
+  }
+
   // Kept axes but the vector axis, as one parallel loop; in it the vector axis, if kept; in it the
-  // passes.
-  Block build() {
+  // passes. Pieces are the outermost axis of their phase.
+  Block build_phase(Part part) {
+    part_ = part;
     SymExpr extent = 1;
     std::vector<const schedule::Axis*> outer;
     const schedule::Axis* vector = nullptr;
@@ -273,30 +297,143 @@ class GroupLowering {
     SymExpr chunks = 1;
     if (vector != nullptr && schedule_.chunk > 0)
       chunks = SymExpr::floordiv(vector->extent + (schedule_.chunk - 1), schedule_.chunk);
+    PhaseRange range;
+    range.extent = extent * chunks;
     const Variable* parallel = Variable::make(arena_, DType::kI64, arena_.fresh_name("p"));
-    Block body = outer_lets(outer, chunks, parallel);
-    range_.extent = extent;  // of the outer axes
-    emit_inner(vector, chunks, parallel, body);
-    range_.extent = extent * chunks;
+    Block body;
+    const Expr item = part == Part::kPieces ? piece_let(range.extent, parallel, body) : parallel;
+    const Block lets = outer_lets(outer, chunks, item);
+    body.insert(body.end(), lets.begin(), lets.end());
+    emit_inner(vector, chunks, extent.equals_constant(1), item, body);
     SymExpr points = row_extent();
     if (vector != nullptr)
       points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : vector->extent);
-    range_.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
-    if (range_.extent.equals_constant(1) && !machine_.is_gpu) {
+    if (part == Part::kPieces) {
+      range.extent = range.extent * schedule_.pieces;
+      points = SymExpr::floordiv(points, schedule_.pieces);
+    }
+    range.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
+    ranges_.push_back(range);
+    if (range.extent.equals_constant(1) && !machine_.is_gpu) {
       Block whole{loop::Let::make(arena_, parallel, loop::int_constant(arena_, 0))};
       whole.insert(whole.end(), body.begin(), body.end());
       return whole;
     }
     LoopMode mode;
     mode.kind = LoopKind::kParallel;
-    mode.group = schedule_.group;
+    mode.group = part == Part::kCombine && vector_is_reduced() && machine_.is_gpu ? kCombineGroup
+                                                                                  : schedule_.group;
     return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0),
-                            loop::from_symbolic(arena_, range_.extent), mode, std::move(body))};
+                            loop::from_symbolic(arena_, range.extent), mode, std::move(body))};
+  }
+
+  // -- pieces: each reduces a part of the outermost reduced axis into its place of the partials
+  void make_partials() {
+    const SymExpr kept = place_among(false);
+    SymExpr rows = 1;
+    for (const schedule::Axis& axis : axes_->axes())
+      if (!axis.reduced) rows = rows * axis.extent;
+    for (const Node* node : group_.nodes) {
+      if (!is_reduction(*node)) continue;
+      const Reducer reducer(arena_, node->op(), carried_dtype(node->operand(0)->type().dtype));
+      for (DType dtype : reducer.dtypes()) {
+        const SymExpr elements = rows * schedule_.pieces;
+        loop::Buffer buffer{arena_.fresh_name("partial"),
+                            dtype,
+                            loop::Scope::kGlobal,
+                            loop::Access::kScratch,
+                            {loop::from_symbolic(arena_, elements)},
+                            {}};
+        partials_.push_back(arena_.make_buffer(std::move(buffer)));
+        scratch_.push_back({dtype, elements});
+      }
+    }
+    partial_place_ = SymExpr::symbol(kPieceAxis) * rows + kept;
+  }
+
+  // The piece of an iteration, and what is left of its number.
+  Expr piece_let(const SymExpr& iterations, const Variable* parallel, Block& body) {
+    const Expr count = loop::from_symbolic(arena_, iterations);
+    if (iterations.equals_constant(1)) {
+      evaluator_->bind_axis(kPieceAxis, parallel);
+      return loop::int_constant(arena_, 0);
+    }
+    const Variable* piece = Variable::make(arena_, DType::kI64, arena_.fresh_name(kPieceAxis));
+    evaluator_->bind_axis(kPieceAxis, piece);
+    body.push_back(loop::Let::make(
+        arena_, piece, loop::apply(arena_, loop::ScalarOp::kFloorDiv, {parallel, count})));
+    const Variable* rest = Variable::make(arena_, DType::kI64, arena_.fresh_name("rest"));
+    body.push_back(loop::Let::make(arena_, rest,
+                                   loop::apply(arena_, loop::ScalarOp::kMod, {parallel, count})));
+    return rest;
+  }
+
+  // Cuts the outermost reduced axis to the current piece; whole vectors where it is the only one.
+  void cut_to_piece(PassAxis& axis, Block& block) {
+    const int64_t unit = axis.mode.kind == LoopKind::kVector
+                             ? std::max<int64_t>(axis.lanes, schedule_.width * schedule_.unroll)
+                             : 1;
+    const SymExpr units = SymExpr::floordiv(axis.extent + (unit - 1), unit);
+    const SymExpr length =
+        SymExpr::floordiv(units + (schedule_.pieces - 1), schedule_.pieces) * unit;
+    const Expr step = loop::from_symbolic(arena_, length);
+    const Expr end = loop::from_symbolic(arena_, axis.extent);
+    const Expr first = loop::apply(arena_, loop::ScalarOp::kMul,
+                                   {evaluator_->nest_expr(SymExpr::symbol(kPieceAxis)), step});
+    evaluator_->push(&block);
+    axis.begin = evaluator_->let(first, "begin");  // behind `end` where pieces are left over
+    axis.end = evaluator_->let(
+        loop::apply(arena_, loop::ScalarOp::kMin,
+                    {loop::apply(arena_, loop::ScalarOp::kAdd, {axis.begin, step}), end}),
+        "end");
+    evaluator_->pop();
+    axis.extent = length;
+  }
+
+  void store_partials(const std::vector<std::vector<Expr>>& results, Block& block) {
+    size_t next = 0;
+    for (const std::vector<Expr>& carried : results)
+      for (Expr value : carried)
+        block.push_back(loop::Store::make(arena_, partials_[next++],
+                                          {evaluator_->nest_expr(partial_place_)}, value));
+  }
+
+  // The reductions' results, from all pieces.
+  void emit_combine(Block& block) {
+    std::vector<const Node*> reductions;
+    std::vector<Reducer> reducers;
+    for (const Node* node : group_.nodes) {
+      if (!is_reduction(*node)) continue;
+      reductions.push_back(node);
+      reducers.emplace_back(arena_, node->op(), carried_dtype(node->operand(0)->type().dtype));
+    }
+    const Variable* piece = Variable::make(arena_, DType::kI64, arena_.fresh_name(kPieceAxis));
+    evaluator_->bind_axis(kPieceAxis, piece);
+    PassAxis axis{piece, schedule_.pieces, {}, 1};
+    if (vector_is_reduced()) {
+      axis.mode = {LoopKind::kVector, machine_.is_gpu ? 1 : schedule_.width, 1, 1};
+      axis.lanes = machine_.is_gpu ? kCombineGroup : schedule_.width;
+    }
+    const auto body = [&](Block&) {
+      std::vector<ReducedElement> elements;
+      size_t next = 0;
+      for (const Reducer& reducer : reducers) {
+        std::vector<Expr> parts;
+        for (size_t k = 0; k < reducer.num_carried(); ++k)
+          parts.push_back(
+              loop::Load::make(arena_, partials_[next++], {evaluator_->nest_expr(partial_place_)}));
+        elements.push_back({parts[0], parts.back()});
+      }
+      return elements;
+    };
+    const auto results =
+        emit_reductions(arena_, reducers, {axis}, axes_->assumptions(), block, body);
+    finish_reductions(reductions, reducers, results);
   }
 
   // Recovers each outer axis from the parallel loop's variable; chunks run fastest.
   Block outer_lets(const std::vector<const schedule::Axis*>& outer, const SymExpr& chunks,
-                   const Variable* parallel) {
+                   Expr parallel) {
     Block lets;
     SymExpr inner = chunks;
     for (auto axis = outer.rbegin(); axis != outer.rend(); ++axis) {
@@ -307,31 +444,30 @@ class GroupLowering {
       if (std::next(axis) != outer.rend())
         at = loop::apply(arena_, loop::ScalarOp::kMod,
                          {at, loop::from_symbolic(arena_, (*axis)->extent)});
-      lets.push_back(loop::Let::make(arena_, axis_variable(**axis), at));
+      lets.push_back(loop::Let::make(arena_, pass_variable(**axis), at));
       inner = inner * (*axis)->extent;
     }
     return lets;
   }
 
-  void emit_inner(const schedule::Axis* vector, const SymExpr& chunks, const Variable* parallel,
-                  Block& body) {
+  void emit_inner(const schedule::Axis* vector, const SymExpr& chunks, bool is_only_chunks,
+                  Expr item, Block& body) {
     if (vector == nullptr) return emit_passes(body);
     Expr begin = loop::int_constant(arena_, 0);
     Expr end = loop::from_symbolic(arena_, vector->extent);
     if (schedule_.chunk > 0) {
       const Expr chunk = loop::int_constant(arena_, schedule_.chunk);
-      const bool has_outer = !range_.extent.equals_constant(1);
-      const Expr number = has_outer ? loop::apply(arena_, loop::ScalarOp::kMod,
-                                                  {parallel, loop::from_symbolic(arena_, chunks)})
-                                    : static_cast<Expr>(parallel);
+      const Expr number = is_only_chunks ? item
+                                         : loop::apply(arena_, loop::ScalarOp::kMod,
+                                                       {item, loop::from_symbolic(arena_, chunks)});
       begin = evaluator_let(loop::apply(arena_, loop::ScalarOp::kMul, {number, chunk}), body);
       end = loop::apply(arena_, loop::ScalarOp::kMin,
                         {loop::apply(arena_, loop::ScalarOp::kAdd, {begin, chunk}), end});
     }
+    const Variable* variable = pass_variable(*vector);
     Block inner;
     emit_passes(inner);
-    body.push_back(loop::For::make(arena_, axis_variable(*vector), begin, end, vector_mode(),
-                                   std::move(inner)));
+    body.push_back(loop::For::make(arena_, variable, begin, end, vector_mode(), std::move(inner)));
   }
 
   Expr evaluator_let(Expr e, Block& block) {
@@ -371,9 +507,14 @@ class GroupLowering {
       block.push_back(loop::Alloc::make(arena_, buffer));
     for (int level = 0; level <= last_level_; ++level) {
       emit_rows(level);
+      if (level == 0 && part_ == Part::kCombine) {
+        emit_combine(block);
+        continue;
+      }
       emit_pass(level, block);
+      if (part_ == Part::kPieces) break;
     }
-    emit_rows(last_level_ + 1);
+    if (part_ != Part::kPieces) emit_rows(last_level_ + 1);
     evaluator_->pop();
   }
 
@@ -388,7 +529,7 @@ class GroupLowering {
 
   void finish_row(const Node& node, Expr element) {
     evaluator_->define_row(node.result(), element);
-    if (is_output(node.result()))
+    if (is_output(node.result()) && part_ != Part::kPieces)
       evaluator_->store(node.result(), group_.placements.at(&node).position, element);
   }
 
@@ -403,7 +544,8 @@ class GroupLowering {
         stores.push_back(node);
     }
     if (reductions.empty() && stores.empty()) return;
-    const std::vector<PassAxis> axes = pass_axes();
+    std::vector<PassAxis> axes = pass_axes();
+    if (part_ == Part::kPieces) cut_to_piece(axes.front(), block);
     if (reductions.empty()) return emit_store_pass(stores, axes, 0, block);
     emit_reduction_pass(reductions, stores, axes, block);
   }
@@ -415,7 +557,7 @@ class GroupLowering {
       const Expr element = evaluator_->evaluate(value, position);
       if (const loop::Buffer* buffer = row_buffer(value))
         evaluator_->block().push_back(
-            loop::Store::make(arena_, buffer, {evaluator_->nest_expr(row_place())}, element));
+            loop::Store::make(arena_, buffer, {evaluator_->nest_expr(place_among(true))}, element));
       else
         evaluator_->store(value, position, element);
     }
@@ -425,18 +567,19 @@ class GroupLowering {
   void remember(const std::vector<const Node*>& stores) {
     for (const Node* node : stores) {
       if (const loop::Buffer* buffer = row_buffer(node->result()))
-        evaluator_->define_stored(node->result(), {buffer, row_place()});
+        evaluator_->define_stored(node->result(), {buffer, place_among(true)});
       else
         evaluator_->define_stored(node->result(),
                                   {evaluator_->buffer_of(node->result(), loop::Access::kOut), {}});
     }
   }
 
-  // The current point's place in a row, in elements, over the nest's axes.
-  SymExpr row_place() const {
+  // The current point's place among the reduced axes (in a row) or among the kept ones, in
+  // elements, over the nest's axes.
+  SymExpr place_among(bool reduced) const {
     SymExpr index;
     for (const schedule::Axis& axis : axes_->axes())
-      if (axis.reduced) index = index * axis.extent + SymExpr::symbol(axis.name);
+      if (axis.reduced == reduced) index = index * axis.extent + SymExpr::symbol(axis.name);
     return index;
   }
 
@@ -492,7 +635,14 @@ class GroupLowering {
     } else {
       results = emit_reductions(arena_, reducers, axes, axes_->assumptions(), block, body);
     }
+    if (part_ == Part::kPieces) return store_partials(results, block);
     remember(stores);
+    finish_reductions(reductions, reducers, results);
+  }
+
+  void finish_reductions(const std::vector<const Node*>& reductions,
+                         const std::vector<Reducer>& reducers,
+                         const std::vector<std::vector<Expr>>& results) {
     for (size_t r = 0; r < reductions.size(); ++r) {
       Expr element = reducers[r].result(results[r]);
       element = evaluator_->let(
@@ -502,13 +652,15 @@ class GroupLowering {
   }
 
   // -- the kernel
-  LoweredKernel finish(Block phase) {
+  LoweredKernel finish(std::vector<Block> phases) {
     LoweredKernel lowered;
     loop::Kernel& kernel = lowered.kernel;
     kernel.name = "k";
     kernel.buffers = evaluator_->buffers();
     kernel.errors = evaluator_->errors();
-    kernel.phases.push_back(std::move(phase));
+    kernel.buffers.insert(kernel.buffers.end(), partials_.begin(), partials_.end());
+    lowered.scratch = scratch_;
+    kernel.phases = std::move(phases);
     lowered.buffers = evaluator_->buffer_values();
     const std::string text = loop::print(kernel);
     for (const graph::Symbol& symbol : graph_.symbols()) {
@@ -516,7 +668,7 @@ class GroupLowering {
       kernel.sizes.push_back(Variable::make(arena_, DType::kI64, symbol.name));
       lowered.sizes.push_back(SymExpr::symbol(symbol.name));
     }
-    lowered.phases.push_back(range_);
+    lowered.phases = ranges_;
     lowered.schedule = schedule_;
     for (const Node* node : group_.nodes) {
       if (!lowered.label.empty()) lowered.label += ", ";
@@ -548,7 +700,11 @@ class GroupLowering {
   Evaluator* evaluator_ = nullptr;
   schedule::Schedule schedule_;
   std::vector<std::pair<const Value*, const loop::Buffer*>> row_buffers_;  // program order
-  PhaseRange range_;
+  std::vector<PhaseRange> ranges_;
+  Part part_ = Part::kWhole;
+  std::vector<const loop::Buffer*> partials_;  // of each carried value, in order
+  std::vector<Scratch> scratch_;
+  SymExpr partial_place_;
 };
 
 }  // namespace

@@ -17,9 +17,16 @@ struct PhaseRange {
   SymExpr grain;
 };
 
+// Memory that a kernel needs during its launch.
+struct Scratch {
+  DType dtype;
+  SymExpr elements;
+};
+
 struct LoweredKernel {
   loop::Kernel kernel;                 // canonical (loop::canonicalize)
   std::vector<graph::Value*> buffers;  // what each buffer parameter is, in order
+  std::vector<Scratch> scratch;        // the buffer parameters behind these
   std::vector<SymExpr> sizes;          // value of each size parameter, in order
   std::vector<PhaseRange> phases;
   schedule::Schedule schedule;

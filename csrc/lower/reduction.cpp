@@ -129,8 +129,8 @@ class PassEmitter {
   // The loop over axis i, cut into blocks of blocks while it is longer than an accumulator may be.
   Values over_axis(size_t i, Block& block) {
     const PassAxis& axis = axes_[i];
-    const Expr zero = loop::int_constant(arena_, 0);
-    const Expr extent = loop::from_symbolic(arena_, axis.extent);
+    const Expr begin = axis.begin != nullptr ? axis.begin : loop::int_constant(arena_, 0);
+    const Expr end = axis.end != nullptr ? axis.end : loop::from_symbolic(arena_, axis.extent);
     const int64_t terms = axis.lanes > 1 ? kTermsPerLane : kTermsPerSerialAccumulator;
     std::vector<int64_t> sizes{terms * axis.lanes};
     const int64_t high = assumptions_.range(axis.extent).high;
@@ -138,7 +138,7 @@ class PassEmitter {
     while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back())
       sizes.push_back(sizes.back() * terms);
     if (!bounded_) sizes = {std::numeric_limits<int64_t>::max()};
-    return over_blocks(i, sizes, sizes.size() - 1, zero, extent, block);
+    return over_blocks(i, sizes, sizes.size() - 1, begin, end, block);
   }
 
   // [begin, end) of axis i; level 0 runs the axis itself, higher ones step by sizes[level - 1].

@@ -43,6 +43,7 @@ struct PassAxis {
   SymExpr extent;
   loop::LoopMode mode;  // serial or vector
   int64_t lanes = 1;    // accumulators side by side, each with its part of the terms
+  loop::Expr begin = nullptr, end = nullptr;  // a part of the axis, at most `extent` long
 };
 
 // Emits into `block` the loops over `axes` (outermost first, not empty). `body(inner_block)`

@@ -1,5 +1,8 @@
 #include "python/caches.h"
 
+#include <pybind11/stl.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -54,13 +57,29 @@ py::dict cpu_info(const py::object& options) {
   return info;
 }
 
+// What kernels for GPU `index` are generated for, or under "reason" why none are.
+py::dict gpu_info(const py::object& options, int32_t index) {
+  const auto found = driver::find_cuda_backend(to_options(options), index);
+  py::dict info;
+  if (!found) {
+    info["reason"] = found.reason();
+    return info;
+  }
+  const codegen::Target& target = (*found)->backend->target();
+  info["name"] = target.cpu;
+  info["emitter"] = target.emitter;
+  return info;
+}
+
 }  // namespace
 
 void bind_caches(py::module_& module) {
   module.def("cache_info", &cache_info, py::arg("options") = py::none());
   module.def("clear_cache", &clear_cache, py::arg("options") = py::none());
   module.def("cpu_info", &cpu_info, py::arg("options") = py::none());
+  module.def("gpu_info", &gpu_info, py::arg("options") = py::none(), py::arg("index") = 0);
   module.def("set_llvm_library", &driver::set_llvm_library, py::arg("path"));
+  module.def("set_nvrtc_folders", &driver::set_nvrtc_folders, py::arg("folders"));
 }
 
 }  // namespace mlcc::python

@@ -6,7 +6,8 @@
 
 namespace mlcc::python {
 
-// Adds cache_info, clear_cache, cpu_info, set_llvm_library to the module.
+// Adds cache_info, clear_cache, cpu_info, gpu_info, set_llvm_library, set_nvrtc_folders to the
+// module.
 void bind_caches(pybind11::module_& module);
 
 }  // namespace mlcc::python

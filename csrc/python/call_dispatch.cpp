@@ -58,13 +58,14 @@ struct HeldTensor {
   at::Tensor tensor;
   uint64_t keys;
   at::ScalarType dtype;
+  c10::Device device;
   std::vector<int64_t> sizes, strides;
   explicit HeldTensor(const at::Tensor& tensor)
       : tensor(tensor), keys(tensor.key_set().raw_repr()), dtype(tensor.scalar_type()),
-        sizes(tensor.sizes().vec()), strides(tensor.strides().vec()) {}
+        device(tensor.device()), sizes(tensor.sizes().vec()), strides(tensor.strides().vec()) {}
   bool is_unchanged() const {
     return tensor.key_set().raw_repr() == keys && tensor.scalar_type() == dtype &&
-           tensor.sizes() == sizes && tensor.strides() == strides;
+           tensor.device() == device && tensor.sizes() == sizes && tensor.strides() == strides;
   }
 };
 

@@ -86,13 +86,15 @@ bool is_same_constant(PyObject* a, PyObject* b) {
 }
 
 ModeState ModeState::current() {
-  const bool autocast = at::autocast::is_autocast_enabled(at::kCPU);
+  const auto autocast = [](at::DeviceType device) {
+    return at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device)
+                                                     : at::ScalarType::Undefined;
+  };
   return {.grad = at::GradMode::is_enabled(),
           .inference = c10::InferenceMode::is_enabled(),
           .deterministic = at::globalContext().deterministicAlgorithms(),
-          .autocast = autocast,
-          .autocast_dtype =
-              autocast ? at::autocast::get_autocast_dtype(at::kCPU) : at::ScalarType::Undefined,
+          .cpu_autocast = autocast(at::kCPU),
+          .cuda_autocast = autocast(at::kCUDA),
           .default_dtype = c10::get_default_dtype().toScalarType()};
 }
 

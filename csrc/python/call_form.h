@@ -18,8 +18,8 @@ struct ModeState {
   bool grad;
   bool inference;
   bool deterministic;
-  bool autocast;
-  at::ScalarType autocast_dtype;
+  // Undefined where autocast is off.
+  at::ScalarType cpu_autocast, cuda_autocast;
   at::ScalarType default_dtype;
   static ModeState current();
   friend bool operator==(const ModeState&, const ModeState&) = default;

@@ -1,6 +1,6 @@
 #include "python/extern_call.h"
 
-#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <sstream>
@@ -219,7 +219,7 @@ at::Tensor ExternCall::restrided(size_t index, const at::Tensor& tensor,
   if (!told_restride_.exchange(true))
     log(LogChannel::kFallback, "extern op ", step_.op, ": result ", index, " has strides ",
         tensor.strides(), ", expected ", at::IntArrayRef(strides), "; it is copied");
-  at::Tensor copy(at::detail::empty_strided_cpu(tensor.sizes(), strides, tensor.scalar_type()));
+  at::Tensor copy = at::empty_strided(tensor.sizes(), strides, tensor.options());
   copy.copy_(tensor);
   return copy;
 }

@@ -60,8 +60,16 @@ py::list from_sizes(const std::vector<SymExpr>& sizes) {
   return list;
 }
 
-TensorType to_type(const std::string& dtype, py::handle shape, py::handle strides) {
-  TensorType type{to_dtype(dtype), to_sizes(shape), {}};
+Device to_device(const std::string& name) {
+  const std::optional<Device> device = Device::parse(name);
+  MLCC_USER_CHECK(device.has_value(), "device ", name,
+                  ": unknown, expected one like cpu or cuda:0");
+  return *device;
+}
+
+TensorType to_type(const std::string& dtype, py::handle shape, py::handle strides,
+                   const std::string& device) {
+  TensorType type{to_dtype(dtype), to_sizes(shape), {}, to_device(device)};
   if (!strides.is_none()) type.strides = to_sizes(strides);
   return type;
 }
@@ -148,8 +156,8 @@ PreparedCall prepare_call(const GraphBuilder& builder, const std::string& name,
   return prepared;
 }
 
-// Results are (dtype, shape, strides) or None: no tensor. In the graph the latter is an empty one,
-// which nobody uses.
+// Results are (dtype, shape, strides, device) or None: no tensor. In the graph the latter is an
+// empty one, which nobody uses.
 py::list extern_call(const GraphBuilder& builder, const std::string& name, const py::list& args,
                      const py::object& kwargs, const std::optional<Handles>& operands,
                      const py::list& results, bool random, bool effects, std::vector<int> mutates,
@@ -164,7 +172,8 @@ py::list extern_call(const GraphBuilder& builder, const std::string& name, const
     }
     const auto type = py::cast<py::tuple>(result);
     types.push_back(to_type(py::cast<std::string>(type[0]), type[1],
-                            type.size() > 2 ? py::object(type[2]) : py::object(py::none())));
+                            type.size() > 2 ? py::object(type[2]) : py::object(py::none()),
+                            type.size() > 3 ? py::cast<std::string>(type[3]) : "cpu"));
   }
   const std::vector<Value*> values = builder.graph().extern_call(
       std::move(prepared.call), std::move(prepared.operands), std::move(types));
@@ -209,6 +218,8 @@ void bind_value(py::module_& module) {
       .def_property_readonly(
           "strides",
           [](const ValueHandle& v) { return from_sizes(v.get()->type().dense_or_strides()); })
+      .def_property_readonly("device",
+                             [](const ValueHandle& v) { return v.get()->type().device.str(); })
       .def_property_readonly("size",
                              [](const ValueHandle& v) { return from_size(v.get()->size()); })
       .def("__repr__",
@@ -224,10 +235,11 @@ void bind_inputs(Builder& builder) {
       .def(
           "add_input",
           [](const GraphBuilder& b, const std::string& name, const std::string& dtype,
-             const py::sequence& shape, const py::object& strides) {
-            return b.handle(b.graph().add_input(name, to_type(dtype, shape, strides)));
+             const py::sequence& shape, const py::object& strides, const std::string& device) {
+            return b.handle(b.graph().add_input(name, to_type(dtype, shape, strides, device)));
           },
-          py::arg("name"), py::arg("dtype"), py::arg("shape"), py::arg("strides") = py::none())
+          py::arg("name"), py::arg("dtype"), py::arg("shape"), py::arg("strides") = py::none(),
+          py::arg("device") = "cpu")
       .def(
           "add_size_input",
           [](const GraphBuilder& b, const std::string& name, const py::object& size) {
@@ -321,31 +333,34 @@ void bind_reductions_and_creation(Builder& builder) {
       .def(
           "full",
           [](const GraphBuilder& b, const py::sequence& shape, const std::string& dtype,
-             double value) {
-            return b.handle(b.graph().full(to_sizes(shape), to_dtype(dtype), value));
+             double value, const std::string& device) {
+            return b.handle(
+                b.graph().full(to_sizes(shape), to_dtype(dtype), value, to_device(device)));
           },
-          py::arg("shape"), py::arg("dtype"), py::arg("value"))
+          py::arg("shape"), py::arg("dtype"), py::arg("value"), py::arg("device") = "cpu")
       .def(
           "full_int",
           [](const GraphBuilder& b, const py::sequence& shape, const std::string& dtype,
-             int64_t value) {
-            return b.handle(b.graph().full_int(to_sizes(shape), to_dtype(dtype), value));
+             int64_t value, const std::string& device) {
+            return b.handle(
+                b.graph().full_int(to_sizes(shape), to_dtype(dtype), value, to_device(device)));
           },
-          py::arg("shape"), py::arg("dtype"), py::arg("value"))
+          py::arg("shape"), py::arg("dtype"), py::arg("value"), py::arg("device") = "cpu")
       .def(
           "iota",
           [](const GraphBuilder& b, const py::object& length, const std::string& dtype,
-             const py::object& start, const py::object& step) {
-            return b.handle(
-                b.graph().iota(to_size(length), to_dtype(dtype), to_size(start), to_size(step)));
+             const py::object& start, const py::object& step, const std::string& device) {
+            return b.handle(b.graph().iota(to_size(length), to_dtype(dtype), to_size(start),
+                                           to_size(step), to_device(device)));
           },
-          py::arg("length"), py::arg("dtype"), py::arg("start") = 0, py::arg("step") = 1)
+          py::arg("length"), py::arg("dtype"), py::arg("start") = 0, py::arg("step") = 1,
+          py::arg("device") = "cpu")
       .def(
           "size_value",
-          [](const GraphBuilder& b, const py::object& size) {
-            return b.handle(b.graph().size_value(to_size(size)));
+          [](const GraphBuilder& b, const py::object& size, const std::string& device) {
+            return b.handle(b.graph().size_value(to_size(size), to_device(device)));
           },
-          py::arg("size"))
+          py::arg("size"), py::arg("device") = "cpu")
       .def(
           "size_result",
           [](const GraphBuilder& b, const py::object& size) {

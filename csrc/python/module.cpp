@@ -5,6 +5,7 @@
 #include "mlcc_build_id.h"
 #include "python/caches.h"
 #include "python/call_dispatch.h"
+#include "python/device.h"
 #include "python/errors.h"
 #include "python/executable_object.h"
 #include "python/graph_builder.h"
@@ -37,10 +38,12 @@ PYBIND11_MODULE(_C, module) {
   install_log_sink();
   sync_log_levels();
   install_fork_handlers();
+  find_exchange_table();
   bind_graph_builder(module);
   bind_executable(module);
   bind_caches(module);
   bind_call_dispatch(module);
+  bind_device(module);
   bind_loop_kernel(module);
   module.def("op_table", &op_table);
   module.def("option_table", &option_table);

@@ -5,13 +5,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/resolve_neg.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 
 #include <set>
 #include <string>
 #include <utility>
 
+#include "python/device.h"
 #include "python/parallel.h"
 #include "support/error.h"
 
@@ -41,10 +45,26 @@ at::Tensor make_alias(const at::Tensor& base, at::IntArrayRef shape, at::IntArra
   TORCH_CHECK(false, text);
 }
 
+void check_device(size_t index, const at::Tensor& tensor, const runtime::InputSpec& input) {
+  const c10::Device expected = to_torch(input.spec.device);
+  MLCC_USER_CHECK(tensor.device() == expected, "input ", index, " is on ", tensor.device(),
+                  ", expected ", expected);
+}
+
 std::string describe(const c10::IValue& value) {
   if (!value.isTensor()) return value.tagKind();
   const at::Tensor& tensor = value.toTensor();
   return mlcc::detail::join(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device());
+}
+
+// Not through the dispatcher, which takes five times as long. The allocator gives memory of the
+// current device; that of CUDA is registered by whatever library of torch has it.
+at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
+                         c10::Device device) {
+  if (device.is_cpu()) return at::Tensor(at::detail::empty_strided_cpu(shape, strides, dtype));
+  return at::Tensor(
+      at::detail::empty_strided_generic(shape, strides, c10::GetAllocator(device.type()),
+                                        c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype));
 }
 
 }  // namespace
@@ -68,6 +88,11 @@ class TensorHost final : public runtime::Host {
     return values;
   }
 
+  void* stream() override {
+    return program_.device_.is_cpu() ? nullptr
+                                     : current_stream(program_.executable().plan().device);
+  }
+
   void* data(Slot slot) override { return tensor(slot).mutable_data_ptr(); }
 
   int64_t tensor_size(Slot slot, int dim) override { return tensor(slot).size(dim); }
@@ -80,9 +105,18 @@ class TensorHost final : public runtime::Host {
   void set_size(Slot slot, int64_t value) override { slots_[static_cast<size_t>(slot)] = value; }
 
   void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
-                std::span<const int64_t> strides) override {
-    slots_[static_cast<size_t>(slot)] = at::Tensor(at::detail::empty_strided_cpu(
-        {shape.data(), shape.size()}, {strides.data(), strides.size()}, to_torch(dtype)));
+                std::span<const int64_t> strides, Device device) override {
+    slots_[static_cast<size_t>(slot)] =
+        empty_strided({shape.data(), shape.size()}, {strides.data(), strides.size()},
+                      to_torch(dtype), to_torch(device));
+  }
+
+  // From torch's caching allocator: what a call frees is used again in the order of the stream, and
+  // a graph that captures the call keeps it.
+  void* workspace(int64_t bytes) override {
+    c10::Allocator* allocator = c10::GetAllocator(program_.device_.type());
+    workspaces_.push_back(allocator->allocate(static_cast<size_t>(bytes)));
+    return workspaces_.back().get();
   }
 
   void make_view(Slot slot, Slot base, std::span<const int64_t> shape,
@@ -96,9 +130,12 @@ class TensorHost final : public runtime::Host {
         escapes ? at::as_strided(from, sizes, steps, start) : make_alias(from, sizes, steps, start);
   }
 
-  void call_extern(const runtime::ExternStep&, size_t step_index,
+  void call_extern(const runtime::ExternStep& step, size_t step_index,
                    const std::function<int64_t(const SymExpr&)>& evaluate) override {
     program_.extern_calls_[step_index]->run(slots_, evaluate, stack_);
+    for (const auto& [slot, device] : program_.kernel_results_[step_index])
+      MLCC_USER_CHECK(tensor(slot).device() == device, "extern op ", step.op, ": a result is on ",
+                      tensor(slot).device(), ", expected ", device);
   }
 
   void release(Slot slot) override { slots_[static_cast<size_t>(slot)] = c10::IValue(); }
@@ -117,10 +154,10 @@ class TensorHost final : public runtime::Host {
     MLCC_USER_CHECK(value.isTensor(), "input ", index, ": found ", describe(value),
                     ", expected a tensor");
     const at::Tensor& given = value.toTensor();
-    MLCC_USER_CHECK(given.defined() && given.device().is_cpu() &&
-                        given.layout() == c10::Layout::Strided &&
+    MLCC_USER_CHECK(given.defined() && given.layout() == c10::Layout::Strided &&
                         !given.key_set().has(c10::DispatchKey::Python),
-                    "input ", index, ": found ", describe(value), ", expected a plain CPU tensor");
+                    "input ", index, ": found ", describe(value), ", expected a plain tensor");
+    check_device(index, given, program_.executable().plan().inputs[index]);
     if (!given.is_neg()) return;
     at::Tensor resolved = at::resolve_neg(given);
     if (program_.is_mutated_input_[index]) resolved_.emplace_back(given, resolved);
@@ -130,12 +167,13 @@ class TensorHost final : public runtime::Host {
   const TensorProgram& program_;
   Slots slots_;
   torch::jit::Stack stack_;
+  c10::SmallVector<at::DataPtr, 1> workspaces_;
   std::vector<std::pair<at::Tensor, at::Tensor>>
       resolved_;  // (as given, the copy that the call changed)
 };
 
 TensorProgram::TensorProgram(std::shared_ptr<const runtime::Executable> executable)
-    : executable_(std::move(executable)) {
+    : executable_(std::move(executable)), device_(to_torch(executable_->plan().device)) {
   find_extern_calls();
   find_tensor_uses();
 }
@@ -162,13 +200,25 @@ void TensorProgram::find_tensor_uses() {
   const auto mark = [&](std::vector<bool>& marks, Slot slot) {
     if (static_cast<size_t>(slot) < marks.size()) marks[static_cast<size_t>(slot)] = true;
   };
+  std::vector<bool> is_read(static_cast<size_t>(plan.num_slots), false);  // by kernels
   for (size_t i = 0; i < plan.steps.size(); ++i) {
-    if (const auto* launch = std::get_if<runtime::LaunchStep>(&plan.steps[i]))
+    if (const auto* launch = std::get_if<runtime::LaunchStep>(&plan.steps[i])) {
       for (Slot slot : launch->buffers) mark(is_kernel_input_, slot);
+      for (Slot slot : launch->buffers) mark(is_read, slot);
+    }
     if (const auto* view = std::get_if<runtime::ViewStep>(&plan.steps[i]))
       mark(is_kernel_input_, view->base);
     if (extern_calls_[i] != nullptr)
       for (Slot slot : extern_calls_[i]->mutated()) mark(is_mutated_input_, slot);
+  }
+  kernel_results_.resize(plan.steps.size());
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const auto* call = std::get_if<runtime::ExternStep>(&plan.steps[i]);
+    for (size_t r = 0; call != nullptr && r < call->results.size(); ++r) {
+      const Slot slot = call->results[r];
+      if (slot >= 0 && call->expected[r] && is_read[static_cast<size_t>(slot)])
+        kernel_results_[i].emplace_back(slot, to_torch(call->expected[r]->device));
+    }
   }
 }
 
@@ -181,6 +231,13 @@ std::vector<c10::IValue> TensorProgram::run(std::vector<c10::IValue> inputs) con
   const at::AutoDispatchBelowAutograd below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::NoGradGuard no_grad;
+  if (device_.is_cpu()) return run_on_current_device(std::move(inputs));
+  const c10::DeviceGuard device_guard(device_);  // allocations and launches go there
+  return run_on_current_device(std::move(inputs));
+}
+
+std::vector<c10::IValue>
+TensorProgram::run_on_current_device(std::vector<c10::IValue> inputs) const {
   static const runtime::ParallelFor parallel_for = torch_parallel;
   TensorHost host(*this, std::move(inputs));
   executable_->run(host, parallel_for);
@@ -203,6 +260,7 @@ void TensorProgram::check_inputs(const std::vector<c10::IValue>& inputs) const {
                       inputs[i].toTensor().dim() == static_cast<int64_t>(spec.shape.size());
     MLCC_USER_CHECK(fits, "input ", i, ": found ", describe(inputs[i]), ", expected ",
                     to_torch(spec.dtype), " of rank ", spec.shape.size());
+    check_device(i, inputs[i].toTensor(), specs[i]);
   }
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "python/extern_call.h"
@@ -30,6 +32,7 @@ class TensorProgram {
 
  private:
   friend class TensorHost;
+  std::vector<c10::IValue> run_on_current_device(std::vector<c10::IValue> inputs) const;
   void find_extern_calls();
   void find_tensor_uses();
 
@@ -37,9 +40,12 @@ class TensorProgram {
   std::vector<std::unique_ptr<const ExternCall>>
       extern_calls_;  // per step; null where the step is no extern call
   size_t num_extern_calls_ = 0;
+  c10::Device device_;                  // of the plan
   std::vector<bool> is_output_;         // per slot
   std::vector<bool> is_kernel_input_;   // per input: a kernel reads its memory
   std::vector<bool> is_mutated_input_;  // per input: an extern op writes into it
+  // Per step: the results of an extern step that kernels read, and where they must lie.
+  std::vector<std::vector<std::pair<runtime::Slot, c10::Device>>> kernel_results_;
 };
 
 }  // namespace mlcc::python

@@ -23,6 +23,9 @@ constexpr int64_t kBlocksPerMultiprocessor = 2;
 // Threads of a multiprocessor (of 2048) that rows should keep busy.
 constexpr int64_t kThreadsPerMultiprocessor = 512;
 
+// Rows that a piece of a reduction over columns has at least.
+constexpr int64_t kRowsOfPiece = 32;
+
 int64_t power_of_two_from(int64_t value) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, value))));
 }
@@ -77,6 +80,13 @@ int64_t choose_row_group(int64_t length, int64_t rows, int64_t width, const Mach
   return std::min(group, kMostThreads);
 }
 
+// Parts of a reduction, at most `most`, so that `threads` for each keep the machine busy.
+int64_t choose_pieces(const Machine& machine, int64_t threads, int64_t most) {
+  const int64_t wanted = machine.multiprocessors * kThreadsPerMultiprocessor;
+  const int64_t pieces = wanted / std::max<int64_t>(1, threads);
+  return pieces < 2 || most < 2 ? 1 : std::min(pieces, most);
+}
+
 }  // namespace
 
 Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hint& hint) {
@@ -95,12 +105,18 @@ Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hi
   }
   const int64_t length = std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint));
   schedule.width = choose_width(facts, schedule.vector_axis);
+  const int64_t reduced = points / (rows * (facts.axes[axis].reduced ? 1 : length));
   if (facts.axes[axis].reduced) {
     schedule.group = choose_row_group(length, rows, schedule.width, machine);
     schedule.unroll = kRounds;
+    const int64_t per_piece = kChunkThreads * schedule.width * kRounds;
+    schedule.pieces = choose_pieces(machine, rows * kChunkThreads, reduced / per_piece);
+    if (schedule.pieces > 1) schedule.group = kChunkThreads;
     return schedule;
   }
   if (any_reduced) {  // each thread reduces its columns
+    schedule.pieces =
+        choose_pieces(machine, rows * length / schedule.width, reduced / kRowsOfPiece);
     schedule.group =
         std::min(kWarp, power_of_two_from((length + schedule.width - 1) / schedule.width));
     schedule.chunk = schedule.group * schedule.width;

@@ -14,6 +14,8 @@ constexpr int64_t kGrainPoints = 32768;
 // With fewer outer iterations than this the vector axis is cut into chunks, so that threads have
 // something to share.
 constexpr int64_t kEnoughParallel = 32;
+// Points of a piece of a reduction: combining the pieces is then a small part of the work.
+constexpr int64_t kPointsOfPiece = 32768;
 // Elements of a chunk: 16 KB of f32 a stream, a few streams fit L1 and L2.
 constexpr int64_t kChunk = 4096;
 // Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each
@@ -32,11 +34,24 @@ int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
   return extent && *extent <= elements ? 0 : elements;
 }
 
+// Parts of the reduced axes, where the kept ones give threads too little to share: `columns` kept
+// elements are one iteration. By sizes alone: the same parts for any number of threads.
+int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint) {
+  int64_t kept = 1, reduced = 1;
+  for (const Axis& axis : facts.axes)
+    (axis.reduced ? reduced : kept) *= std::max<int64_t>(1, axis.extent.evaluate(hint));
+  const int64_t iterations = (kept + columns - 1) / columns;
+  if (iterations >= kEnoughParallel) return 1;
+  const int64_t most = reduced * std::min(kept, columns) / kPointsOfPiece;
+  return std::clamp<int64_t>(kEnoughParallel / iterations, 1, std::max<int64_t>(1, most));
+}
+
 }  // namespace
 
 std::string Schedule::str() const {
   return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
                       " chunk=", chunk, " grain=", grain_points,
+                      pieces > 1 ? " pieces=" + std::to_string(pieces) : "",
                       group ? " group=" + std::to_string(group) : "");
 }
 
@@ -52,13 +67,17 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   schedule.width = natural;
   const bool vector_is_reduced = facts.axes[schedule.vector_axis].reduced;
   schedule.unroll = choose_unroll(facts, vector_is_reduced);
-  if (vector_is_reduced) return schedule;
+  if (vector_is_reduced) {
+    schedule.pieces = choose_pieces(facts, 1, hint);
+    return schedule;
+  }
   const bool any_reduced = std::any_of(facts.axes.begin(), facts.axes.end(),
                                        [](const Axis& axis) { return axis.reduced; });
   if (any_reduced) {
     schedule.width = natural * kColumnVectors;
     schedule.unroll = 1;
     schedule.chunk = chunk_of(facts, schedule.vector_axis, schedule.width);
+    schedule.pieces = choose_pieces(facts, schedule.width, hint);
     return schedule;
   }
   int64_t outer = 1;

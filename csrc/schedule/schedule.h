@@ -47,6 +47,7 @@ struct Schedule {
   int64_t unroll = 1;        // vectors per iteration; accumulators where the axis is reduced
   int64_t group = 0;         // GPU: threads that run one iteration of the parallel loop together
   int64_t chunk = 0;         // elements of the vector axis per parallel iteration; 0: all of it
+  int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
   std::string str() const;   // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
 };

@@ -16,7 +16,7 @@ struct Device {
 
   friend bool operator==(const Device&, const Device&) = default;
   friend auto operator<=>(const Device&, const Device&) = default;
-  std::string str() const;                                   // "cpu", "cuda:0"
+  std::string str() const;                                    // "cpu", "cuda:0"
   static std::optional<Device> parse(std::string_view text);  // "cuda" is "cuda:0"
 };
 

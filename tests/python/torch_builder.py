@@ -146,6 +146,7 @@ class Value:
         self.number = number
         self.run = run
         self.strides: list[Any] | None = None
+        self.device = "cpu"
         self.keeps_memory = False  # inputs and what ops of torch return
 
 
@@ -227,8 +228,14 @@ class TorchBuilder:
         self.symbols[name] = (low, high, hint)
 
     def add_input(
-        self, name: str, dtype: str, shape: Sequence[Any], strides: Sequence[Any] | None = None
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[Any],
+        strides: Sequence[Any] | None = None,
+        device: str = "cpu",
     ) -> Value:
+        assert device == "cpu"
         value = self._new_value()
         self.inputs.append((value, list(shape)))
         return value
@@ -295,18 +302,23 @@ class TorchBuilder:
         dims = list(dims)
         return self._add(op, lambda run: _reduced(op, run[value], dims, keepdim))
 
-    def full(self, shape: Sequence[Any], dtype: str, number: float) -> Value:
-        assert DTYPES[dtype].is_floating_point
+    def full(self, shape: Sequence[Any], dtype: str, number: float, device: str = "cpu") -> Value:
+        assert DTYPES[dtype].is_floating_point and device == "cpu"
         return self._add(
             "full", lambda run: torch.full(run.shape(shape), number, dtype=DTYPES[dtype])
         )
 
-    def full_int(self, shape: Sequence[Any], dtype: str, number: int) -> Value:
+    def full_int(self, shape: Sequence[Any], dtype: str, number: int, device: str = "cpu") -> Value:
+        assert device == "cpu"
         return self._add(
             "full", lambda run: torch.full(run.shape(shape), number, dtype=DTYPES[dtype])
         )
 
-    def iota(self, length: Any, dtype: str, start: Any = 0, step: Any = 1) -> Value:
+    def iota(
+        self, length: Any, dtype: str, start: Any = 0, step: Any = 1, device: str = "cpu"
+    ) -> Value:
+        assert device == "cpu"
+
         def compute(run: Run) -> torch.Tensor:
             return run.size(start) + run.size(step) * torch.arange(
                 run.size(length), dtype=DTYPES[dtype]
@@ -314,7 +326,8 @@ class TorchBuilder:
 
         return self._add("iota", compute)
 
-    def size_value(self, size: Any) -> Value:
+    def size_value(self, size: Any, device: str = "cpu") -> Value:
+        assert device == "cpu"
         return self._add("size_value", lambda run: torch.tensor(run.size(size)))
 
     def size_result(self, size: Any) -> Value:
