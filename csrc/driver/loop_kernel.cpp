@@ -102,17 +102,6 @@ std::vector<codegen::cuda::HostBuffer> host_buffers(const loop::Kernel& kernel,
   return buffers;
 }
 
-runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, std::span<const int64_t> sizes,
-                                 std::span<void* const> buffers, const Options& options) {
-  const DeviceBackend& gpu = cuda_backend(options);
-  const runtime::KernelPtr compiled = compile_kernel(kernel, gpu, options);
-  const std::vector<int64_t> ranges = ranges_of(kernel, sizes);
-  return codegen::cuda::run_over_host_memory(
-      *gpu.driver, *compiled, host_buffers(kernel, sizes, buffers), sizes, ranges,
-      emulates_gpu(options) ? codegen::cuda::HostAccess::kDirect
-                            : codegen::cuda::HostAccess::kCopies);
-}
-
 runtime::KernelError describe(const loop::Kernel& kernel, const runtime::CheckFailure& failure) {
   for (const loop::ErrorText& error : kernel.errors)
     if (error.code == failure.code)
@@ -149,10 +138,10 @@ run_loop_kernel(std::string_view text, std::span<const int64_t> sizes,
   if (backend == "interpreter") {
     failure.code = loop::interpret(kernel, sizes, buffers, {}, &failure.details);
   } else {
-    const loop::Kernel canonical = loop::canonicalize(arena, kernel);
     if (backend == "cuda") {
-      failure = run_on_gpu(canonical, sizes, buffers, options);
+      failure = run_on_gpu(kernel, sizes, buffers, options);
     } else {
+      const loop::Kernel canonical = loop::canonicalize(arena, kernel);
       failure =
           compile_kernel(canonical, cpu_backend(options), options)
               ->run({buffers.data(), sizes.data()}, ranges_of(canonical, sizes), {parallel_for});
@@ -160,6 +149,19 @@ run_loop_kernel(std::string_view text, std::span<const int64_t> sizes,
   }
   if (failure.code == 0) return std::nullopt;
   return describe(kernel, failure);
+}
+
+runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, std::span<const int64_t> sizes,
+                                 std::span<void* const> buffers, const Options& options) {
+  const DeviceBackend& gpu = cuda_backend(options);
+  loop::Arena arena;
+  const loop::Kernel canonical = loop::canonicalize(arena, kernel);
+  const runtime::KernelPtr compiled = compile_kernel(canonical, gpu, options);
+  const std::vector<int64_t> ranges = ranges_of(canonical, sizes);
+  return codegen::cuda::run_over_host_memory(
+      *gpu.driver, *compiled, host_buffers(canonical, sizes, buffers), sizes, ranges,
+      emulates_gpu(options) ? codegen::cuda::HostAccess::kDirect
+                            : codegen::cuda::HostAccess::kCopies);
 }
 
 }  // namespace mlcc::driver

@@ -12,6 +12,10 @@
 #include "runtime/executable.h"
 #include "types/dtype.h"
 
+namespace mlcc::loop {
+struct Kernel;
+}
+
 namespace mlcc::driver {
 
 struct LoopKernelBuffer {
@@ -30,5 +34,9 @@ std::optional<runtime::KernelError>
 run_loop_kernel(std::string_view text, std::span<const int64_t> sizes,
                 std::span<void* const> buffers, std::string_view backend, const Options& options,
                 const runtime::ParallelFor& parallel_for);
+
+// The same on a GPU, or the emulated one, for a kernel that is verified already.
+runtime::CheckFailure run_on_gpu(const loop::Kernel& kernel, std::span<const int64_t> sizes,
+                                 std::span<void* const> buffers, const Options& options);
 
 }  // namespace mlcc::driver

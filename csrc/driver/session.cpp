@@ -79,10 +79,9 @@ Result<DeviceBackend> open_cuda(const std::string& libcuda,
   Result<std::shared_ptr<codegen::Backend>> backend = codegen::cuda::make_backend(
       **nvrtc, {.arch = device->arch, .max_shared_bytes = device->max_shared_bytes});
   if (!backend) return Unsupported{backend.reason()};
-  log(LogChannel::kKernels, "device cuda:", index, ": ", device->str(), "; NVRTC ",
-      (*nvrtc)->version_text, " from ", (*nvrtc)->path);
-  return DeviceBackend{std::move(backend).value(), codegen::cuda::make_loader(**driver, *device),
-                       *driver};
+  return DeviceBackend{
+      std::move(backend).value(), codegen::cuda::make_loader(**driver, *device), *driver,
+      detail::join(device->str(), "; NVRTC ", (*nvrtc)->version_text, " from ", (*nvrtc)->path)};
 }
 
 }  // namespace
@@ -108,8 +107,8 @@ const DeviceBackend& cpu_backend(const Options& options) {
   Result<std::shared_ptr<runtime::ObjectLoader>> loader =
       codegen::cpu::open_object_loader(state.llvm_library);
   MLCC_USER_CHECK(loader, "cpu backend: ", loader.reason());
-  return state.backends[options.cpu] = {std::move(backend).value(), std::move(loader).value(),
-                                        nullptr};
+  return state.backends[options.cpu] = {
+             std::move(backend).value(), std::move(loader).value(), nullptr, {}};
 }
 
 void set_nvrtc_folders(const std::vector<std::string>& folders) {
@@ -127,7 +126,7 @@ Result<const DeviceBackend*> find_cuda_backend(const Options& options, int32_t i
   const bool is_emulated = emulates_gpu(options);
   if (options.gpu == "off") return unsupported("option gpu is off");
   Session& state = session();
-  const std::lock_guard<std::mutex> lock(state.mutex);
+  std::unique_lock<std::mutex> lock(state.mutex);
   const std::string key = cuda_key(options, index);
   if (const auto found = state.cuda_backends.find(key); found != state.cuda_backends.end())
     return &found->second;
@@ -141,7 +140,10 @@ Result<const DeviceBackend*> find_cuda_backend(const Options& options, int32_t i
   }
   Result<DeviceBackend> opened = open_cuda(libcuda, places, index);
   if (!opened) return Unsupported{opened.reason()};
-  return &(state.cuda_backends[key] = std::move(opened).value());
+  const DeviceBackend& kept = state.cuda_backends[key] = std::move(opened).value();
+  lock.unlock();  // a log sink may wait for a thread that waits for this lock
+  log(LogChannel::kKernels, "device cuda:", index, ": ", kept.description);
+  return &kept;
 }
 
 const DeviceBackend& cuda_backend(const Options& options, int32_t index) {

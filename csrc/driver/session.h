@@ -22,6 +22,7 @@ struct DeviceBackend {
   std::shared_ptr<codegen::Backend> backend;
   std::shared_ptr<runtime::ObjectLoader> loader;
   const codegen::cuda::DriverApi* driver = nullptr;  // of GPUs
+  std::string description = {};  // of a GPU: "NVIDIA H200, sm_90, ...; NVRTC 13.0 from ..."
 };
 
 void set_llvm_library(const std::string& path);
