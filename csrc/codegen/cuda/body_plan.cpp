@@ -279,7 +279,8 @@ class BodyPlanner {
     const int64_t step = group_ * shape.width;
     if (const auto longest = longest_length(shape)) {
       shape.rounds = std::max<int64_t>(1, (*longest + step - 1) / step);
-      shape.is_full = length && length->as_constant() && *length->as_constant() % step == 0;
+      shape.is_full =
+          *longest > 0 && length && length->as_constant() && *length->as_constant() % step == 0;
     }
   }
 
