@@ -57,6 +57,7 @@ class Settings:
             env.pop(name, None)
         env["PYTHONPATH"] = str(ROOT)
         env["PYTHONUNBUFFERED"] = "1"
+        env["MLCC_STRICT"] = "1"  # an internal error is a failure here, not a reason to run eagerly
         env["MLCC_CACHE_DIR"] = str(self.out / "cache" / "mlcc")
         env["TORCHINDUCTOR_CACHE_DIR"] = str(self.out / "cache" / "inductor")
         env["TRITON_CACHE_DIR"] = str(self.out / "cache" / "triton")
