@@ -207,7 +207,7 @@ def main() -> None:
             good = run_case(case, rivals) and good
         except Exception as error:
             good = False
-            reason = f"{type(error).__name__}: {error}"[:1000]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
             record(
                 step="benchmarks",
                 kind="benchmark",

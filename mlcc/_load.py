@@ -41,6 +41,15 @@ def nvrtc_folders() -> list[Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
+# Beside the module itself, which may be a link into a build tree.
+_LLVM_LIBRARY = Path(__file__).parent / "libmlcc_llvm.so"
+
+
+def has_cpu_code_generator() -> bool:
+    """Whether this build has libmlcc_llvm.so; one for GPUs alone has none."""
+    return _LLVM_LIBRARY.exists()
+
+
 def load_core() -> ModuleType:
     """Import torch, then `mlcc._C`, which links to it; return `_C`."""
     global _core
@@ -56,8 +65,7 @@ def load_core() -> ModuleType:
         core = importlib.import_module("mlcc._C")
     except ImportError as error:
         raise Error(f"the compiled core cannot be loaded ({error}); {_BUILD_HINT}") from error
-    # Beside the module itself, which may be a link into a build tree.
-    core.set_llvm_library(str(Path(__file__).parent / "libmlcc_llvm.so"))
+    core.set_llvm_library(str(_LLVM_LIBRARY))
     core.set_nvrtc_folders([str(folder) for folder in nvrtc_folders()])
     from mlcc import logging
 

@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 from mlcc import _recompiles, _reproducer, _torch_compat, config, decompositions, fx_import
 from mlcc._errors import Error, InternalError
 from mlcc._fx_types import GraphUnsupported
-from mlcc._load import load_core
+from mlcc._load import has_cpu_code_generator, load_core
 from mlcc._op_table import OpTable
 from mlcc._version import __version__
 from mlcc.logging import get_logger
@@ -236,7 +236,11 @@ class Session:
         """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
         core = load_core()
         code = sorted((name, self.options[name]) for name in self.options if _is_code_option(name))
-        parts = [__version__, core.build_id(), code, self.mode, core.cpu_info(dict(self.options))]
+        try:
+            cpu = core.cpu_info(dict(self.options))
+        except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
+            cpu = str(error)
+        parts = [__version__, core.build_id(), code, self.mode, cpu]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
@@ -285,7 +289,7 @@ class Session:
         if imported.gpu:
             _check_gpu(imported.gpu, self.options)
         middle = time.perf_counter()
-        executable = core.compile(builder, dict(self.options))
+        executable = _compiled(core, builder, self.options)
         seconds = time.perf_counter() - start
         get_logger("perf").info(
             "%s graph: %d nodes imported in %.1f ms, compiled in %.1f ms: %s",
@@ -296,6 +300,18 @@ class Session:
             executable.stats,
         )
         return CompiledGraph(executable, executable.graph_text, imported, self.options, seconds)
+
+
+def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:
+    """The executable; GraphUnsupported where it needs the CPU's code generator and this build has none."""
+    try:
+        return core.compile(builder, dict(options))
+    except InternalError:
+        raise
+    except Error as error:
+        if has_cpu_code_generator():
+            raise
+        raise GraphUnsupported(str(error)) from error
 
 
 def _check_gpu(device: str, options: Mapping[str, Any]) -> None:

@@ -51,7 +51,11 @@ def _print_rows(rows: Sequence[tuple[str, Any]]) -> None:
         print(f"{name:<{width}}  {value}")
 
 
-def _cpu_rows(info: Any) -> list[tuple[str, Any]]:
+def _cpu_rows(core: Any) -> list[tuple[str, Any]]:
+    try:
+        info = core.cpu_info()
+    except Error as error:  # a build for GPUs alone has no code generator for the CPU
+        return [("cpu", f"none: {error}")]
     if not isinstance(info, Mapping):
         return [("cpu", info)]
     rows: list[tuple[str, Any]] = []
@@ -84,7 +88,7 @@ def run_info(arguments: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     rows.append(("build id", core.build_id()))
-    rows += _cpu_rows(core.cpu_info())
+    rows += _cpu_rows(core)
     rows += _gpu_rows(core.gpu_info())
     rows.append(("cache folder", config.cache_directory() or "none: there is no home"))
     _print_rows(rows)

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,12 +51,17 @@ class Settings:
     def results(self) -> Path:
         return self.out / "results.jsonl"
 
+    @property
+    def registration(self) -> Path:
+        """A folder for sys.path that tells torch of mlcc's entry points, as an installation would."""
+        return self.out / "cache" / "registered"
+
     def environment(self) -> dict[str, str]:
         """Of every process: caches of its own, so that cold is cold."""
         env = dict(os.environ)
         for name in ("MLCC_LOGS", "MLCC_DUMP", "MLCC_DISABLE", "MLCC_GPU", "TORCH_LOGS"):
             env.pop(name, None)
-        env["PYTHONPATH"] = str(ROOT)
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(self.registration)])
         env["PYTHONUNBUFFERED"] = "1"
         env["MLCC_STRICT"] = "1"  # an internal error is a failure here, not a reason to run eagerly
         env["MLCC_CACHE_DIR"] = str(self.out / "cache" / "mlcc")
@@ -95,6 +101,7 @@ class Check:
         settings.out.mkdir(parents=True, exist_ok=True)
         settings.results.write_text("")
         shutil.rmtree(settings.out / "cache", ignore_errors=True)
+        register(settings.registration)
 
     # -- what steps are made of
 
@@ -205,7 +212,8 @@ class Check:
             return "skipped", "emulating, and mlcc is built"
         build = self.settings.build
         configure = ["cmake", "-S", str(ROOT), "-B", str(build)]
-        if shutil.which("ninja"):
+        # A folder that is configured already keeps its generator.
+        if shutil.which("ninja") and not (build / "CMakeCache.txt").exists():
             configure += ["-G", "Ninja"]
         options = {
             "CMAKE_BUILD_TYPE": "Release",
@@ -310,6 +318,19 @@ class Check:
         arguments = ["benchmarks/gpu.py", "--rivals", rivals, "--seconds", f"{0.85 * limit:.0f}"]
         ended = self.python(f"benchmarks-{rivals or 'mlcc'}", arguments, limit)
         return ended.outcome, "" if ended.status == 0 else ended.tail
+
+
+def register(folder: Path) -> None:
+    """Write what importlib.metadata reads of an installed mlcc: its name and its entry points."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = folder / "mlcc-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    groups = (
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in rows.items())
+        for group, rows in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(groups))
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, set[str]]:

@@ -32,6 +32,8 @@ def pytest_runtest_logreport(report: Any) -> None:
     detail = "" if report.passed else str(report.longrepr)
     if report.skipped and isinstance(report.longrepr, tuple):
         detail = report.longrepr[2]
+    if report.failed and getattr(report.longrepr, "reprcrash", None):
+        detail += "\n" + " ".join(report.longrepr.reprcrash.message.split())[:400]
     record = {
         "step": "tests",
         "kind": "test",
