@@ -22,6 +22,9 @@ namespace {
 // never so many that fewer than half the threads fit a multiprocessor of 65536 registers.
 constexpr int64_t kRegistersOfMultiprocessor = 65536;
 constexpr int64_t kMostCacheRegisters = 64;
+// Loops over registers are unrolled whole: more rounds take long to compile (50 rounds of an exp
+// 310 ms) and spill.
+constexpr int64_t kMostRegisterRounds = 16;
 // Rounds whose loads are made ahead of the rounds' work: that many accesses are then in flight.
 constexpr int64_t kMostStagedRounds = 8;
 constexpr int64_t kMostStagedRegisters = 32;
@@ -376,9 +379,8 @@ class BodyPlanner {
     }
     int64_t registers = 0;
     const auto take = [&](Candidate& candidate, int64_t limit) {
-      const int64_t bytes = *shape.rounds * shape.width * dtype_size(candidate.cache.buffer->dtype);
-      const int64_t needed = (bytes + 3) / 4;
-      candidate.cache.is_shared = registers + needed > limit;
+      const int64_t needed = registers_of(shape, candidate.cache.buffer);
+      candidate.cache.is_shared = registers + needed > limit || *shape.rounds > kMostRegisterRounds;
       if (!candidate.cache.is_shared) registers += needed;
       return !candidate.cache.is_shared;
     };
@@ -407,8 +409,7 @@ class BodyPlanner {
       if (candidate.accesses.front()->cache != nullptr || is_local(buffer)) continue;
       if (written_.contains(buffer) || candidate.loops.size() != 1) continue;
       if (!candidate.accesses.front()->is_certain) continue;
-      const int64_t bytes = *shape.rounds * shape.width * dtype_size(buffer->dtype);
-      registers += (bytes + 3) / 4;
+      registers += registers_of(shape, buffer);
       if (registers > std::min(kMostStagedRegisters, cache_registers())) return;
       keep(candidate);
     }
@@ -421,6 +422,11 @@ class BodyPlanner {
           loop->accesses.begin(), loop->accesses.end(),
           [&](const VectorAccess& access) { return access.buffer == candidate.cache.buffer; });
     return count == static_cast<int64_t>(candidate.accesses.size());
+  }
+
+  // What a thread's elements of all rounds take; those of a round lie packed.
+  static int64_t registers_of(const LoopShape& shape, const Buffer* buffer) {
+    return *shape.rounds * ((shape.width * dtype_size(buffer->dtype) + 3) / 4);
   }
 
   int64_t cache_registers() const {

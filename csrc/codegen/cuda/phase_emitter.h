@@ -63,6 +63,7 @@ class PhaseEmitter {
   void emit_group_check(const loop::Check& check);
   void emit_vector(const VectorLoop& loop);
   void emit_rounds(const VectorLoop& loop);
+  void open_rounds(const VectorLoop& loop);
   void emit_fill(const VectorLoop& loop);
   void emit_tail(const VectorLoop& loop);
   void emit_elements(const VectorLoop& loop, int64_t count, bool is_tail);
