@@ -30,6 +30,8 @@ constexpr int64_t kMostStagedRounds = 8;
 constexpr int64_t kMostStagedRegisters = 32;
 constexpr int64_t kMostPrivateBytes = 4096;  // of a thread's local arrays: they lie in memory
 constexpr int64_t kSharedAlignment = 16;
+// Left for the static arrays of reductions: 8 tuples of one value for each of 32 warps.
+constexpr int64_t kReductionScratchBytes = 2048;
 
 bool is_vector(Stmt stmt) {
   if (const auto* loop = loop::as<loop::For>(stmt)) return loop->mode.kind == LoopKind::kVector;
@@ -480,7 +482,9 @@ class BodyPlanner {
 
   bool reserve_shared(int64_t bytes) {
     const int64_t padded = BodyPlan::padded(bytes);
-    if ((plan_.shared_bytes_ + padded) * groups_ > options_.max_shared_bytes) return false;
+    if ((plan_.shared_bytes_ + padded) * groups_ >
+        options_.max_shared_bytes - kReductionScratchBytes)
+      return false;
     plan_.shared_bytes_ += padded;
     return true;
   }
