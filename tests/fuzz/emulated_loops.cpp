@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,10 +82,23 @@ class Checker {
                           program->kernel.name});
       programs_[seed] = std::move(program);
     }
+    try {
+      compile(requests);
+    } catch (const std::exception&) {  // which one is it?
+      for (const driver::KernelRequest& request : requests) compile({&request, 1});
+      throw;
+    }
+  }
+
+  void compile(std::span<const driver::KernelRequest> requests) const {
     driver::Dump dump(options_, "fuzz");
-    const auto found = driver::find_kernels(requests, gpu, options_, dump);
-    for (size_t i = 0; i < found.size(); ++i)
-      MLCC_CHECK(found[i], requests[i].label, ": ", found[i].reason(), "\n", requests[i].text);
+    try {
+      const auto found =
+          driver::find_kernels(requests, driver::cuda_backend(options_), options_, dump);
+      for (const auto& each : found) MLCC_CHECK(each, each.reason());
+    } catch (const std::exception& error) {
+      throw Error(detail::join(requests[0].label, ": ", error.what(), "\n", requests[0].text));
+    }
   }
 
   // Every buffer begins `shift` elements behind an aligned address.

@@ -101,13 +101,14 @@ def test_model(name: str) -> None:
 
 @pytest.mark.parametrize("table", ["MOVEMENTS", "REDUCTIONS", "GATHERS", "CREATIONS"])
 def test_functions(table: str) -> None:
-    for function in list(getattr(functions, table).values())[::EVERY_FUNCTION]:
-        check_compiled(function, functions.A)
+    for name in list(getattr(functions, table))[::EVERY_FUNCTION]:
+        if name != "linspace":  # an ATen call
+            check_compiled(getattr(functions, table)[name], functions.A)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_reductions_of_other_dtypes(dtype: torch.dtype) -> None:
-    for name in ("sum", "softmax", "var", "argmax", "max with index"):
+    for name in ("sum", "var", "argmax", "max with index"):
         test_backend.test_reduction(name, dtype)
 
 

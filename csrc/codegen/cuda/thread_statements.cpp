@@ -215,16 +215,27 @@ void PhaseEmitter::emit_step(const loop::Reduce& reduce) {
               ";");
     return;
   }
-  for_elements([&] {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < reduce.carried.size(); ++i) {
-      names.push_back("n" + std::to_string(next_name_++));
-      out_.line("const " + declare(reduce.carried[i].variable->dtype, names.back()) + " = " +
-                text_.value(reduce.yields[i]) + ";");
-    }
-    for (size_t i = 0; i < reduce.carried.size(); ++i)
-      out_.line(text_.value(reduce.carried[i].variable) + " = " + names[i] + ";");
-  });
+  // Those that are one for all elements take a step once, after the others have read them.
+  std::vector<std::pair<std::string, std::string>> uniform, own;
+  const auto take = [&](size_t i, std::vector<std::pair<std::string, std::string>>& steps) {
+    const loop::Carried& carried = reduce.carried[i];
+    const std::string name = "n" + std::to_string(next_name_++);
+    out_.line("const " + declare(carried.variable->dtype, name) + " = " +
+              text_.value(reduce.yields[i]) + ";");
+    steps.emplace_back(text_.value(carried.variable), name);
+  };
+  const auto assign = [&](const std::vector<std::pair<std::string, std::string>>& steps) {
+    for (const auto& [variable, name] : steps) out_.line(variable + " = " + name + ";");
+  };
+  for (size_t i = 0; i < reduce.carried.size(); ++i)
+    if (!is_by_statement(reduce.carried[i].variable)) take(i, uniform);
+  if (uniform.size() < reduce.carried.size())
+    for_elements([&] {
+      for (size_t i = 0; i < reduce.carried.size(); ++i)
+        if (is_by_statement(reduce.carried[i].variable)) take(i, own);
+      assign(own);
+    });
+  assign(uniform);
 }
 
 void PhaseEmitter::emit_thread_check(const loop::Check& check) {
