@@ -137,6 +137,7 @@ class BodyPlanner {
     visit_uniform(end);
     loop->shape = shape_of(begin, end, has_widths_ ? std::max<int64_t>(1, mode.width) : 1);
     offsets_.define_loop(loop->variable, begin);
+    loop->varying = loop::varying_variables(*loop->body, {loop->variable});
     std::set<std::string> names;
     collect(*loop, *loop->body, true, names);
     for (Expr yield : loop->yields) collect_loads(*loop, yield, certain_, names);
@@ -226,11 +227,43 @@ class BodyPlanner {
   }
 
   // -- widths
-  // Neighbouring iterations touch neighbouring elements of memory.
-  static bool is_unit(const VectorAccess& access) {
+  // Neighbouring iterations touch neighbouring elements of memory. Where the accesses of all of them
+  // stand in front of the body, the place must be known there.
+  static bool is_unit(const VectorLoop& loop, const VectorAccess& access) {
     if (!access.place || is_local(access.buffer)) return false;
+    if (!loop.has_inner_loops && !access.is_stable) return false;
+    const std::vector<std::string> used = access.place->symbols();
+    for (const loop::Variable* variable : loop.varying)
+      if (std::find(used.begin(), used.end(), variable->name) != used.end()) return false;
     const auto linear = access.place->linear_in(kLane);
     return linear && linear->coefficient.equals_constant(1);
+  }
+
+  // Whether each statement of the body can be written down once for all elements of a thread.
+  static bool can_go_by_statement(const VectorLoop& loop) {
+    return loop.stmt->kind == StmtKind::kFor && is_plain(*loop.body) &&
+           has_uniform_ranges(loop, *loop.body);
+  }
+
+  static bool has_uniform_ranges(const VectorLoop& loop, const Block& block) {
+    return std::all_of(block.begin(), block.end(), [&](Stmt stmt) {
+      const auto* plain = loop::as<loop::For>(stmt);
+      const auto* reduce = loop::as<loop::Reduce>(stmt);
+      if (plain != nullptr && !is_uniform(loop, {plain->begin, plain->end})) return false;
+      if (reduce != nullptr && !is_uniform(loop, {reduce->begin, reduce->end})) return false;
+      const std::vector<const Block*> inner = loop::blocks(stmt);
+      return std::all_of(inner.begin(), inner.end(),
+                         [&](const Block* b) { return has_uniform_ranges(loop, *b); });
+    });
+  }
+
+  static bool is_uniform(const VectorLoop& loop, const std::vector<Expr>& exprs) {
+    bool is_uniform = true;
+    loop::for_each_expr(exprs, [&](Expr e) {
+      const auto* variable = loop::as<loop::Variable>(e);
+      is_uniform &= variable == nullptr || !loop.varying.contains(variable);
+    });
+    return is_uniform;
   }
 
   bool is_width(size_t index, int64_t width, std::vector<SymExpr>& conditions) const {
@@ -240,9 +273,9 @@ class BodyPlanner {
     bool has_unit = false;
     for (const auto& loop : plan_.loops_) {
       if (loop->shape != index) continue;
-      if (loop->has_inner_loops && !is_plain(*loop->body)) return false;
+      if (loop->has_inner_loops && !can_go_by_statement(*loop)) return false;
       for (const VectorAccess& access : loop->accesses) {
-        if (!is_unit(access)) continue;
+        if (!is_unit(*loop, access)) continue;
         has_unit = true;
         const SymExpr start = access.place->linear_in(kLane)->rest + *begin;
         const Offsets::Divides divides = offsets_.divides(width, start);
@@ -337,7 +370,7 @@ class BodyPlanner {
   // -- accesses
   void classify(VectorLoop& loop) {
     for (VectorAccess& access : loop.accesses) {
-      access.is_unit = is_unit(access);
+      access.is_unit = is_unit(loop, access);
       if (access.place && changes_between_rounds(*access.place)) access.is_stable = false;
       if (!access.is_stable) {
         irregular_.insert(access.buffer);

@@ -170,7 +170,7 @@ void PhaseEmitter::emit_elements(const VectorLoop& loop, int64_t count, bool is_
   const auto* reduce = loop::as<loop::Reduce>(loop.stmt);
   if (count > 1 && loop.has_inner_loops) {
     elements_.by_statement = true;
-    elements_.varying = loop::varying_variables(*loop.body, {loop.variable});
+    elements_.varying = loop.varying;
     MLCC_CHECK(reduce == nullptr, "cuda: a reduction of several elements with loops inside");
     emit_thread(*loop.body);
     elements_ = {};
