@@ -32,7 +32,6 @@ check_without_apt() {
   local missing=()
   for tool in g++ cmake ninja git; do command -v $tool >/dev/null || missing+=("$tool"); done
   [ -x $LLVM_BIN/FileCheck ] || missing+=("LLVM 19 with headers and static libraries in /usr/lib/llvm-19")
-  [ -f /usr/include/xxhash.h ] || missing+=("xxHash's header")
   [ -d /usr/include/gtest ] || missing+=("GoogleTest")
   if [ ${#missing[@]} -gt 0 ]; then
     printf 'error: no apt-get here, so please install: '
