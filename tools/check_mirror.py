@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check that the tests mirror the sources: each pass, each folder of csrc and each Python module has its tests."""
+"""Check that the tests mirror the sources: each pass, each folder of csrc or tools and each module has its tests."""
 
 import sys
 from collections.abc import Iterator
@@ -68,6 +68,13 @@ def missing_folders() -> Iterator[str]:
             yield f"csrc/{name}: no tests in {wanted}"
 
 
+def missing_tools() -> Iterator[str]:
+    """A tool that is a folder has its tests in tests/cpp/<folder>."""
+    for folder in sorted({path.parent for path in (ROOT / "tools").glob("*/*.cpp")}):
+        if not list((ROOT / "tests" / "cpp" / folder.name).glob("*_test.cpp")):
+            yield f"tools/{folder.name}: no tests in tests/cpp/{folder.name}"
+
+
 def missing_modules() -> Iterator[str]:
     tests = ROOT / "tests" / "python"
     for path in sorted((ROOT / "mlcc").rglob("*.py")):
@@ -78,7 +85,7 @@ def missing_modules() -> Iterator[str]:
 
 
 def main() -> int:
-    found = [*missing_passes(), *missing_folders(), *missing_modules()]
+    found = [*missing_passes(), *missing_folders(), *missing_tools(), *missing_modules()]
     for problem in found:
         print(problem)
     return 1 if found else 0

@@ -1,20 +1,24 @@
 // mlcc-cuda: compiles CUDA text with NVRTC, without a GPU, and tells what the compiler says of it.
 //
-//   mlcc-cuda [--arch=sm_80,sm_90,sm_100] [--nvrtc=PATH] [--general] [--no-spills] [-v] [-o FILE]
-//             file...
-//   mlcc-cuda --emit [--general] file.mlcc...
+//   mlcc-cuda [--arch=sm_80,sm_90,sm_100] [--nvrtc=PATH] [--general] [--shared=BYTES]
+//             [--no-spills] [-v] [-o FILE] file...
+//   mlcc-cuda --emit [--general] [--shared=BYTES] file.mlcc...
 //
 // A file is loop IR (.mlcc): its kernels become one program behind the prelude; or CUDA C++ (.cu),
 // compiled as it stands. For each architecture and function are printed: registers, bytes spilled,
-// local and static shared memory, and for the program its milliseconds. --emit prints the text
-// instead; --general takes the code that assumes nothing of addresses and sizes; -v prints the
-// compiler's log; -o writes the last program's code. Values follow '=' or stand in the next word.
+// local and static shared memory, of loop IR also the dynamic shared memory and the threads of a
+// block, and for the program its milliseconds. --emit prints the text instead; --general takes the
+// code that assumes nothing of addresses and sizes; --shared is what a block may have of shared
+// memory; -v prints the compiler's log; -o writes the last program's code. Values follow '=' or
+// stand in the next word.
 // The exit code is 1 if something does not compile or, with --no-spills, if a function spills or
 // has local memory. NVRTC is found as mlcc finds it: --nvrtc, MLCC_NVRTC, the toolkit's.
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,17 +35,15 @@ namespace {
 namespace cuda = codegen::cuda;
 
 constexpr std::string_view kUsage =
-    "usage: mlcc-cuda [--arch=sm_80,sm_90] [--nvrtc=PATH] [--emit] [--general] [--no-spills] [-v]\n"
-    "                 [-o FILE] file...\n";
-
-// Of a block, for kernels emitted without a device at hand: what every one since sm_80 has.
-constexpr int64_t kSharedBytes = 48 * 1024;
+    "usage: mlcc-cuda [--arch=sm_80,sm_90] [--nvrtc=PATH] [--emit] [--general] [--shared=BYTES]\n"
+    "                 [--no-spills] [-v] [-o FILE] file...\n";
 
 struct Command {
   std::vector<std::string> files;
   std::vector<std::string> archs = {"sm_80", "sm_90", "sm_100"};
   std::string nvrtc;
   std::string output;
+  int64_t shared_bytes = 48 * 1024;  // what every device since sm_80 has
   bool emit = false;
   bool general = false;
   bool no_spills = false;
@@ -73,6 +75,11 @@ void set_option(std::string_view option, std::string_view value, Command& comman
     command.archs = split(value);
   } else if (option == "--nvrtc") {
     command.nvrtc = value;
+  } else if (option == "--shared") {
+    const auto [end, error] =
+        std::from_chars(value.data(), value.data() + value.size(), command.shared_bytes);
+    MLCC_USER_CHECK(error == std::errc() && end == value.data() + value.size(),
+                    "--shared: expected a number of bytes, found '", value, "'");
   } else {
     command.output = value;
   }
@@ -84,7 +91,7 @@ Command parse_command(const std::vector<std::string_view>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     const size_t equals = std::min(words[i].find('='), words[i].size());
     const std::string_view option = words[i].substr(0, equals);
-    if (option == "--arch" || option == "--nvrtc" || option == "-o") {
+    if (option == "--arch" || option == "--nvrtc" || option == "--shared" || option == "-o") {
       const bool is_inline = equals < words[i].size();
       MLCC_USER_CHECK(is_inline || i + 1 < words.size(), option, ": expected a value");
       set_option(option, is_inline ? words[i].substr(equals + 1) : words[++i], command);
@@ -103,34 +110,45 @@ std::string read_file(const std::string& file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// What is compiled of a file.
-std::string program_of(const std::string& file, const Command& command) {
-  const std::string text = read_file(file);
+// What is compiled of a file, and what is known of its functions beforehand.
+struct Text {
+  std::string program;
+  std::map<std::string, cuda::PhaseInfo, std::less<>> functions;
+};
+
+Text program_of(const std::string& file, const Command& command) {
+  Text text{read_file(file), {}};
   if (!file.ends_with(".mlcc")) return text;
   loop::Arena arena;
   std::vector<cuda::CudaSource> sources;
-  for (const loop::Kernel& kernel : loop::parse_kernels(arena, text)) {
+  for (const loop::Kernel& kernel : loop::parse_kernels(arena, text.program)) {
     loop::verify(kernel);
     Result<cuda::CudaSource> source = cuda::emit_kernel(
         loop::canonicalize(arena, kernel), kernel.name,
         {.variant = command.general ? cuda::Variant::kGeneral : cuda::Variant::kUsual,
-         .max_shared_bytes = kSharedBytes});
+         .max_shared_bytes = command.shared_bytes});
     MLCC_USER_CHECK(source, "kernel @", kernel.name, ": not supported: ", source.reason());
+    for (const cuda::PhaseInfo& phase : source->info.phases) text.functions[phase.function] = phase;
     sources.push_back(std::move(source).value());
   }
-  return cuda::program_text(sources);
+  text.program = cuda::program_text(sources);
+  return text;
 }
 
 // Whether there is nothing to complain of.
-bool report(const std::string& file, const std::string& arch, const cuda::Program& program,
-            const Command& command) {
+bool report(const std::string& file, const std::string& arch, const Text& text,
+            const cuda::Program& program, const Command& command) {
   bool is_clean = true;
   std::printf("%s, %s%s: %.1f ms, %zu bytes\n", file.c_str(), arch.c_str(),
               program.is_ptx ? " (as PTX)" : "", program.milliseconds, program.code.size());
   for (const auto& [name, function] : program.functions) {
-    std::printf("  %-40s %4d registers %5d spilled %5d local %6d shared\n", name.c_str(),
+    std::printf("  %-40s %4d registers %5d spilled %5d local %6d shared", name.c_str(),
                 function.registers, function.spilled_bytes, function.local_bytes,
                 function.static_shared_bytes);
+    if (const auto found = text.functions.find(name); found != text.functions.end())
+      std::printf(" %6d dynamic %4d threads, %4d to an iteration", found->second.shared_bytes,
+                  found->second.threads, found->second.group);
+    std::printf("\n");
     is_clean &= function.spilled_bytes <= 0 && function.local_bytes <= 0;
   }
   if (command.verbose) std::fputs(program.log.c_str(), stdout);
@@ -143,19 +161,19 @@ bool report(const std::string& file, const std::string& arch, const cuda::Progra
 bool run(const Command& command) {
   if (command.emit) {
     for (const std::string& file : command.files)
-      std::fputs(program_of(file, command).c_str(), stdout);
+      std::fputs(program_of(file, command).program.c_str(), stdout);
     return true;
   }
   const Result<const cuda::NvrtcApi*> nvrtc = cuda::open_nvrtc({command.nvrtc, {}});
   MLCC_USER_CHECK(nvrtc, nvrtc.reason());
   bool is_right = true;
   for (const std::string& file : command.files) {
-    const std::string text = program_of(file, command);
+    const Text text = program_of(file, command);
     for (const std::string& arch : command.archs) {
       const Result<cuda::Architecture> architecture = cuda::choose_architecture(arch, **nvrtc);
       MLCC_USER_CHECK(architecture, architecture.reason());
-      const cuda::Program program = cuda::compile_program(text, *architecture, **nvrtc);
-      is_right &= report(file, arch, program, command);
+      const cuda::Program program = cuda::compile_program(text.program, *architecture, **nvrtc);
+      is_right &= report(file, arch, text, program, command);
       if (command.output.empty()) continue;
       std::ofstream stream(command.output, std::ios::binary);
       stream << program.code;

@@ -126,10 +126,10 @@ class PlanBuilder {
     for (Value* buffer : kernel.lowered.buffers) launch.buffers.push_back(slots_.at(buffer));
     for (const lower::Scratch& scratch : kernel.lowered.scratch) {
       const Slot slot = next_slot_++;
-      plan_.steps.emplace_back(runtime::AllocateStep{
-          slot,
-          {scratch.dtype, {scratch.elements}, {SymExpr(1)}, group.device},
-          group.device == plan_.device});
+      plan_.steps.emplace_back(
+          runtime::AllocateStep{slot,
+                                {scratch.dtype, {scratch.elements}, {SymExpr(1)}, group.device},
+                                group.device == plan_.device});
       launch.buffers.push_back(slot);
     }
     launch.sizes = kernel.lowered.sizes;

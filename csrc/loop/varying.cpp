@@ -29,9 +29,7 @@ class Analysis {
       if (varies(loop->begin)) varying_.insert(loop->variable);
       return visit(loop->body);
     }
-    case StmtKind::kIf:
-      visit(as<If>(stmt)->then_body);
-      return visit(as<If>(stmt)->else_body);
+    case StmtKind::kIf: visit(as<If>(stmt)->then_body); return visit(as<If>(stmt)->else_body);
     case StmtKind::kAlloc: {
       local_buffers_.insert(as<Alloc>(stmt)->buffer);
       return;

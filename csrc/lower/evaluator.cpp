@@ -65,11 +65,12 @@ void Evaluator::pop() {
   scopes_.pop_back();
 }
 
-void Evaluator::record(const SymExpr& index, const Value* accessed, bool is_store) {
+void Evaluator::record(const SymExpr& index, Value* accessed, bool is_store) {
   if (recording_ == nullptr) return;
   recording_->indices.push_back(index);
   if (accessed != nullptr)
-    recording_->accesses.push_back({index, dtype_size(accessed->type().dtype), is_store});
+    recording_->accesses.push_back(
+        {index, dtype_size(accessed->type().dtype), is_store, accessed, mask_ != nullptr});
 }
 
 Expr Evaluator::index_expr(const SymExpr& over_domain) {
@@ -141,6 +142,10 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
       assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
   record(offset, value, false);
   const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
+  if (mask_ == nullptr)
+    for (const Tile& tile : tiles_)
+      if (tile.value == value && tile.offset == mapped)
+        return loop::Load::make(arena_, tile.stored.buffer, {nest_expr(*tile.stored.place)});
   return loop::Load::make(arena_, buffer, {nest_expr(mapped)}, mask_);
 }
 

@@ -28,6 +28,8 @@ struct Recording {
     SymExpr offset;
     int64_t element_bytes;
     bool is_store;
+    graph::Value* value;
+    bool is_masked;
   };
   std::vector<MemoryAccess> accesses;
   std::vector<SymExpr> indices;  // every index expression, also those of constants and masks
@@ -74,6 +76,12 @@ class Evaluator {
   }
 
   // What the kernel gets by value is no `in` buffer but a `value`.
+  // From now on loads of the value at `offset` (over the nest's axes) come from there, unless
+  // masked.
+  void define_tile(const graph::Value* value, SymExpr offset, Stored stored) {
+    tiles_.push_back({value, std::move(offset), std::move(stored)});
+  }
+
   const loop::Buffer* buffer_of(graph::Value* value, loop::Access access);
   const std::vector<graph::Value*>& buffer_values() const { return buffer_values_; }
   const std::vector<const loop::Buffer*>& buffers() const { return buffers_; }
@@ -101,7 +109,7 @@ class Evaluator {
   loop::Expr checked_index(const graph::Node& node, loop::Expr element, const SymExpr& extent);
   SymExpr dynamic_index(loop::Expr element, const SymExpr& extent);
   int64_t error_code(const std::string& exception, const std::string& text);
-  void record(const SymExpr& index, const graph::Value* accessed, bool is_store);
+  void record(const SymExpr& index, graph::Value* accessed, bool is_store);
 
   const graph::Graph& graph_;
   const fusion::FusionPlan& plan_;
@@ -117,6 +125,12 @@ class Evaluator {
   loop::Expr mask_ = nullptr;  // of the part of a cat being evaluated
   std::unordered_map<const graph::Value*, loop::Expr> rows_;
   std::unordered_map<const graph::Value*, Stored> stored_;
+  struct Tile {
+    const graph::Value* value;
+    SymExpr offset;
+    Stored stored;
+  };
+  std::vector<Tile> tiles_;
   std::map<std::string, const loop::Variable*, std::less<>> axis_variables_;
   std::unordered_map<const graph::Value*, const loop::Buffer*> buffer_of_;
   std::vector<graph::Value*> buffer_values_;

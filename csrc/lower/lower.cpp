@@ -40,6 +40,14 @@ constexpr int64_t kExpensiveOps = 8;
 
 // A reduction's own axis where it is cut into pieces.
 constexpr const char* kPieceAxis = "piece";
+// Tiles of kTile x kTile elements, each row one element longer so that columns lie in different
+// banks of shared memory; where a tile begins, and places in it.
+constexpr int64_t kTile = 32;
+constexpr size_t kMostTiles = 4;
+constexpr const char* kVectorBegin = "vector_begin";
+constexpr const char* kTileBegin = "tile_begin";
+constexpr const char* kVectorPlace = "vector_place";
+constexpr const char* kTilePlace = "tile_place";
 constexpr int64_t kCombineGroup = 32;  // GPU threads that combine the pieces of one row
 
 class GroupLowering {
@@ -58,7 +66,7 @@ class GroupLowering {
     Evaluator evaluator(graph_, plan_, group_, machine_, arena_, &axes, nullptr);
     evaluator_ = &evaluator;
     choose_kept(recording);
-    return finish(build());
+    return finish(build(recording));
   }
 
  private:
@@ -259,7 +267,8 @@ class GroupLowering {
   }
 
   // One phase; or two, where the reduction is cut into pieces.
-  std::vector<Block> build() {
+  std::vector<Block> build(const Recording& recording) {
+    if (schedule_.tile_axis >= 0) return {build_tiled(recording)};
     if (!is_split()) return {build_phase(Part::kWhole)};
     make_partials();
     std::vector<Block> phases{build_phase(Part::kPieces)};
@@ -325,6 +334,135 @@ class GroupLowering {
                                                                                   : schedule_.group;
     return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0),
                             loop::from_symbolic(arena_, range.extent), mode, std::move(body))};
+  }
+
+  // -- tiles: loads that are contiguous along another axis than the rest are read along that axis
+  // into a tile and taken from there along the vector axis
+
+  // Number `parallel` of a tile, as the lets of the outer axes and where the tile begins.
+  void tile_lets(const Variable* parallel, Block& body, SymExpr& extent) {
+    std::vector<const schedule::Axis*> outer;
+    for (size_t i = 0; i < axes_->axes().size(); ++i)
+      if (!is_tiled(i)) outer.push_back(&axes_->axes()[i]);
+    const auto tiles = [](const schedule::Axis& axis) {
+      return SymExpr::floordiv(axis.extent + (kTile - 1), kTile);
+    };
+    const schedule::Axis& vector = axes_->axes()[schedule_.vector_axis];
+    const schedule::Axis& other = axes_->axes()[schedule_.tile_axis];
+    const SymExpr count = tiles(vector) * tiles(other);
+    body = outer_lets(outer, count, parallel);
+    extent = count;
+    for (const schedule::Axis* axis : outer) extent = extent * axis->extent;
+    const auto begin = [&](const char* name, Expr number) {
+      const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name(name));
+      body.push_back(loop::Let::make(
+          arena_, variable,
+          loop::apply(arena_, loop::ScalarOp::kMul, {number, loop::int_constant(arena_, kTile)})));
+      evaluator_->bind_axis(name, variable);
+    };
+    const Expr along_vector = loop::from_symbolic(arena_, tiles(vector));
+    Expr tile = parallel;
+    if (!outer.empty())
+      tile = loop::apply(arena_, loop::ScalarOp::kMod, {tile, loop::from_symbolic(arena_, count)});
+    begin(kVectorBegin, loop::apply(arena_, loop::ScalarOp::kMod, {tile, along_vector}));
+    begin(kTileBegin, loop::apply(arena_, loop::ScalarOp::kFloorDiv, {tile, along_vector}));
+  }
+
+  bool is_tiled(size_t axis) const {
+    return static_cast<int>(axis) == schedule_.vector_axis ||
+           static_cast<int>(axis) == schedule_.tile_axis;
+  }
+
+  // One pass over a tile's points, the vector axis running fastest or the other one. Gives the
+  // condition that the point is inside.
+  Expr tile_point(const Variable* point, bool vector_is_fast, Block& block) {
+    const schedule::Axis& vector = axes_->axes()[schedule_.vector_axis];
+    const schedule::Axis& other = axes_->axes()[schedule_.tile_axis];
+    const Expr width = loop::int_constant(arena_, kTile);
+    const Expr fast = loop::apply(arena_, loop::ScalarOp::kMod, {point, width});
+    const Expr slow = loop::apply(arena_, loop::ScalarOp::kFloorDiv, {point, width});
+    const auto bind = [&](const schedule::Axis& axis, const char* begin, const char* within,
+                          Expr place) {
+      const Variable* local = Variable::make(arena_, DType::kI64, arena_.fresh_name(within));
+      block.push_back(loop::Let::make(arena_, local, place));
+      evaluator_->bind_axis(within, local);
+      const Variable* variable = pass_variable(axis);
+      block.push_back(
+          loop::Let::make(arena_, variable,
+                          evaluator_->nest_expr(SymExpr::symbol(begin) + SymExpr::symbol(within))));
+      return loop::apply(arena_, loop::ScalarOp::kLt,
+                         {variable, loop::from_symbolic(arena_, axis.extent)});
+    };
+    const Expr a = bind(vector, kVectorBegin, kVectorPlace, vector_is_fast ? fast : slow);
+    const Expr b = bind(other, kTileBegin, kTilePlace, vector_is_fast ? slow : fast);
+    return loop::apply(arena_, loop::ScalarOp::kAnd, {a, b});
+  }
+
+  bool is_exchanged(const Recording::MemoryAccess& access, const SymExpr& offset) const {
+    if (access.is_store || access.is_masked) return false;
+    const std::vector<std::string> names = offset.symbols();
+    const bool is_known = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+      const auto is_axis = [&](const schedule::Axis& axis) { return axis.name == name; };
+      const auto is_size = [&](const graph::Symbol& symbol) { return symbol.name == name; };
+      return std::any_of(axes_->axes().begin(), axes_->axes().end(), is_axis) ||
+             std::any_of(graph_.symbols().begin(), graph_.symbols().end(), is_size);
+    });
+    const auto along = offset.linear_in(axes_->axes()[schedule_.vector_axis].name);
+    const auto across = offset.linear_in(axes_->axes()[schedule_.tile_axis].name);
+    return is_known && along && across && across->coefficient.equals_constant(1) &&
+           !along->coefficient.equals_constant(0);
+  }
+
+  Block build_tiled(const Recording& recording) {
+    const Variable* parallel = Variable::make(arena_, DType::kI64, arena_.fresh_name("p"));
+    Block body, fill, work;
+    PhaseRange range;
+    tile_lets(parallel, body, range.extent);
+    const Expr points = loop::int_constant(arena_, kTile * kTile);
+    const SymExpr place = SymExpr::symbol(kVectorPlace) * (kTile + 1) + SymExpr::symbol(kTilePlace);
+    const LoopMode mode{LoopKind::kVector, 1, 1, 1};
+
+    const Variable* point = Variable::make(arena_, DType::kI64, arena_.fresh_name("t"));
+    const Expr is_inside = tile_point(point, false, fill);
+    std::vector<std::pair<const Value*, SymExpr>> seen;
+    for (const Recording::MemoryAccess& access : recording.accesses) {
+      const SymExpr offset = axes_->map(access.offset);
+      const std::pair<const Value*, SymExpr> key{access.value, offset};
+      if (!is_exchanged(access, offset) || seen.size() == kMostTiles ||
+          std::find(seen.begin(), seen.end(), key) != seen.end())
+        continue;
+      seen.push_back(key);
+      const loop::Buffer* tile =
+          arena_.make_buffer({arena_.fresh_name("tile"),
+                              access.value->type().dtype,
+                              loop::Scope::kStack,
+                              loop::Access::kInOut,
+                              {loop::int_constant(arena_, kTile * (kTile + 1))},
+                              {}});
+      body.push_back(loop::Alloc::make(arena_, tile));
+      const Expr element =
+          loop::Load::make(arena_, evaluator_->buffer_of(access.value, loop::Access::kIn),
+                           {evaluator_->nest_expr(offset)}, is_inside);
+      fill.push_back(loop::Store::make(arena_, tile, {evaluator_->nest_expr(place)}, element));
+      evaluator_->define_tile(access.value, offset, {tile, place});
+    }
+    body.push_back(
+        loop::For::make(arena_, point, loop::int_constant(arena_, 0), points, mode, fill));
+
+    const Variable* target = Variable::make(arena_, DType::kI64, arena_.fresh_name("t"));
+    const Expr condition = tile_point(target, true, work);
+    Block inside;
+    emit_passes(inside);
+    work.push_back(loop::If::make(arena_, condition, std::move(inside)));
+    body.push_back(
+        loop::For::make(arena_, target, loop::int_constant(arena_, 0), points, mode, work));
+    range.grain = 1;
+    ranges_.push_back(range);
+    LoopMode grid;
+    grid.kind = LoopKind::kParallel;
+    grid.group = schedule_.group;
+    return {loop::For::make(arena_, parallel, loop::int_constant(arena_, 0),
+                            loop::from_symbolic(arena_, range.extent), grid, std::move(body))};
   }
 
   // -- pieces: each reduces a part of the outermost reduced axis into its place of the partials

@@ -23,6 +23,10 @@ constexpr int64_t kBlocksPerMultiprocessor = 2;
 // Threads of a multiprocessor (of 2048) that rows should keep busy.
 constexpr int64_t kThreadsPerMultiprocessor = 512;
 
+// Axes shorter than half a tile are not worth exchanging.
+constexpr int64_t kShortestTiled = 16;
+// What a second launch costs, about: from published measurements, not ours yet.
+constexpr int64_t kLaunchNs = 2500;
 // Rows that a piece of a reduction over columns has at least.
 constexpr int64_t kRowsOfPiece = 32;
 
@@ -80,9 +84,32 @@ int64_t choose_row_group(int64_t length, int64_t rows, int64_t width, const Mach
   return std::min(group, kMostThreads);
 }
 
+// The axis along which loads are contiguous that jump along the vector axis; -1 if there is none
+// that is long enough to fill tiles.
+int choose_tile_axis(const NestFacts& facts, int vector_axis, const Hint& hint) {
+  const auto extent = [&](int axis) {
+    return facts.axes[static_cast<size_t>(axis)].extent.evaluate(hint);
+  };
+  if (extent(vector_axis) < kShortestTiled) return -1;
+  for (int axis = 0; axis < static_cast<int>(facts.axes.size()); ++axis) {
+    if (axis == vector_axis || extent(axis) < kShortestTiled) continue;
+    for (const AccessPattern& access : facts.accesses) {
+      const auto& along = access.strides[static_cast<size_t>(vector_axis)];
+      if (!access.is_store && is_unit(access, axis) && along && !along->equals_constant(0))
+        return axis;
+    }
+  }
+  return -1;
+}
+
 // Parts of a reduction, at most `most`, so that `threads` for each keep the machine busy.
-int64_t choose_pieces(const Machine& machine, int64_t threads, int64_t most) {
+int64_t choose_pieces(const Machine& machine, int64_t threads, int64_t most, int64_t bytes) {
   const int64_t wanted = machine.multiprocessors * kThreadsPerMultiprocessor;
+  // What one phase takes with the multiprocessors that `threads` keep busy must be worth a launch.
+  const int64_t busy =
+      std::clamp<int64_t>(threads / kThreadsPerMultiprocessor, 1, machine.multiprocessors);
+  const int64_t ns = bytes * machine.multiprocessors / (machine.memory_gb_per_s * busy);
+  if (ns < kLaunchNs) return 1;
   const int64_t pieces = wanted / std::max<int64_t>(1, threads);
   return pieces < 2 || most < 2 ? 1 : std::min(pieces, most);
 }
@@ -110,16 +137,23 @@ Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hi
     schedule.group = choose_row_group(length, rows, schedule.width, machine);
     schedule.unroll = kRounds;
     const int64_t per_piece = kChunkThreads * schedule.width * kRounds;
-    schedule.pieces = choose_pieces(machine, rows * kChunkThreads, reduced / per_piece);
+    schedule.pieces = choose_pieces(machine, rows * kChunkThreads, reduced / per_piece,
+                                    points * facts.widest_bytes);
     if (schedule.pieces > 1) schedule.group = kChunkThreads;
     return schedule;
   }
   if (any_reduced) {  // each thread reduces its columns
-    schedule.pieces =
-        choose_pieces(machine, rows * length / schedule.width, reduced / kRowsOfPiece);
+    schedule.pieces = choose_pieces(machine, rows * length / schedule.width, reduced / kRowsOfPiece,
+                                    points * facts.widest_bytes);
     schedule.group =
         std::min(kWarp, power_of_two_from((length + schedule.width - 1) / schedule.width));
     schedule.chunk = schedule.group * schedule.width;
+    return schedule;
+  }
+  schedule.tile_axis = choose_tile_axis(facts, schedule.vector_axis, hint);
+  if (schedule.tile_axis >= 0) {
+    schedule.width = 1;
+    schedule.group = kChunkThreads;
     return schedule;
   }
   if (length > kWarp * schedule.width * kRounds) {

@@ -51,6 +51,7 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint)
 std::string Schedule::str() const {
   return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
                       " chunk=", chunk, " grain=", grain_points,
+                      tile_axis >= 0 ? " tile_axis=" + std::to_string(tile_axis) : "",
                       pieces > 1 ? " pieces=" + std::to_string(pieces) : "",
                       group ? " group=" + std::to_string(group) : "");
 }

@@ -42,11 +42,14 @@ struct NestFacts {
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp
 
 struct Schedule {
-  int vector_axis = -1;      // index into axes; -1: scalar
-  int64_t width = 1;         // lanes; on a GPU neighbours that a thread takes at a time
-  int64_t unroll = 1;        // vectors per iteration; accumulators where the axis is reduced
-  int64_t group = 0;         // GPU: threads that run one iteration of the parallel loop together
-  int64_t chunk = 0;         // elements of the vector axis per parallel iteration; 0: all of it
+  int vector_axis = -1;  // index into axes; -1: scalar
+  int64_t width = 1;     // lanes; on a GPU neighbours that a thread takes at a time
+  int64_t unroll = 1;    // vectors per iteration; accumulators where the axis is reduced
+  int64_t group = 0;     // GPU: threads that run one iteration of the parallel loop together
+  int64_t chunk = 0;     // elements of the vector axis per parallel iteration; 0: all of it
+  // GPU, index into axes: loads that are contiguous along this axis are exchanged through a tile in
+  // shared memory with the vector axis, along which the rest is; -1: none.
+  int tile_axis = -1;
   int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
   std::string str() const;   // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"

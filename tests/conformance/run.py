@@ -1,11 +1,11 @@
 """torch's own operator samples (op_db) through mlcc, on the CPU in float32 and bfloat16.
 
-usage: run.py [--ops NAME[,NAME...]] [--dtype NAME] [--backend NAME] [--sample N] [--every N] [--fresh]
+usage: run.py [--ops NAME[,NAME...]] [--dtype NAME] [--backend NAME] [--gpu=emulate] [--sample N] [--every N] [--fresh]
 
 Every third op of a seeded order, all its samples forward and the first three backward, against eager. Two worker
 processes share the work; a crash or a sample that takes too long is a failure of that op and dtype. Results are
 appended to build/conformance-<backend>.jsonl, so a run that was stopped goes on where it was; rebuilt code starts
-afresh.
+afresh. With --gpu=emulate the kernels are those for a GPU, run by the emulator.
 
 known_failures.txt lists what is known to fail, a line "op dtype" each. The exit status is 1 if something else fails,
 or if something listed there passes.
@@ -42,7 +42,8 @@ def main() -> int:
     left = [task for task in tasks if task not in store.records]
     print(f"{len(tasks)} ops and dtypes, {len(left)} to run", flush=True)
     with tempfile.TemporaryDirectory(prefix="mlcc-conformance-") as folder:
-        pool = Pool(arguments.backend, arguments.jobs, arguments.timeout, environment(folder))
+        kept = environment(folder, arguments.gpu)
+        pool = Pool(arguments.backend, arguments.jobs, arguments.timeout, kept)
         for done, (task, record) in enumerate(pool.run(left), start=1):
             store.append(task, record)
             _show_progress(task, record, done, len(left))
@@ -59,6 +60,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ops", type=lambda text: text.split(","), help="only these")
     parser.add_argument("--dtype", choices=DTYPES, help="only this one")
     parser.add_argument("--backend", default="mlcc")
+    parser.add_argument("--gpu", choices=("off", "emulate"), default="off")
     parser.add_argument("--sample", type=int, metavar="N", help="only N samples per op and dtype")
     parser.add_argument("--every", type=int, default=EVERY, help="1 takes all ops")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
@@ -67,11 +69,12 @@ def _parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def environment(folder: str) -> dict[str, str]:
+def environment(folder: str, gpu: str = "off") -> dict[str, str]:
     """This process's; private caches in `folder`, one thread, and internal errors raise."""
     kept = {key: text for key, text in os.environ.items() if key not in ("TORCH_LOGS", "MLCC_LOGS")}
     return {
         **kept,
+        "MLCC_GPU": gpu,
         "MLCC_STRICT": "1",
         "MLCC_CACHE_DIR": f"{folder}/mlcc",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
@@ -114,7 +117,8 @@ def _every_nth(names: list[str], every: int) -> list[str]:
 
 
 def _store_path(arguments: argparse.Namespace) -> Path:
-    name = arguments.backend + (f"-sample{arguments.sample}" if arguments.sample else "")
+    name = arguments.backend + (f"-gpu-{arguments.gpu}" if arguments.gpu != "off" else "")
+    name += f"-sample{arguments.sample}" if arguments.sample else ""
     return ROOT / "build" / f"conformance-{name}.jsonl"
 
 

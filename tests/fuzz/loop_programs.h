@@ -26,6 +26,8 @@ struct RandomProgramOptions {
   bool atomics = true;
   bool contractions = true;
   bool checks = true;  // some of which fail
+  // Groups of threads, widths and lengths as kernels for a GPU have them.
+  bool gpu = false;
   int depth = 3;       // of expressions
 };
 
@@ -36,7 +38,7 @@ class RandomProgram {
 
   std::string make() {
     n_ = add_size("n", 1 + draw(20));
-    m_ = add_size("m", 1 + draw(40));
+    m_ = options_.gpu ? draw_row_length() : add_size("m", 1 + draw(40));
     for (int i = 0; i < 4; ++i) add_input("x" + std::to_string(i));
     add_index();
     const int phases = 1 + draw(3);
@@ -85,6 +87,12 @@ class RandomProgram {
     directives_ += "// RUN-SIZE: %" + name + " = " + std::to_string(value) + "\n";
     kernel_.sizes.push_back(Variable::make(arena_, DType::kI64, name));
     return kernel_.sizes.back();
+  }
+
+  // Known or not, a multiple of the widths or not (then packs are left to loops of the one kind).
+  Expr draw_row_length() {
+    if (flip_coin(60)) return integer(pick<int64_t>({1, 7, 24, 64, 96, 100, 128, 257, 512}));
+    return add_size("m", flip_coin(80) ? 8 * (1 + draw(16)) : 1 + draw(100));
   }
 
   const Buffer* add_buffer(const std::string& name, DType dtype, loop::Access access,
@@ -244,7 +252,8 @@ class RandomProgram {
     loop::LoopMode mode;
     if (may_be_vector && flip_coin(60)) {
       mode.kind = LoopKind::kVector;
-      mode.width = pick<int64_t>({0, 0, 4, 8, 16});
+      mode.width =
+          options_.gpu ? pick<int64_t>({1, 2, 4, 8}) : pick<int64_t>({0, 0, 4, 8, 16});
       mode.unroll = pick<int64_t>({1, 1, 2, 4});
     } else if (flip_coin(20)) {
       mode.unroll = 1 + draw(3);
@@ -448,6 +457,10 @@ class RandomProgram {
   // An inner loop over 0..m that writes row `row` of a new buffer, or of a column where there is no
   // row.
   void add_inner_loop(Block& out, const Variable* row) {
+    add_inner_loop(out, row, integer(0), m_);
+  }
+
+  void add_inner_loop(Block& out, const Variable* row, Expr begin, Expr end) {
     const DType dtype = draw_dtype();
     const auto access = flip_coin(25) ? loop::Access::kScratch : loop::Access::kOut;
     const Buffer* buffer = row != nullptr ? add_buffer(new_name("y"), dtype, access, {n_, m_})
@@ -465,7 +478,7 @@ class RandomProgram {
       if (row != nullptr) index.insert(index.begin(), row);
       add_store(body, buffer, index);
     });
-    out.push_back(loop::For::make(arena_, at, integer(0), m_, mode, std::move(body)));
+    out.push_back(loop::For::make(arena_, at, begin, end, mode, std::move(body)));
     written_.push_back(buffer);
   }
 
@@ -483,16 +496,41 @@ class RandomProgram {
     }
   }
 
+  // Rows of one dimension in pieces, as long axes are dealt to blocks of threads.
+  void add_chunks(Block& phase) {
+    const Expr length = integer(pick<int64_t>({16, 32, 128, 200}));
+    const auto* chunk = Variable::make(arena_, DType::kI64, new_name("chunk"));
+    const Expr begin = apply(Op::kMul, {chunk, length});
+    const auto* end = Variable::make(arena_, DType::kI64, new_name("end"));
+    Block body;
+    body.push_back(loop::Let::make(arena_, end,
+                                   apply(Op::kMin, {apply(Op::kAdd, {begin, length}), m_})));
+    const Expr chunks =
+        apply(Op::kFloorDiv, {apply(Op::kAdd, {m_, apply(Op::kSub, {length, integer(1)})}), length});
+    inside(chunk, chunks, [&] {
+      add_lets(body, draw(2));
+      for (int i = 0; i <= draw(3); ++i) add_inner_loop(body, nullptr, begin, end);
+    });
+    loop::LoopMode mode{.kind = LoopKind::kParallel};
+    mode.group = draw_group();
+    phase.push_back(loop::For::make(arena_, chunk, integer(0), chunks, mode, std::move(body)));
+  }
+
+  int64_t draw_group() { return pick<int64_t>({0, 1, 2, 8, 32, 32, 64, 128, 256}); }
+
   Block make_phase() {
     Block phase;
     pending_.clear();
-    if (flip_coin(20)) {
+    if (options_.gpu && flip_coin(25)) {
+      add_chunks(phase);
+    } else if (flip_coin(20)) {
       add_row_statements(phase, nullptr);
     } else {
       if (flip_coin(25)) add_lets(phase, 1);
       const auto* row = Variable::make(arena_, DType::kI64, new_name("i"));
       loop::LoopMode mode{.kind = flip_coin(80) ? LoopKind::kParallel : LoopKind::kSerial};
       if (mode.kind == LoopKind::kParallel) mode.grain = 1 + draw(4);
+      if (mode.kind == LoopKind::kParallel && options_.gpu) mode.group = draw_group();
       Block body;
       inside(row, n_, [&] { add_row_statements(body, row); });
       phase.push_back(loop::For::make(arena_, row, integer(0), n_, mode, std::move(body)));

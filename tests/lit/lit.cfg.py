@@ -21,7 +21,7 @@ for tool in ("FileCheck", "not"):
 path = [str(build / "bin"), str(LLVM_BIN), os.environ["PATH"]]
 config.environment["PATH"] = os.pathsep.join(path)
 config.environment["MLCC_STRICT"] = "1"
-# Where mlcc-run finds the CPU code generator; %llvm_library in a RUN line.
+# Where mlcc-run finds the CPU code generator, and the emulator beside it; %llvm_library in a RUN line.
 library = build / "mlcc" / "libmlcc_llvm.so"
 config.environment["MLCC_LLVM_LIBRARY"] = str(library)
 config.substitutions.append(("%llvm_library", str(library)))
@@ -29,6 +29,8 @@ config.substitutions.append(("%llvm_library", str(library)))
 # What a test may name after REQUIRES.
 if library.exists():
     config.available_features.add("llvm")
+if (build / "mlcc" / "libmlcc_emulator.so").exists():
+    config.available_features.add("emulator")
 for line in Path("/proc/cpuinfo").read_text().splitlines():
     if line.startswith("flags"):
         flags = set(line.split())

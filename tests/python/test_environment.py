@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 import mlcc
 from mlcc import backend
 from mlcc._load import load_core
+from tests.python import cuda_tools
 
 ROOT = Path(__file__).resolve().parents[2]
 core = load_core()
@@ -314,3 +316,13 @@ def test_setup_elsewhere(monkeypatch: pytest.MonkeyPatch, platform: str) -> None
     message = run_setup(monkeypatch)
     assert message == "Windows and macOS are unsupported"
     assert message in (ROOT / "README.md").read_text().replace("\n", " ")
+
+
+# -- what continuous integration has
+
+
+@pytest.mark.skipif(not os.environ.get("MLCC_CI"), reason="MLCC_CI is not set")
+def test_nothing_is_skipped_for_want_of_a_package() -> None:
+    """Elsewhere tests of CUDA code are skipped where its compiler is missing."""
+    assert cuda_tools.missing() == []
+    assert shutil.which("g++")  # which the emulator calls

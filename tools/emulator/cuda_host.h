@@ -39,9 +39,10 @@ namespace mlcc_emulator {
 static Api* api = reinterpret_cast<Api*>(1);
 
 // To be called with each access to global memory, before it. An access of 2, 4, 8 or 16 bytes must
-// be aligned to its size, as on the device.
+// be aligned to its size, as on the device; a longer one is made 16 bytes at a time.
 inline __attribute__((always_inline)) void touch(const void* address, size_t bytes, bool is_store) {
-  if ((reinterpret_cast<size_t>(address) & (bytes - 1)) != 0 && (bytes & (bytes - 1)) == 0)
+  const size_t step = bytes < 16 ? bytes : 16;
+  if ((reinterpret_cast<size_t>(address) & (step - 1)) != 0 && (bytes & (bytes - 1)) == 0)
     api->misaligned(address, bytes, is_store);
   if (api->watches_memory) api->touch(address, bytes, is_store);
 }

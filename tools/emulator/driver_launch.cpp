@@ -120,6 +120,7 @@ class Parameters {
 
   std::vector<void*> pointers() {
     std::vector<void*> pointers;
+    pointers.reserve(values_.size());
     for (std::vector<unsigned char>& value : values_) pointers.push_back(value.data());
     return pointers;
   }

@@ -109,7 +109,8 @@ class FunctionEmitter {
   std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin,
                                               llvm::Value* end);
   Parts tail_mask(unsigned width, llvm::Value* remaining);
-  void enter_vector_loop(const VectorRange& range, llvm::Value* index, const loop::VariableSet& varying);
+  void enter_vector_loop(const VectorRange& range, llvm::Value* index,
+                         const loop::VariableSet& varying);
   Trips count_trips(const Value& begin, const Value& end);
   Parts lanes_with_trip(const Trips& trips, llvm::Value* trip);
   Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,

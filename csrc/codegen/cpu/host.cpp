@@ -10,11 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "mlcc_build_id.h"
+
 namespace mlcc::codegen::cpu {
 namespace {
-
-// Goes up with every change of the emitter that changes code for an unchanged loop IR.
-constexpr const char* kEmitterVersion = "1";
 
 std::string join_sorted(std::vector<std::string> features) {
   std::sort(features.begin(), features.end());
@@ -51,7 +50,7 @@ const std::string& host_features() {
 
 const std::string& emitter_version() {
   static const std::string version =
-      std::string("emitter ") + kEmitterVersion + ", LLVM " + LLVM_VERSION_STRING;
+      std::string("emitter " MLCC_BUILD_ID ", LLVM ") + LLVM_VERSION_STRING;
   return version;
 }
 

@@ -101,7 +101,8 @@ void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value
 
 // Runs one range, which continues the first of the partial tuples: as many as it has vectors.
 void FunctionEmitter::emit_partials(const loop::Reduce& reduce, const VectorRange& range,
-                                    const loop::VariableSet& varying, std::vector<Parts>& partials) {
+                                    const loop::VariableSet& varying,
+                                    std::vector<Parts>& partials) {
   const size_t num_carried = reduce.carried.size();
   Parts inits;
   for (size_t i = 0; i < num_carried; ++i)

@@ -22,11 +22,16 @@ namespace {
 // never so many that fewer than half the threads fit a multiprocessor of 65536 registers.
 constexpr int64_t kRegistersOfMultiprocessor = 65536;
 constexpr int64_t kMostCacheRegisters = 64;
+// Loops over registers are unrolled whole: more rounds take long to compile (50 rounds of an exp
+// 310 ms) and spill.
+constexpr int64_t kMostRegisterRounds = 16;
 // Rounds whose loads are made ahead of the rounds' work: that many accesses are then in flight.
 constexpr int64_t kMostStagedRounds = 8;
 constexpr int64_t kMostStagedRegisters = 32;
 constexpr int64_t kMostPrivateBytes = 4096;  // of a thread's local arrays: they lie in memory
 constexpr int64_t kSharedAlignment = 16;
+// Left for the static arrays of reductions: 8 tuples of one value for each of 32 warps.
+constexpr int64_t kReductionScratchBytes = 2048;
 
 bool is_vector(Stmt stmt) {
   if (const auto* loop = loop::as<loop::For>(stmt)) return loop->mode.kind == LoopKind::kVector;
@@ -132,6 +137,7 @@ class BodyPlanner {
     visit_uniform(end);
     loop->shape = shape_of(begin, end, has_widths_ ? std::max<int64_t>(1, mode.width) : 1);
     offsets_.define_loop(loop->variable, begin);
+    loop->varying = loop::varying_variables(*loop->body, {loop->variable});
     std::set<std::string> names;
     collect(*loop, *loop->body, true, names);
     for (Expr yield : loop->yields) collect_loads(*loop, yield, certain_, names);
@@ -221,11 +227,43 @@ class BodyPlanner {
   }
 
   // -- widths
-  // Neighbouring iterations touch neighbouring elements of memory.
-  static bool is_unit(const VectorAccess& access) {
+  // Neighbouring iterations touch neighbouring elements of memory. Where the accesses of all of them
+  // stand in front of the body, the place must be known there.
+  static bool is_unit(const VectorLoop& loop, const VectorAccess& access) {
     if (!access.place || is_local(access.buffer)) return false;
+    if (!loop.has_inner_loops && !access.is_stable) return false;
+    const std::vector<std::string> used = access.place->symbols();
+    for (const loop::Variable* variable : loop.varying)
+      if (std::find(used.begin(), used.end(), variable->name) != used.end()) return false;
     const auto linear = access.place->linear_in(kLane);
     return linear && linear->coefficient.equals_constant(1);
+  }
+
+  // Whether each statement of the body can be written down once for all elements of a thread.
+  static bool can_go_by_statement(const VectorLoop& loop) {
+    return loop.stmt->kind == StmtKind::kFor && is_plain(*loop.body) &&
+           has_uniform_ranges(loop, *loop.body);
+  }
+
+  static bool has_uniform_ranges(const VectorLoop& loop, const Block& block) {
+    return std::all_of(block.begin(), block.end(), [&](Stmt stmt) {
+      const auto* plain = loop::as<loop::For>(stmt);
+      const auto* reduce = loop::as<loop::Reduce>(stmt);
+      if (plain != nullptr && !is_uniform(loop, {plain->begin, plain->end})) return false;
+      if (reduce != nullptr && !is_uniform(loop, {reduce->begin, reduce->end})) return false;
+      const std::vector<const Block*> inner = loop::blocks(stmt);
+      return std::all_of(inner.begin(), inner.end(),
+                         [&](const Block* b) { return has_uniform_ranges(loop, *b); });
+    });
+  }
+
+  static bool is_uniform(const VectorLoop& loop, const std::vector<Expr>& exprs) {
+    bool is_uniform = true;
+    loop::for_each_expr(exprs, [&](Expr e) {
+      const auto* variable = loop::as<loop::Variable>(e);
+      is_uniform &= variable == nullptr || !loop.varying.contains(variable);
+    });
+    return is_uniform;
   }
 
   bool is_width(size_t index, int64_t width, std::vector<SymExpr>& conditions) const {
@@ -235,9 +273,9 @@ class BodyPlanner {
     bool has_unit = false;
     for (const auto& loop : plan_.loops_) {
       if (loop->shape != index) continue;
-      if (loop->has_inner_loops && !is_plain(*loop->body)) return false;
+      if (loop->has_inner_loops && !can_go_by_statement(*loop)) return false;
       for (const VectorAccess& access : loop->accesses) {
-        if (!is_unit(access)) continue;
+        if (!is_unit(*loop, access)) continue;
         has_unit = true;
         const SymExpr start = access.place->linear_in(kLane)->rest + *begin;
         const Offsets::Divides divides = offsets_.divides(width, start);
@@ -332,7 +370,7 @@ class BodyPlanner {
   // -- accesses
   void classify(VectorLoop& loop) {
     for (VectorAccess& access : loop.accesses) {
-      access.is_unit = is_unit(access);
+      access.is_unit = is_unit(loop, access);
       if (access.place && changes_between_rounds(*access.place)) access.is_stable = false;
       if (!access.is_stable) {
         irregular_.insert(access.buffer);
@@ -376,9 +414,8 @@ class BodyPlanner {
     }
     int64_t registers = 0;
     const auto take = [&](Candidate& candidate, int64_t limit) {
-      const int64_t bytes = *shape.rounds * shape.width * dtype_size(candidate.cache.buffer->dtype);
-      const int64_t needed = (bytes + 3) / 4;
-      candidate.cache.is_shared = registers + needed > limit;
+      const int64_t needed = registers_of(shape, candidate.cache.buffer);
+      candidate.cache.is_shared = registers + needed > limit || *shape.rounds > kMostRegisterRounds;
       if (!candidate.cache.is_shared) registers += needed;
       return !candidate.cache.is_shared;
     };
@@ -407,8 +444,7 @@ class BodyPlanner {
       if (candidate.accesses.front()->cache != nullptr || is_local(buffer)) continue;
       if (written_.contains(buffer) || candidate.loops.size() != 1) continue;
       if (!candidate.accesses.front()->is_certain) continue;
-      const int64_t bytes = *shape.rounds * shape.width * dtype_size(buffer->dtype);
-      registers += (bytes + 3) / 4;
+      registers += registers_of(shape, buffer);
       if (registers > std::min(kMostStagedRegisters, cache_registers())) return;
       keep(candidate);
     }
@@ -421,6 +457,11 @@ class BodyPlanner {
           loop->accesses.begin(), loop->accesses.end(),
           [&](const VectorAccess& access) { return access.buffer == candidate.cache.buffer; });
     return count == static_cast<int64_t>(candidate.accesses.size());
+  }
+
+  // What a thread's elements of all rounds take; those of a round lie packed.
+  static int64_t registers_of(const LoopShape& shape, const Buffer* buffer) {
+    return *shape.rounds * ((shape.width * dtype_size(buffer->dtype) + 3) / 4);
   }
 
   int64_t cache_registers() const {
@@ -474,7 +515,9 @@ class BodyPlanner {
 
   bool reserve_shared(int64_t bytes) {
     const int64_t padded = BodyPlan::padded(bytes);
-    if ((plan_.shared_bytes_ + padded) * groups_ > options_.max_shared_bytes) return false;
+    if ((plan_.shared_bytes_ + padded) * groups_ >
+        options_.max_shared_bytes - kReductionScratchBytes)
+      return false;
     plan_.shared_bytes_ += padded;
     return true;
   }

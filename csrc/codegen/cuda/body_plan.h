@@ -19,6 +19,7 @@
 #include "codegen/cuda/emitter.h"
 #include "codegen/cuda/offsets.h"
 #include "loop/ir.h"
+#include "loop/varying.h"
 #include "support/result.h"
 
 namespace mlcc::codegen::cuda {
@@ -67,6 +68,7 @@ struct VectorLoop {
   std::vector<loop::Expr> yields;  // of a reduce
   size_t shape;
   std::vector<VectorAccess> accesses;
+  loop::VariableSet varying;  // between its iterations, itself included
   bool has_inner_loops = false;
   bool has_checks = false;
 };

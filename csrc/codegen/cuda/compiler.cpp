@@ -144,6 +144,10 @@ Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi
   const auto number =
       device.starts_with(kPrefix) ? to_number(device.substr(kPrefix.size())) : std::nullopt;
   if (!number) return unsupported("architecture ", device, ": expected a name like sm_90");
+  // The prelude's conversions and its min and max are instructions since Ampere.
+  static constexpr int32_t kOldest = 80;
+  if (*number < kOldest)
+    return unsupported("architecture ", device, ": kernels need sm_", kOldest, " or newer");
   if (std::binary_search(nvrtc.archs.begin(), nvrtc.archs.end(), *number))
     return Architecture{std::string(device), false};
   const auto above = std::upper_bound(nvrtc.archs.begin(), nvrtc.archs.end(), *number);

@@ -96,6 +96,4 @@ Result<CudaSource> emit_kernel(const loop::Kernel& kernel, std::string_view name
 
 std::string_view prelude() { return kPreludeText; }
 
-std::string_view emitter_version() { return "mlcc-cuda-1"; }
-
 }  // namespace mlcc::codegen::cuda

@@ -139,13 +139,20 @@ void Expressions::define_as(const loop::Variable* variable, std::string text, Va
   texts_[variable] = std::move(text);
 }
 
-// Made of index variables and constants alone: exact in the index type.
+// Index arithmetic on index variables and constants alone: exact in the index type. Shifts are not,
+// nor is what looks at bits.
 bool Expressions::is_index(Expr e) const {
-  if (e->kind == ExprKind::kConstant) return true;
+  static constexpr std::array kArithmetic = {ScalarOp::kAdd, ScalarOp::kSub, ScalarOp::kMul,
+                                             ScalarOp::kFloorDiv, ScalarOp::kMod, ScalarOp::kMin,
+                                             ScalarOp::kMax};
+  if (const auto* constant = loop::as<loop::Constant>(e))
+    return constant->as_int() == static_cast<int32_t>(constant->as_int());
   if (const auto* known = loop::as<loop::Variable>(e)) return is_index_variable(known);
   const auto* apply = loop::as<loop::Apply>(e);
-  return apply != nullptr && std::all_of(apply->args.begin(), apply->args.end(),
-                                         [&](Expr arg) { return is_index(arg); });
+  return apply != nullptr && std::find(kArithmetic.begin(), kArithmetic.end(), apply->op) !=
+             kArithmetic.end() &&
+         std::all_of(apply->args.begin(), apply->args.end(),
+                     [&](Expr arg) { return is_index(arg); });
 }
 
 bool Expressions::is_index_variable(const loop::Variable* variable) const {
@@ -246,9 +253,30 @@ std::string Expressions::integer_op(const loop::Apply& apply,
   return converted(infix(op, args));
 }
 
+namespace {
+
+bool is_place(Expr e) {
+  if (e->kind == ExprKind::kConstant || e->kind == ExprKind::kVariable) return true;
+  const auto* apply = loop::as<loop::Apply>(e);
+  if (apply == nullptr) return false;
+  static constexpr std::array kOps = {ScalarOp::kAdd, ScalarOp::kSub,      ScalarOp::kMin,
+                                      ScalarOp::kMax, ScalarOp::kFloorDiv, ScalarOp::kMod};
+  return std::find(kOps.begin(), kOps.end(), apply->op) != kOps.end() &&
+         std::all_of(apply->args.begin(), apply->args.end(), is_place);
+}
+
+}  // namespace
+
+bool Expressions::compares_places(const loop::Apply& apply) {
+  return loop::scalar_op_class(apply.op) == OpClass::kCompare &&
+         apply.args[0]->dtype == DType::kI64 && is_place(apply.args[0]) && is_place(apply.args[1]);
+}
+
 std::string Expressions::apply(const loop::Apply& apply) const {
   std::vector<std::string> args;
-  for (Expr arg : apply.args) args.push_back(value(arg));
+  const bool as_indices =
+      compares_places(apply) && is_index(apply.args[0]) && is_index(apply.args[1]);
+  for (Expr arg : apply.args) args.push_back(as_indices ? index(arg) : value(arg));
   if (apply.op == ScalarOp::kSelect) return "(" + args[0] + " ? " + args[1] + " : " + args[2] + ")";
   const OpClass op_class = loop::scalar_op_class(apply.op);
   if (op_class == OpClass::kCompare) return infix(infix_op(apply.op), args);

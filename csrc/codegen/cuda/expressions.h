@@ -44,6 +44,9 @@ class Expressions {
   void set_value(const loop::Buffer* buffer) { values_.insert(buffer); }
   bool is_local(const loop::Buffer* buffer) const { return local_.contains(buffer); }
 
+  // Whether a comparison of i64s compares places rather than data: what is computed from variables
+  // without products stays in the range of indices.
+  static bool compares_places(const loop::Apply& apply);
   std::string value(loop::Expr e) const;  // of the expression's dtype
   std::string index(loop::Expr e) const;  // an i64 expression, in the index type
   std::string address(const loop::Buffer* buffer, const std::vector<loop::Expr>& indices) const;

@@ -362,7 +362,9 @@ void PhaseEmitter::find_data_uses(Expr e, bool is_index) {
     find_data_uses(load->mask, false);
     return find_data_uses(load->otherwise, false);
   }
-  const bool stays_index = is_index && loop::to_symbolic(e).has_value();
+  const auto* apply = loop::as<loop::Apply>(e);
+  const bool stays_index = (is_index && loop::to_symbolic(e).has_value()) ||
+                           (apply != nullptr && Expressions::compares_places(*apply));
   for (Expr operand : loop::operands(e)) find_data_uses(operand, stays_index);
 }
 

@@ -63,6 +63,7 @@ class PhaseEmitter {
   void emit_group_check(const loop::Check& check);
   void emit_vector(const VectorLoop& loop);
   void emit_rounds(const VectorLoop& loop);
+  void open_rounds(const VectorLoop& loop);
   void emit_fill(const VectorLoop& loop);
   void emit_tail(const VectorLoop& loop);
   void emit_elements(const VectorLoop& loop, int64_t count, bool is_tail);
@@ -95,7 +96,8 @@ class PhaseEmitter {
   bool is_by_statement(const loop::Variable* variable) const;
   template <typename Body>
   void for_elements(Body&& body);  // once per element where statements stand for all
-  void pack_loads(loop::Stmt stmt);
+  void pack_loads(const std::vector<loop::Expr>& roots);
+  void forget_packed_loads();
   void collect_data_variables(const loop::Block& block);
   void find_data_uses(loop::Expr e, bool is_index);
 
@@ -111,6 +113,7 @@ class PhaseEmitter {
   const VectorLoop* current_ = nullptr;  // the vector loop whose body is written
   Elements elements_;
   bool is_tail_ = false;
+  std::vector<const loop::Load*> packed_loads_;  // of the statement that is written by elements
   std::string fail_label_;
   int64_t next_name_ = 0;
   std::unordered_set<const void*> pending_reads_, pending_writes_;  // since the last barrier

@@ -83,10 +83,11 @@ void PhaseEmitter::emit_thread(Stmt stmt) {
   MLCC_UNREACHABLE("cuda: statement kind ", static_cast<int>(stmt->kind));
 }
 
-// Loads of neighbouring elements, made at once for all elements of the statement that reads them.
-void PhaseEmitter::pack_loads(Stmt stmt) {
+// Loads of neighbouring elements, made at once for all elements of the statement that reads them,
+// until forget_packed_loads: what was loaded is not in scope for other statements.
+void PhaseEmitter::pack_loads(const std::vector<Expr>& roots) {
   if (!elements_.by_statement) return;
-  for (Expr root : loop::operands(stmt)) {
+  for (Expr root : roots) {
     if (root == nullptr) continue;
     loop::for_each_expr({root}, [&](Expr e) {
       const auto* load = loop::as<loop::Load>(e);
@@ -97,20 +98,27 @@ void PhaseEmitter::pack_loads(Stmt stmt) {
         out_.line("const auto " + name + " = load_pack<" + std::to_string(elements_.count) + ">(" +
                   text_.address(load->buffer, load->indices) + ");");
         text_.define_load(load, name + ".v[" + std::string(kElement) + "]");
+        packed_loads_.push_back(load);
         return;
       }
     });
   }
 }
 
+void PhaseEmitter::forget_packed_loads() {
+  for (const loop::Load* load : packed_loads_) text_.forget_load(load);
+  packed_loads_.clear();
+}
+
 void PhaseEmitter::emit_let(const loop::Let& let) {
   offsets_.define(let);
   const std::string name = identifier(let.variable->name);
   if (is_by_statement(let.variable)) {
-    pack_loads(&let);
+    pack_loads({let.value});
     out_.line(declare(let.variable->dtype, name) + "[" + std::to_string(elements_.count) + "];");
     text_.define(let.variable, VariableKind::kElements);
     for_elements([&] { out_.line(name + "[e] = " + text_.value(let.value) + ";"); });
+    forget_packed_loads();
     return;
   }
   if (let.variable->dtype == DType::kI64 && !data_variables_.contains(let.variable) &&
@@ -132,7 +140,7 @@ void PhaseEmitter::emit_store(const loop::Store& store) {
       if (each.store == &store) access = &each;
   const bool is_packed = access != nullptr && access->is_packed && elements_.count > 1;
   const ElementCache* cache = access != nullptr && !is_tail_ ? access->cache : nullptr;
-  pack_loads(&store);
+  pack_loads(loop::operands(&store));
   const std::string element = elements_.count > 1 ? "e" : "0";
   const std::string pack = is_packed ? "w" + identifier(store.buffer->name) : "";
   if (is_packed && elements_.by_statement)
@@ -155,6 +163,7 @@ void PhaseEmitter::emit_store(const loop::Store& store) {
       out_.line("store(" + address + ", " + stored + ");");
     if (store.mask != nullptr) out_.close();
   });
+  forget_packed_loads();
   if (is_packed && elements_.by_statement)
     out_.line("store_pack(" + text_.address(store.buffer, store.indices) + ", " + pack + ");");
 }
@@ -177,9 +186,11 @@ void PhaseEmitter::emit_thread_reduce(const loop::Reduce& reduce) {
   for (const loop::Carried& carried : reduce.carried) {
     const std::string name = identifier(carried.variable->name);
     if (is_by_statement(carried.variable)) {
+      pack_loads({carried.init});
       out_.line(declare(carried.variable->dtype, name) + "[" + std::to_string(elements_.count) +
                 "];");
       for_elements([&] { out_.line(name + "[e] = " + text_.value(carried.init) + ";"); });
+      forget_packed_loads();
       text_.define(carried.variable, VariableKind::kElements);
       text_.define_as(carried.result, name, VariableKind::kElements);
     } else {
@@ -191,8 +202,9 @@ void PhaseEmitter::emit_thread_reduce(const loop::Reduce& reduce) {
   if (reduce.mode.kind == loop::LoopKind::kUnrolled) out_.unroll();
   out_.open(range_for(reduce.variable, reduce.begin, reduce.end));
   emit_thread(reduce.body);
-  pack_loads(reinterpret_cast<Stmt>(&reduce));
+  pack_loads(reduce.yields);
   emit_step(reduce);
+  forget_packed_loads();
   out_.close();
 }
 
@@ -203,16 +215,27 @@ void PhaseEmitter::emit_step(const loop::Reduce& reduce) {
               ";");
     return;
   }
-  for_elements([&] {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < reduce.carried.size(); ++i) {
-      names.push_back("n" + std::to_string(next_name_++));
-      out_.line("const " + declare(reduce.carried[i].variable->dtype, names.back()) + " = " +
-                text_.value(reduce.yields[i]) + ";");
-    }
-    for (size_t i = 0; i < reduce.carried.size(); ++i)
-      out_.line(text_.value(reduce.carried[i].variable) + " = " + names[i] + ";");
-  });
+  // Those that are one for all elements take a step once, after the others have read them.
+  std::vector<std::pair<std::string, std::string>> uniform, own;
+  const auto take = [&](size_t i, std::vector<std::pair<std::string, std::string>>& steps) {
+    const loop::Carried& carried = reduce.carried[i];
+    const std::string name = "n" + std::to_string(next_name_++);
+    out_.line("const " + declare(carried.variable->dtype, name) + " = " +
+              text_.value(reduce.yields[i]) + ";");
+    steps.emplace_back(text_.value(carried.variable), name);
+  };
+  const auto assign = [&](const std::vector<std::pair<std::string, std::string>>& steps) {
+    for (const auto& [variable, name] : steps) out_.line(variable + " = " + name + ";");
+  };
+  for (size_t i = 0; i < reduce.carried.size(); ++i)
+    if (!is_by_statement(reduce.carried[i].variable)) take(i, uniform);
+  if (uniform.size() < reduce.carried.size())
+    for_elements([&] {
+      for (size_t i = 0; i < reduce.carried.size(); ++i)
+        if (is_by_statement(reduce.carried[i].variable)) take(i, own);
+      assign(own);
+    });
+  assign(uniform);
 }
 
 void PhaseEmitter::emit_thread_check(const loop::Check& check) {

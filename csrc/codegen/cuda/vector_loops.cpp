@@ -63,6 +63,21 @@ std::string round_start(const std::string& begin, int64_t group, int64_t width) 
 
 }  // namespace
 
+// The loop over rounds: unrolled whole where it is short, or where registers keep elements, whose
+// numbers must then be constants.
+void PhaseEmitter::open_rounds(const VectorLoop& loop) {
+  const int64_t rounds = *plan_->shape(loop).rounds;
+  const bool has_registers =
+      std::any_of(loop.accesses.begin(), loop.accesses.end(), [](const VectorAccess& access) {
+        return access.cache != nullptr && !access.cache->is_shared;
+      });
+  if (rounds > 1 && (has_registers || rounds <= kMostUnrolledRounds))
+    out_.unroll();
+  else if (rounds > 1)
+    out_.line("MLCC_UNROLL_BY(" + number(kUnrolledRounds) + ")");
+  out_.open("for (i32 k = 0; k < " + number(rounds) + "; ++k) {");
+}
+
 // The rounds of a loop whose length is known, or a loop that strides over the range.
 void PhaseEmitter::emit_rounds(const VectorLoop& loop) {
   const LoopShape& shape = plan_->shape(loop);
@@ -74,8 +89,7 @@ void PhaseEmitter::emit_rounds(const VectorLoop& loop) {
   const bool has_caches = std::any_of(loop.accesses.begin(), loop.accesses.end(),
                                       [](const VectorAccess& a) { return a.cache != nullptr; });
   if (shape.rounds && (has_caches || *shape.rounds <= kMostUnrolledRounds)) {
-    if (*shape.rounds > 1) out_.unroll();
-    out_.open("for (i32 k = 0; k < " + number(*shape.rounds) + "; ++k) {");
+    open_rounds(loop);
     out_.line("const " + index_type_ + " " + name + " = " +
               round_start(begin, group_, shape.width) + ";");
     if (!shape.is_full) out_.open("if (" + name + last + ") {");
@@ -106,8 +120,7 @@ void PhaseEmitter::emit_fill(const VectorLoop& loop) {
   const std::string end = text_.index(shape.end);
   const std::string last =
       shape.has_tail ? " <= " + end + " - " + number(shape.width) : " < " + end;
-  if (*shape.rounds > 1) out_.unroll();
-  out_.open("for (i32 k = 0; k < " + number(*shape.rounds) + "; ++k) {");
+  open_rounds(loop);
   out_.line("const " + index_type_ + " " + name + " = " +
             round_start(text_.index(shape.begin), group_, shape.width) + ";");
   if (!shape.is_full) out_.open("if (" + name + last + ") {");
@@ -157,7 +170,7 @@ void PhaseEmitter::emit_elements(const VectorLoop& loop, int64_t count, bool is_
   const auto* reduce = loop::as<loop::Reduce>(loop.stmt);
   if (count > 1 && loop.has_inner_loops) {
     elements_.by_statement = true;
-    elements_.varying = loop::varying_variables(*loop.body, {loop.variable});
+    elements_.varying = loop.varying;
     MLCC_CHECK(reduce == nullptr, "cuda: a reduction of several elements with loops inside");
     emit_thread(*loop.body);
     elements_ = {};

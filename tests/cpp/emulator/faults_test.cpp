@@ -195,6 +195,7 @@ extern "C" __global__ void sizes() {
   if (threadIdx.x < 16) __shfl_sync(~0u, 1.0, 0); else __shfl_sync(~0u, 1, 0);
 }
 extern "C" __global__ void masks() { __syncwarp(threadIdx.x < 16 ? 0xffffu : ~0u); }
+extern "C" __global__ void disagree() { __syncwarp(threadIdx.x < 15 ? 0xffffu : ~0u); }
 extern "C" __global__ void absent() { __syncwarp(0xffff0000u); }
 )");
   for (const char* schedule : kSchedules) {
@@ -205,6 +206,9 @@ extern "C" __global__ void absent() { __syncwarp(0xffff0000u); }
                     {"a shuffle (8 bytes, width 32)", "a shuffle (4 bytes, width 32)"});
     expect_contains(fault_of(CUDA_ERROR_LAUNCH_FAILED, library.kernel("absent"), {1, 32}),
                     {"with mask 0xffff0000, in which its own lane"});
+    expect_contains(fault_of(CUDA_ERROR_LAUNCH_FAILED, library.kernel("disagree"), {1, 32}),
+                    {"of 32 threads 0 wait at a block barrier, 32 at a warp barrier, 0 have exited",
+                     "thread 0 waits at __syncwarp with mask 0x0000ffff"});
   }
   // The lower half goes on and exits; the upper half then waits for nobody.
   EXPECT_EQ(launch(library.kernel("masks"), {1, 32}), CUDA_SUCCESS);

@@ -1,70 +1,139 @@
 #include "lower/lower.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "fusion/fusion.h"
 #include "graph/text.h"
+#include "loop/interpreter.h"
 #include "loop/text.h"
+#include "schedule/machine.h"
 
 namespace mlcc::lower {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
+// The only kernel of a graph, lowered for a machine and ready to be interpreted.
+class OneKernel {
+ public:
+  OneKernel(const std::string& text, const schedule::Machine& machine)
+      : graph_(graph::parse_graph(text)), plan_(fusion::plan_fusion(*graph_, {})) {
+    EXPECT_EQ(plan_.groups.size(), 1U);
+    lowered_ = lower_group(*graph_, plan_, plan_.groups[0], machine, arena_);
+    loop::verify(lowered_.kernel);
+  }
 
-constexpr schedule::Machine kGpu{.is_gpu = true};
+  // `buffers` are those of LoweredKernel::buffers; scratch memory is added.
+  void run(std::vector<void*> buffers) {
+    std::vector<std::vector<double>> scratch;
+    for (const Scratch& each : lowered_.scratch) {
+      scratch.emplace_back(static_cast<size_t>(*each.elements.as_constant()), std::nan(""));
+      buffers.push_back(scratch.back().data());
+    }
+    EXPECT_EQ(loop::interpret(lowered_.kernel, {}, buffers), 0);
+  }
 
-// The text of the kernel of the graph's last group.
-std::string lowered(std::string_view text, const schedule::Machine& machine) {
-  const auto graph = graph::parse_graph(text);
-  const fusion::FusionPlan plan = fusion::plan_fusion(*graph, {});
-  loop::Arena arena;
-  const LoweredKernel kernel = lower_group(*graph, plan, plan.groups.back(), machine, arena);
-  loop::verify(kernel.kernel);
-  return loop::print(kernel.kernel);
+  const LoweredKernel& lowered() const { return lowered_; }
+  std::string text() const { return loop::print(lowered_.kernel); }
+
+ private:
+  std::unique_ptr<graph::Graph> graph_;
+  fusion::FusionPlan plan_;
+  loop::Arena arena_;
+  LoweredKernel lowered_;
+};
+
+std::vector<float> numbers(size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>((i * 7919 + 13) % 1009) / 64.0F - 7.0F;
+  return values;
 }
 
-TEST(Lower, AGpuKernelTakesNumbersOfTheHostByValue) {
-  const std::string text = lowered(R"(
-graph @g(%x: f32[64] @cuda:0, %a: f64[], %b: f32[1], %c: f32[] @cuda:0) {
-  %0: f32[] = cast %a
-  %1: f32[] = reshape %b
-  %2: f32[64] @cuda:0 = mul %x, %0
-  %3: f32[64] @cuda:0 = add %2, %1
-  %4: f32[64] @cuda:0 = add %3, %c
-  return %4
-})",
-                                   kGpu);
-  EXPECT_THAT(text, HasSubstr("%b0: in f32[64], %b1: value f64[], %b2: value f32[], "
-                              "%b3: in f32[1], %b4: out f32[64]"));
-  EXPECT_THAT(text, HasSubstr("let %3: f64 = %b1[]\n"));
+const schedule::Machine kCpu;
+
+TEST(Lower, a_reduction_to_one_element_is_cut_into_pieces) {
+  for (const schedule::Machine& machine : {kCpu, schedule::gpu_machine("sm_90")}) {
+    OneKernel kernel(
+        "graph @g(%x: f32[300001]) {\n  %0: f32[] = sum %x {dims = [0], keepdim = false}\n"
+        "  return %0\n}\n",
+        machine);
+    ASSERT_EQ(kernel.lowered().kernel.phases.size(), 2U) << kernel.text();
+    ASSERT_EQ(kernel.lowered().scratch.size(), 1U);
+    std::vector<float> x = numbers(300001);
+    float sum = std::nanf("");
+    kernel.run({x.data(), &sum});
+    const double expected = std::accumulate(x.begin(), x.end(), 0.0);
+    EXPECT_NEAR(sum, expected, 1e-5 * 300001) << kernel.text();
+  }
 }
 
-// Where a GPU is emulated its tensors lie on the CPU.
-constexpr std::string_view kEmulated = R"(graph @g(%x: f32[64], %a: f32[], %b: f32[1]) {
-  %0: f32[64] = mul %x, %a
-  %1: f32[64] = mul %0, %b
-  return %1
-})";
-
-TEST(Lower, AnEmulatedGpuTakesNumbersByValueToo) {
-  EXPECT_THAT(lowered(kEmulated, kGpu),
-              HasSubstr("%b0: in f32[64], %b1: value f32[], %b2: in f32[1], %b3: out f32[64]"));
+TEST(Lower, pieces_of_an_argmax_keep_the_first_place) {
+  for (const schedule::Machine& machine : {kCpu, schedule::gpu_machine("sm_90")}) {
+    OneKernel kernel(
+        "graph @g(%x: f32[40000, 3]) {\n  %0: i64[3] = argmax %x {dims = [0], keepdim = false}\n"
+        "  return %0\n}\n",
+        machine);
+    ASSERT_EQ(kernel.lowered().kernel.phases.size(), 2U) << kernel.text();
+    EXPECT_EQ(kernel.lowered().scratch.size(), 2U);
+    std::vector<float> x(120000, -1.0F);
+    x[31000 * 3 + 0] = 5.0F;
+    x[35000 * 3 + 0] = 5.0F;
+    x[39999 * 3 + 1] = 2.0F;
+    x[17 * 3 + 2] = std::nanf("");
+    std::vector<int64_t> at(3, -1);
+    kernel.run({x.data(), at.data()});
+    EXPECT_EQ(at, (std::vector<int64_t>{31000, 39999, 17})) << kernel.text();
+  }
 }
 
-TEST(Lower, AnEmulatedGpuReadsItsOwnResultsFromMemory) {
-  const std::string text = lowered(R"(graph @g(%x: f32[8192, 8]) {
-  %0: f32[] = sum %x {dims = [0, 1], keepdim = false}
-  %1: f32[8192, 8] = mul %x, %0
-  return %1, %0
-})",
-                                   kGpu);
-  EXPECT_THAT(text, Not(HasSubstr("value")));
-  EXPECT_THAT(text, HasSubstr("%b1: in f32[1]"));
+TEST(Lower, columns_are_reduced_in_pieces) {
+  OneKernel kernel(
+      "graph @g(%x: f32[5000, 40]) {\n  %0: f32[40] = sum %x {dims = [0], keepdim = false}\n"
+      "  return %0\n}\n",
+      schedule::gpu_machine("sm_90"));
+  ASSERT_EQ(kernel.lowered().kernel.phases.size(), 2U) << kernel.text();
+  std::vector<float> x = numbers(200000), sums(40, std::nanf(""));
+  kernel.run({x.data(), sums.data()});
+  for (size_t column = 0; column < 40; ++column) {
+    double expected = 0;
+    for (size_t row = 0; row < 5000; ++row) expected += x[row * 40 + column];
+    EXPECT_NEAR(sums[column], expected, 0.05) << column;
+  }
 }
 
-TEST(Lower, ACpuKernelReadsNumbersFromMemory) {
-  EXPECT_THAT(lowered(kEmulated, {}), HasSubstr("%b1: in f32[1]"));
+TEST(Lower, what_waits_for_a_reduction_keeps_it_in_one_phase) {
+  OneKernel kernel(
+      "graph @g(%x: f32[8, 16384]) {\n  %0: f32[8, 1] = sum %x {dims = [1], keepdim = true}\n"
+      "  %1: f32[8, 16384] = sub %x, %0\n  return %1\n}\n",
+      schedule::gpu_machine("sm_90"));
+  EXPECT_EQ(kernel.lowered().kernel.phases.size(), 1U) << kernel.text();
+}
+
+TEST(Lower, a_transposed_read_goes_through_a_tile_on_a_gpu) {
+  const std::string text = "graph @g(%x: f32[70, 45], %y: f32[45, 70]) {\n"
+                           "  %0: f32[45, 70] strides(1, 45) = permute %x {dims = [1, 0]}\n"
+                           "  %1: f32[45, 70] = add %0, %y\n  return %1\n}\n";
+  OneKernel kernel(text, schedule::gpu_machine("sm_90"));
+  EXPECT_NE(kernel.text().find("alloc"), std::string::npos) << kernel.text();
+  std::vector<float> x = numbers(3150), y = numbers(3150), z(3150, std::nanf(""));
+  kernel.run({x.data(), y.data(), z.data()});
+  for (size_t i = 0; i < 45; ++i)
+    for (size_t j = 0; j < 70; ++j)
+      ASSERT_EQ(z[i * 70 + j], x[j * 45 + i] + y[i * 70 + j]) << i << ", " << j;
+  EXPECT_EQ(OneKernel(text, kCpu).text().find("alloc"), std::string::npos);
+}
+
+TEST(Lower, gpu_kernels_say_how_many_threads_share_an_iteration) {
+  const std::string text = "graph @g(%x: f32[4096, 1024]) {\n"
+                           "  %0: f32[4096, 1] = sum %x {dims = [1], keepdim = true}\n"
+                           "  %1: f32[4096, 1024] = sub %x, %0\n  return %1\n}\n";
+  OneKernel kernel(text, schedule::gpu_machine("sm_90"));
+  EXPECT_NE(kernel.text().find("parallel group("), std::string::npos) << kernel.text();
+  EXPECT_EQ(OneKernel(text, kCpu).text().find("group("), std::string::npos);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_F(Nvrtc, GivesPtxForDevicesThatItDoesNotKnow) {
   EXPECT_TRUE(newer.is_ptx);
   const Program program = compile_program(source_of("a").text, newer, *nvrtc_);
   EXPECT_THAT(program.code, HasSubstr(".target sm_90"));
-  EXPECT_THAT(choose_architecture("sm_70", older).reason(), HasSubstr("or for an older one"));
+  EXPECT_THAT(choose_architecture("sm_75", older).reason(), HasSubstr("kernels need sm_80"));
   EXPECT_THAT(choose_architecture("hopper", older).reason(), HasSubstr("expected a name like"));
 }
 

@@ -1,5 +1,6 @@
 // A libcuda for tests: one kind of device, memory that is the host's, launches that are written
-// down. With MLCC_FAKE_OLD_DRIVER it lacks what drivers before CUDA 12 lack.
+// down. With MLCC_FAKE_OLD_DRIVER it lacks what drivers before CUDA 12 lack. It is an NVRTC too,
+// one that compiles nothing: what is loaded is not looked at.
 #include "../fake_driver.h"
 
 #include <cstdlib>
@@ -160,3 +161,41 @@ FAKE_DRIVER_API Status cuMemHostGetDevicePointer_v2(uint64_t* device, void* host
   *device = reinterpret_cast<uint64_t>(host);
   return 0;
 }
+
+FAKE_DRIVER_API const char* nvrtcGetErrorString(int32_t) { return "as the test wants it"; }
+FAKE_DRIVER_API int32_t nvrtcVersion(int32_t* major, int32_t* minor) {
+  *major = 13;
+  *minor = 0;
+  return 0;
+}
+FAKE_DRIVER_API int32_t nvrtcGetNumSupportedArchs(int32_t* count) {
+  *count = 1;
+  return 0;
+}
+FAKE_DRIVER_API int32_t nvrtcGetSupportedArchs(int32_t* archs) {
+  *archs = 90;
+  return 0;
+}
+FAKE_DRIVER_API int32_t nvrtcCreateProgram(void** program, const char*, const char*, int32_t,
+                                           const char* const*, const char* const*) {
+  *program = &state;
+  return 0;
+}
+FAKE_DRIVER_API int32_t nvrtcDestroyProgram(void**) { return 0; }
+FAKE_DRIVER_API int32_t nvrtcCompileProgram(void*, int32_t, const char* const*) { return 0; }
+namespace {
+int32_t empty_size(size_t* bytes) {
+  *bytes = 1;
+  return 0;
+}
+int32_t empty_text(char* text) {
+  *text = '\0';
+  return 0;
+}
+}  // namespace
+FAKE_DRIVER_API int32_t nvrtcGetProgramLogSize(void*, size_t* bytes) { return empty_size(bytes); }
+FAKE_DRIVER_API int32_t nvrtcGetProgramLog(void*, char* log) { return empty_text(log); }
+FAKE_DRIVER_API int32_t nvrtcGetCUBINSize(void*, size_t* bytes) { return empty_size(bytes); }
+FAKE_DRIVER_API int32_t nvrtcGetCUBIN(void*, char* code) { return empty_text(code); }
+FAKE_DRIVER_API int32_t nvrtcGetPTXSize(void*, size_t* bytes) { return empty_size(bytes); }
+FAKE_DRIVER_API int32_t nvrtcGetPTX(void*, char* code) { return empty_text(code); }
