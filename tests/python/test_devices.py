@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlcc
-from mlcc import _load, backend, config, decompositions, fx_import
+from mlcc import _load, backend, cli, config, decompositions, fx_import
 from mlcc._fx_types import GraphUnsupported
 from mlcc._load import load_core
 
@@ -286,3 +286,24 @@ def test_gpu_option() -> None:
     with pytest.raises(mlcc.Error, match="option gpu: expected off, emulate or nothing"):
         config.resolve({"gpu": "yes"})
     assert "name" in (info := load_core().gpu_info()) or info["reason"]
+
+
+class CoreWithoutCpu:
+    """A core whose build has no code generator for the CPU."""
+
+    def compile(self, builder: Any, options: Any) -> Any:
+        raise mlcc.Error("cpu backend: cannot be opened")
+
+    def cpu_info(self) -> Any:
+        raise mlcc.Error("cpu backend: cannot be opened")
+
+
+def test_a_build_for_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of the CPU run eagerly, and `mlcc info` goes on."""
+    core = CoreWithoutCpu()
+    assert cli._cpu_rows(core) == [("cpu", "none: cpu backend: cannot be opened")]
+    with pytest.raises(mlcc.Error, match="cannot be opened"):
+        backend._compiled(core, None, {})
+    monkeypatch.setattr(backend, "has_cpu_code_generator", lambda: False)
+    with pytest.raises(GraphUnsupported, match="cannot be opened"):
+        backend._compiled(core, None, {})
