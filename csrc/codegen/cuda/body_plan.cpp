@@ -89,13 +89,13 @@ class BodyPlanner {
     if (const auto* alloc = loop::as<loop::Alloc>(stmt)) local_buffers_.push_back(alloc->buffer);
     if (const auto* loop = loop::as<loop::For>(stmt)) {
       inner_names_.insert(loop->variable->name);
-      offsets_.define_loop(loop->variable, loop->begin);
+      offsets_.define_loop(loop->variable, loop->begin, loop->end);
     }
     if (const auto* reduce = loop::as<loop::Reduce>(stmt)) {
       inner_names_.insert(reduce->variable->name);
       for (const loop::Carried& carried : reduce->carried)
         inner_names_.insert(carried.variable->name);
-      offsets_.define_loop(reduce->variable, reduce->begin);
+      offsets_.define_loop(reduce->variable, reduce->begin, reduce->end);
     }
     for (const Block* block : loop::blocks(stmt)) visit(*block, false);
   }
@@ -136,7 +136,7 @@ class BodyPlanner {
     visit_uniform(begin);
     visit_uniform(end);
     loop->shape = shape_of(begin, end, has_widths_ ? std::max<int64_t>(1, mode.width) : 1);
-    offsets_.define_loop(loop->variable, begin);
+    offsets_.define_loop(loop->variable, begin, end);
     loop->varying = loop::varying_variables(*loop->body, {loop->variable});
     std::set<std::string> names;
     collect(*loop, *loop->body, true, names);
@@ -216,6 +216,11 @@ class BodyPlanner {
                  const std::set<std::string>& names) const {
     const auto offset = offsets_.offset(access.buffer, indices);
     if (!offset) return;
+    access.is_early = true;
+    loop::for_each_expr(indices, [&](Expr e) {
+      const auto* variable = loop::as<loop::Variable>(e);
+      access.is_early &= variable == nullptr || !names.contains(variable->name);
+    });
     const std::string& own = loop.variable->name;
     const std::vector<std::string> used = offset->symbols();
     access.is_stable = std::none_of(used.begin(), used.end(), [&](const std::string& name) {
@@ -231,7 +236,7 @@ class BodyPlanner {
   // stand in front of the body, the place must be known there.
   static bool is_unit(const VectorLoop& loop, const VectorAccess& access) {
     if (!access.place || is_local(access.buffer)) return false;
-    if (!loop.has_inner_loops && !access.is_stable) return false;
+    if (!loop.has_inner_loops && !access.is_early) return false;
     const std::vector<std::string> used = access.place->symbols();
     for (const loop::Variable* variable : loop.varying)
       if (std::find(used.begin(), used.end(), variable->name) != used.end()) return false;
@@ -472,6 +477,7 @@ class BodyPlanner {
   void add_candidate(std::vector<Candidate>& candidates, const VectorLoop& loop,
                      VectorAccess& access) const {
     if (!access.is_stable || access.buffer->access == loop::Access::kValue) return;
+    if (access.load != nullptr && !access.is_early) return;
     if (!access.place->contains(kLane)) return;
     auto found = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) {
       return c.cache.buffer == access.buffer && c.cache.place == *access.place;

@@ -52,6 +52,7 @@ struct VectorAccess {
   const loop::Store* store = nullptr;
   std::optional<SymExpr> place;  // the offset, over kLane for the loop's variable
   bool is_stable = false;        // the place stays the same whenever the loop runs in an iteration
+  bool is_early = false;         // its indices use nothing that the body defines
   bool is_unit = false;          // neighbouring iterations touch neighbouring elements
   // Runs in every iteration, and not only after a check: may be made ahead of the body (a load) or
   // after it (a store).

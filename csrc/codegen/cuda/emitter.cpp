@@ -14,8 +14,6 @@ using loop::Stmt;
 
 namespace {
 
-constexpr int64_t kNarrowIndexLimit = int64_t{1} << 30;
-
 // What has no CUDA code, if the kernel holds it.
 std::optional<std::string> why_unsupported(const loop::Kernel& kernel) {
   std::optional<std::string> reason;
@@ -84,6 +82,9 @@ Result<CudaSource> emit_kernel(const loop::Kernel& kernel, std::string_view name
             .emit(kernel.phases[i], std::string(name) + "_p" + std::to_string(i));
     if (!phase) return unsupported("cuda: ", phase.reason());
     source.text += phase->text + "\n";
+    for (const SymExpr& e : phase->below_2_30)
+      if (std::find(info.below_2_30.begin(), info.below_2_30.end(), e) == info.below_2_30.end())
+        info.below_2_30.push_back(e);
     info.phases.push_back(phase->info);
     for (const Divisibility& condition : phase->divisible) info.divisible.push_back(condition);
     for (size_t b = 0; b < kernel.buffers.size(); ++b)

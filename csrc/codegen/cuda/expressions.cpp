@@ -155,6 +155,17 @@ bool Expressions::is_index(Expr e) const {
                      [&](Expr arg) { return is_index(arg); });
 }
 
+bool Expressions::fits_index(Expr e) const {
+  if (wide_) return true;
+  const auto bound = offsets_.bound(e);
+  if (!bound) return false;
+  const bool is_known = bound->is_constant() ||
+                        std::find(assumed_below_2_30_.begin(), assumed_below_2_30_.end(), *bound) !=
+                            assumed_below_2_30_.end();
+  if (!is_known) assumed_below_2_30_.push_back(*bound);
+  return true;
+}
+
 bool Expressions::is_index_variable(const loop::Variable* variable) const {
   const auto kind = kinds_.find(variable);
   return kind != kinds_.end() &&
@@ -313,7 +324,8 @@ std::string Expressions::index_op(const loop::Apply& apply) const {
   if (apply.op == ScalarOp::kAdd || apply.op == ScalarOp::kSub || apply.op == ScalarOp::kMul)
     return infix(infix_op(apply.op), args());
   // What follows does not commute with cutting off upper bits.
-  if (!wide_ && !is_index(&apply)) return "(i32)" + value(&apply);
+  const bool is_exact = is_index(&apply) && fits_index(apply.args[0]) && fits_index(apply.args[1]);
+  if (!wide_ && !is_exact) return "(i32)" + value(&apply);
   if (apply.op == ScalarOp::kFloorDiv)
     return call((is_unsigned ? "unsigned_div" : "floor_div") + type, args());
   if (apply.op == ScalarOp::kMod)

@@ -51,6 +51,10 @@ class Expressions {
   std::string index(loop::Expr e) const;  // an i64 expression, in the index type
   std::string address(const loop::Buffer* buffer, const std::vector<loop::Expr>& indices) const;
 
+  // Whether the value fits the index type; where that depends on sizes, it is assumed.
+  bool fits_index(loop::Expr e) const;
+  const std::vector<SymExpr>& assumed_below_2_30() const { return assumed_below_2_30_; }
+
  private:
   std::string variable(const loop::Variable* variable, bool as_index) const;
   bool is_index(loop::Expr e) const;
@@ -67,6 +71,7 @@ class Expressions {
   std::unordered_map<const loop::Variable*, std::string> texts_;
   std::unordered_map<const loop::Load*, std::string> loads_;
   std::unordered_set<const loop::Buffer*> local_, values_;
+  mutable std::vector<SymExpr> assumed_below_2_30_;
 };
 
 }  // namespace mlcc::codegen::cuda

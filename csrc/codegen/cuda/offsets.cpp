@@ -2,27 +2,44 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <numeric>
+
+#include "support/error.h"
 
 namespace mlcc::codegen::cuda {
 
 using loop::Expr;
 using loop::ScalarOp;
 
+namespace {
+
+// Larger ones are as good as unknown.
+std::optional<SymExpr> small_constant(int64_t value) {
+  if (value <= -kNarrowIndexLimit || value >= kNarrowIndexLimit) return std::nullopt;
+  return SymExpr(std::abs(value));
+}
+
+}  // namespace
+
 Offsets::Offsets(const loop::Kernel& kernel) {
   for (const loop::Variable* size : kernel.sizes) {
     sizes_.insert(size->name);
     nonnegative_[size] = true;
+    bounds_[size] = SymExpr::symbol(size->name);
   }
 }
 
 void Offsets::define(const loop::Let& let) {
   if (auto value = symbolic(let.value)) lets_[let.variable->name] = *std::move(value);
   nonnegative_[let.variable] = is_nonnegative(let.value);
+  if (auto most = bound(let.value)) bounds_[let.variable] = *std::move(most);
 }
 
-void Offsets::define_loop(const loop::Variable* variable, Expr begin) {
+void Offsets::define_loop(const loop::Variable* variable, Expr begin, Expr end) {
   nonnegative_[variable] = is_nonnegative(begin);
+  const auto first = bound(begin), last = bound(end);
+  if (first && last) bounds_[variable] = nonnegative_[variable] ? *last : *first + *last;
 }
 
 std::optional<SymExpr> Offsets::symbolic(Expr e) const {
@@ -80,6 +97,38 @@ Offsets::Divides Offsets::divides(int64_t divisor, const SymExpr& e) const {
   if (common_divisor(divisor, e, false) == divisor) return Divides::kAlways;
   if (common_divisor(divisor, e, true) == divisor) return Divides::kIfSizesDo;
   return Divides::kNever;
+}
+
+std::optional<SymExpr> Offsets::bound(Expr e) const {
+  if (e->dtype != DType::kI64) return std::nullopt;
+  if (const auto* variable = loop::as<loop::Variable>(e)) {
+    const auto found = bounds_.find(variable);
+    return found == bounds_.end() ? std::nullopt : std::optional(found->second);
+  }
+  if (const auto* constant = loop::as<loop::Constant>(e)) return small_constant(constant->as_int());
+  const auto* apply = loop::as<loop::Apply>(e);
+  if (apply == nullptr || apply->args.size() != 2) return std::nullopt;
+  const auto b = bound(apply->args[1]);
+  if (apply->op == ScalarOp::kMod) return b;
+  const auto a = bound(apply->args[0]);
+  if (!a || !b) return std::nullopt;
+  const bool is_unsigned = is_nonnegative(apply->args[0]) && is_nonnegative(apply->args[1]);
+  const auto of = [&]() -> std::optional<SymExpr> {
+    if (apply->op == ScalarOp::kAdd || apply->op == ScalarOp::kSub) return *a + *b;
+    if (apply->op == ScalarOp::kMul) return *a * *b;
+    if (apply->op == ScalarOp::kFloorDiv)
+      return is_unsigned ? SymExpr::floordiv(*a, SymExpr::max(*b, 1)) : *a;
+    if (apply->op == ScalarOp::kMin && is_unsigned) return SymExpr::min(*a, *b);
+    if (apply->op == ScalarOp::kMin || apply->op == ScalarOp::kMax) return SymExpr::max(*a, *b);
+    return std::nullopt;
+  };
+  try {
+    const auto result = of();
+    const auto constant = result ? result->as_constant() : std::nullopt;
+    return constant ? small_constant(*constant) : result;
+  } catch (const Error&) {  // a coefficient that overflows
+    return std::nullopt;
+  }
 }
 
 bool Offsets::is_nonnegative(Expr e) const {

@@ -15,14 +15,17 @@
 
 namespace mlcc::codegen::cuda {
 
+// Indices below it, and sums of two such, fit 32 bits.
+constexpr int64_t kNarrowIndexLimit = int64_t{1} << 30;
+
 class Offsets {
  public:
   explicit Offsets(const loop::Kernel& kernel);
 
   // A let whose value is symbolic stands for it in what follows.
   void define(const loop::Let& let);
-  // A loop variable that starts at `begin` and grows.
-  void define_loop(const loop::Variable* variable, loop::Expr begin);
+  // A loop variable that starts at `begin` and grows up to `end`.
+  void define_loop(const loop::Variable* variable, loop::Expr begin, loop::Expr end);
 
   std::optional<SymExpr> symbolic(loop::Expr e) const;
   // In elements, from the start of the buffer.
@@ -36,6 +39,9 @@ class Offsets {
   Divides divides(int64_t divisor, const SymExpr& e) const;
 
   bool is_nonnegative(loop::Expr e) const;
+  // What the magnitude of `e` does not exceed, over the kernel's sizes. Nothing where that is not
+  // known, as of data, or a number that 32 bits cannot hold.
+  std::optional<SymExpr> bound(loop::Expr e) const;
   bool is_size(std::string_view name) const { return sizes_.contains(name); }
 
  private:
@@ -44,6 +50,7 @@ class Offsets {
   std::set<std::string, std::less<>> sizes_;
   std::map<std::string, SymExpr, std::less<>> lets_;
   std::unordered_map<const loop::Variable*, bool> nonnegative_;
+  std::unordered_map<const loop::Variable*, SymExpr> bounds_;
 };
 
 }  // namespace mlcc::codegen::cuda

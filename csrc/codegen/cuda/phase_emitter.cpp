@@ -71,7 +71,7 @@ Result<PhaseEmitter::Output> PhaseEmitter::emit(const Block& phase, const std::s
   if (parallel != nullptr) {
     for (Stmt stmt : phase)
       if (const auto* let = loop::as<loop::Let>(stmt)) offsets_.define(*let);
-    offsets_.define_loop(parallel->variable, parallel->begin);
+    offsets_.define_loop(parallel->variable, parallel->begin, parallel->end);
   }
   Result<BodyPlan> plan = BodyPlan::make(body, offsets_, group_, groups_, written > 0, options_);
   if (!plan) return Unsupported{plan.reason()};
@@ -87,6 +87,7 @@ Result<PhaseEmitter::Output> PhaseEmitter::emit(const Block& phase, const std::s
   Output output{.text = out_.take(),
                 .info = {},
                 .divisible = plan_->divisible(),
+                .below_2_30 = text_.assumed_below_2_30(),
                 .alignment = plan_->alignment()};
   output.info.function = function;
   output.info.threads = static_cast<int32_t>(group_ * groups_);

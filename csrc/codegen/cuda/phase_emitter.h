@@ -38,6 +38,7 @@ class PhaseEmitter {
     std::string text;
     PhaseInfo info;
     std::vector<Divisibility> divisible;
+    std::vector<SymExpr> below_2_30;
     std::map<const loop::Buffer*, int64_t> alignment;
   };
   Result<Output> emit(const loop::Block& phase, const std::string& function);

@@ -32,7 +32,7 @@ std::string PhaseEmitter::declare(DType dtype, const std::string& name) const {
 
 std::string PhaseEmitter::range_for(const loop::Variable* variable, Expr begin, Expr end) {
   const std::string first = text_.index(begin), last = text_.index(end);
-  offsets_.define_loop(variable, begin);
+  offsets_.define_loop(variable, begin, end);
   text_.define(variable, VariableKind::kIndex);
   const std::string name = identifier(variable->name);
   return "for (" + index_type_ + " " + name + " = " + first + "; " + name + " < " + last + "; ++" +
@@ -122,7 +122,7 @@ void PhaseEmitter::emit_let(const loop::Let& let) {
     return;
   }
   if (let.variable->dtype == DType::kI64 && !data_variables_.contains(let.variable) &&
-      loop::to_symbolic(let.value)) {
+      loop::to_symbolic(let.value) && text_.fits_index(let.value)) {
     const std::string value = text_.index(let.value);
     text_.define(let.variable, VariableKind::kIndex);
     // The element's own index stays a sum with the counter where it is used.
