@@ -26,7 +26,7 @@ MLCC_INLINE void begin_iteration() {}
 #else
 #define MLCC_UNROLL
 #define MLCC_UNROLL_BY(n)
-#define MLCC_DYNAMIC_SHARED(name) char* const name = mlcc_emulator::dynamic_shared()
+#define MLCC_DYNAMIC_SHARED(name) MLCC_EMULATOR_DYNAMIC_SHARED(char, name)
 MLCC_INLINE void touch(const void* p, u32 bytes, bool is_store) {
   mlcc_emulator::touch(p, bytes, is_store);
 }
