@@ -192,16 +192,27 @@ class Planner {
     const Node& reader = *readers.front();
     if (is_read_elsewhere(*node.result(), reader)) return;
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
-    // A reader with more points than this value has elements would repeat the work.
+    // A reader with more points than this value has elements would repeat the work. Of a widening
+    // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
     const SymExpr points = product(iteration_shape(reader));
     if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) &&
-        !reads_a_part(node, points))
+        !reads_a_part(node, points) && !is_widening_cast(node))
       return;
     int64_t cost = 1;
     for (const Value* operand : node.operands()) cost += inline_cost(operand);
     if (cost > options_.max_nodes) return;
     inline_cost_[node.result()] = cost;
     plan_.inlined.insert(&node);
+  }
+
+  // Of a value that lies in memory.
+  bool is_widening_cast(const Node& node) const {
+    if (node.op() != Op::kCast) return false;
+    const Value* read = node.operand(0);
+    while (read->producer() != nullptr && graph::is_single_index_map(read->producer()->op()))
+      read = read->producer()->operand(0);
+    return (read->producer() == nullptr || !plan_.inlined.count(read->producer())) &&
+           dtype_size(read->type().dtype) < dtype_size(node.result()->type().dtype);
   }
 
   bool reads_a_part(const Node& node, const SymExpr& points) const {

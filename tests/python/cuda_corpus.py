@@ -93,7 +93,8 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
     return flat
 
 
-def _rms_norm(x: Any, weight: Any) -> Any:
+def rms_norm(x: Any, weight: Any) -> Any:
+    """In f32, rounded once before the weight."""
     y = x.float()
     return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight
 
@@ -267,7 +268,7 @@ def norms() -> Iterator[Program]:
                 lambda x, w, b: F.layer_norm(x, w.shape, w, b),
                 [x, w, w],
             )
-            yield Program(f"rms norm {columns} {name}", _rms_norm, [x, w])
+            yield Program(f"rms norm {columns} {name}", rms_norm, [x, w])
         x, w = t(512, 768, dtype=dtype), t(768, dtype=dtype)
         yield Program(f"softmax trained {name}", lambda x: x.softmax(-1), [x], trains=True)
         yield Program(f"log softmax trained {name}", lambda x: x.log_softmax(-1), [x], trains=True)
@@ -277,7 +278,7 @@ def norms() -> Iterator[Program]:
             [x, w, w],
             trains=True,
         )
-        yield Program(f"rms norm trained {name}", _rms_norm, [x, w], trains=True)
+        yield Program(f"rms norm trained {name}", rms_norm, [x, w], trains=True)
         yield Program(
             f"residual layer norm {name}",
             lambda x, y, w, b: F.layer_norm(x + y, (768,), w, b) * 2,

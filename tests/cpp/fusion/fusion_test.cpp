@@ -89,6 +89,22 @@ TEST(Fusion, AnExternBetweenTwoNodesKeepsThemApart) {
   EXPECT_EQ(found.order[1].group, -1);
 }
 
+// Of a bf16 weight, say: cheaper than a kernel of its own and twice the bytes.
+TEST(Fusion, AWideningCastIsRepeatedByABroadcast) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 4], %w: bf16[4], %v: f64[4]) {
+  %0: f32[4] = cast %w
+  %1: f32[8, 4] = expand %0
+  %2: f32[8, 4] = mul %x, %1
+  %3: f32[4] = cast %v
+  %4: f32[8, 4] = expand %3
+  %5: f32[8, 4] = mul %2, %4
+  return %5
+})");
+  const FusionPlan found = plan(graph);
+  EXPECT_TRUE(found.inlined.count(graph->nodes()[0]));
+  EXPECT_FALSE(found.inlined.count(graph->nodes()[3]));  // f64 is narrowed once
+}
+
 TEST(Fusion, WhatReadsAfterAWriteDoesNotJoinWhatReadBefore) {
   const auto graph = graph::parse_graph(R"(graph @g(%x: f32[64], %y: f32[64]) {
   %0: f32[64] = neg %x
