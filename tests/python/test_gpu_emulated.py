@@ -1,4 +1,4 @@
-"""Kernels for a GPU run by the emulator, on tensors of the CPU: what they compute, for which inputs, and their errors."""
+"""Kernels for a GPU, run by the emulator on tensors of the CPU: what they compute, for which inputs, their errors."""
 
 from __future__ import annotations
 
@@ -255,7 +255,9 @@ def test_drawn_layouts(seed: int) -> None:
     torch.manual_seed(seed)
     base = [torch.randn(9, 11, 13) for _ in range(3)]
     orders = [torch.randperm(3).tolist() for _ in base]
-    views = [b.permute(order)[1:5, -6:-1, ::2][:, :, :4] for b, order in zip(base, orders, strict=True)]
+    views = [
+        b.permute(order)[1:5, -6:-1, ::2][:, :, :4] for b, order in zip(base, orders, strict=True)
+    ]
     views[seed % 3] = views[seed % 3][:, :1].expand(4, 5, 4)
 
     def function(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
@@ -263,4 +265,3 @@ def test_drawn_layouts(seed: int) -> None:
         return [total, total.sum((0, 2)), total.transpose(0, 2).contiguous()]
 
     check_all(compiled(function)(*views), function(*views), function(*to_double(views)))
-

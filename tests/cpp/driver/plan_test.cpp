@@ -21,7 +21,9 @@ runtime::ExecutablePlan plan(std::string_view text) {
   for (const fusion::Group& group : fusion.groups) {
     loop::Arena arena;
     PlannedKernel kernel;
-    const schedule::Machine machine{.is_gpu = group.device.kind == DeviceKind::kCuda};
+    const schedule::Machine machine = group.device.kind == DeviceKind::kCuda
+                                          ? schedule::gpu_machine("sm_90")
+                                          : schedule::Machine{};
     kernel.lowered = lower::lower_group(*graph, fusion, group, machine, arena);
     kernel.text = loop::print(kernel.lowered.kernel);
     kernel.lowered.kernel = {};
