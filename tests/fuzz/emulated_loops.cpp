@@ -37,8 +37,7 @@ struct Program {
   loop::RunDirectives directives;
 
   explicit Program(uint64_t seed)
-      : text(random_program(seed,
-                            {.floats = seed % 3 != 0, .contractions = false, .gpu = true})) {
+      : text(random_program(seed, {.floats = seed % 3 != 0, .contractions = false, .gpu = true})) {
     kernel = loop::parse_kernel(arena, text);
     directives = loop::parse_directives(text);
   }

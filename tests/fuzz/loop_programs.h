@@ -28,7 +28,7 @@ struct RandomProgramOptions {
   bool checks = true;  // some of which fail
   // Groups of threads, widths and lengths as kernels for a GPU have them.
   bool gpu = false;
-  int depth = 3;       // of expressions
+  int depth = 3;  // of expressions
 };
 
 class RandomProgram {
@@ -252,8 +252,7 @@ class RandomProgram {
     loop::LoopMode mode;
     if (may_be_vector && flip_coin(60)) {
       mode.kind = LoopKind::kVector;
-      mode.width =
-          options_.gpu ? pick<int64_t>({1, 2, 4, 8}) : pick<int64_t>({0, 0, 4, 8, 16});
+      mode.width = options_.gpu ? pick<int64_t>({1, 2, 4, 8}) : pick<int64_t>({0, 0, 4, 8, 16});
       mode.unroll = pick<int64_t>({1, 1, 2, 4});
     } else if (flip_coin(20)) {
       mode.unroll = 1 + draw(3);
@@ -456,9 +455,7 @@ class RandomProgram {
 
   // An inner loop over 0..m that writes row `row` of a new buffer, or of a column where there is no
   // row.
-  void add_inner_loop(Block& out, const Variable* row) {
-    add_inner_loop(out, row, integer(0), m_);
-  }
+  void add_inner_loop(Block& out, const Variable* row) { add_inner_loop(out, row, integer(0), m_); }
 
   void add_inner_loop(Block& out, const Variable* row, Expr begin, Expr end) {
     const DType dtype = draw_dtype();
@@ -503,10 +500,10 @@ class RandomProgram {
     const Expr begin = apply(Op::kMul, {chunk, length});
     const auto* end = Variable::make(arena_, DType::kI64, new_name("end"));
     Block body;
-    body.push_back(loop::Let::make(arena_, end,
-                                   apply(Op::kMin, {apply(Op::kAdd, {begin, length}), m_})));
-    const Expr chunks =
-        apply(Op::kFloorDiv, {apply(Op::kAdd, {m_, apply(Op::kSub, {length, integer(1)})}), length});
+    body.push_back(
+        loop::Let::make(arena_, end, apply(Op::kMin, {apply(Op::kAdd, {begin, length}), m_})));
+    const Expr chunks = apply(
+        Op::kFloorDiv, {apply(Op::kAdd, {m_, apply(Op::kSub, {length, integer(1)})}), length});
     inside(chunk, chunks, [&] {
       add_lets(body, draw(2));
       for (int i = 0; i <= draw(3); ++i) add_inner_loop(body, nullptr, begin, end);

@@ -227,8 +227,8 @@ class BodyPlanner {
   }
 
   // -- widths
-  // Neighbouring iterations touch neighbouring elements of memory. Where the accesses of all of them
-  // stand in front of the body, the place must be known there.
+  // Neighbouring iterations touch neighbouring elements of memory. Where the accesses of all of
+  // them stand in front of the body, the place must be known there.
   static bool is_unit(const VectorLoop& loop, const VectorAccess& access) {
     if (!access.place || is_local(access.buffer)) return false;
     if (!loop.has_inner_loops && !access.is_early) return false;

@@ -142,15 +142,15 @@ void Expressions::define_as(const loop::Variable* variable, std::string text, Va
 // Index arithmetic on index variables and constants alone: exact in the index type. Shifts are not,
 // nor is what looks at bits.
 bool Expressions::is_index(Expr e) const {
-  static constexpr std::array kArithmetic = {ScalarOp::kAdd, ScalarOp::kSub, ScalarOp::kMul,
+  static constexpr std::array kArithmetic = {ScalarOp::kAdd,      ScalarOp::kSub, ScalarOp::kMul,
                                              ScalarOp::kFloorDiv, ScalarOp::kMod, ScalarOp::kMin,
                                              ScalarOp::kMax};
   if (const auto* constant = loop::as<loop::Constant>(e))
     return constant->as_int() == static_cast<int32_t>(constant->as_int());
   if (const auto* known = loop::as<loop::Variable>(e)) return is_index_variable(known);
   const auto* apply = loop::as<loop::Apply>(e);
-  return apply != nullptr && std::find(kArithmetic.begin(), kArithmetic.end(), apply->op) !=
-             kArithmetic.end() &&
+  return apply != nullptr &&
+         std::find(kArithmetic.begin(), kArithmetic.end(), apply->op) != kArithmetic.end() &&
          std::all_of(apply->args.begin(), apply->args.end(),
                      [&](Expr arg) { return is_index(arg); });
 }
