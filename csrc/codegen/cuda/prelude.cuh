@@ -148,8 +148,15 @@ MLCC_INLINE bool is_inf(f64 x) {
 }
 MLCC_INLINE bool sign_bit(f32 x) { return __float_as_uint(x) >> 31 != 0; }
 MLCC_INLINE bool sign_bit(f64 x) { return bit_copy<u64>(x) >> 63 != 0; }
-MLCC_INLINE f32 sigmoid(f32 x) { return 1.0f / (1.0f + expf(-x)); }
-MLCC_INLINE f64 sigmoid(f64 x) { return 1.0 / (1.0 + exp(-x)); }
+// Of exp(-|x|), which never overflows: small results keep their digits.
+MLCC_INLINE f32 sigmoid(f32 x) {
+  const f32 e = expf(-fabsf(x)), r = 1.0f / (1.0f + e);
+  return x < 0.0f ? e * r : r;
+}
+MLCC_INLINE f64 sigmoid(f64 x) {
+  const f64 e = exp(-fabs(x)), r = 1.0 / (1.0 + e);
+  return x < 0.0 ? e * r : r;
+}
 
 // ---- Memory -------------------------------------------------------------------------------------
 
