@@ -133,13 +133,20 @@ void PhaseEmitter::emit_fill(const VectorLoop& loop) {
                 ");");
       continue;
     }
+    std::string element;
+    if (access->is_packed) {
+      const std::string pack = "q" + access->cache->name;
+      out_.line("const auto " + pack + " = load_pack<" + number(shape.width) + ">(" + address +
+                ");");
+      element = pack + ".v[e]";
+    }
     if (shape.width > 1) {
       out_.unroll();
       out_.open("for (i32 e = 0; e < " + number(shape.width) + "; ++e) {");
       text_.set_element("e");
     }
-    out_.line(cache_element(*access->cache, shape.width > 1 ? "e" : "0") + " = load(" +
-              text_.address(load.buffer, load.indices) + ");");
+    if (element.empty()) element = "load(" + text_.address(load.buffer, load.indices) + ")";
+    out_.line(cache_element(*access->cache, shape.width > 1 ? "e" : "0") + " = " + element + ";");
     if (shape.width > 1) {
       text_.set_element("");
       out_.close();
