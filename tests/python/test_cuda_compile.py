@@ -21,11 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Of a block, when it asks for it (CUDA C++ Programming Guide, table of compute capabilities).
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024}
 BATCH = 8
-# ptxas gives some kernels fewer registers than they could have, for more threads at a time, and lets them spill a few
-# words (the most in this corpus: 32 bytes stored and loaded together, in general code 48). With
-# __launch_bounds__(threads, 1) none spills, but two thirds of all kernels take more registers, up to 255; which is
-# faster is to be measured on a GPU.
-MOST_SPILLED, MOST_LOCAL = 48, 24
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +50,7 @@ def problems(functions: Sequence[Function], shared_bytes: int) -> list[Function]
     return [
         f
         for f in functions
-        if f.spilled > MOST_SPILLED or f.local > MOST_LOCAL
+        if f.spilled > 0 or f.local > 0
         or f.shared + f.dynamic_shared > shared_bytes
         or f.threads > 1024 or (f.threads > 1 and f.threads % 32)
         or f.threads % f.group
@@ -70,7 +65,6 @@ def test_corpus(corpus: list[LoopKernel], arch: str, tmp_path: Path) -> None:
     functions = compile_all(files, f"--arch={arch}", f"--shared={SHARED_BYTES[arch]}")
     assert len(functions) >= len(corpus) > 250
     assert problems(functions, SHARED_BYTES[arch]) == []
-    assert sum(f.spilled > 0 for f in functions) <= len(functions) // 25
 
 
 @pytest.mark.slow

@@ -167,10 +167,10 @@ std::string_view program_options() {
   return *text;
 }
 
-Program compile_program(std::string_view text, const Architecture& architecture,
-                        const NvrtcApi& nvrtc, bool want_ptx) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
+namespace {
+
+Program compile_once(const std::string& text, const Architecture& architecture,
+                     const NvrtcApi& nvrtc, bool want_ptx) {
   const std::string arch = "--gpu-architecture=" + architecture.name;
   std::vector<const char*> options(kOptions.begin(), kOptions.end());
   options.push_back(arch.c_str());
@@ -182,6 +182,34 @@ Program compile_program(std::string_view text, const Architecture& architecture,
   program.code = handle.code(architecture.is_ptx);
   if (want_ptx) program.ptx = architecture.is_ptx ? program.code : handle.code(true);
   program.functions = parse_ptxas_log(program.log);
+  return program;
+}
+
+// The text in which the functions that spill may take all the registers that one block leaves them:
+// MLCC_KERNEL(name, threads) becomes MLCC_KERNEL(name, threads, 1). By itself ptxas keeps registers
+// few, so that more blocks fit a multiprocessor.
+std::string with_registers(std::string text, const FunctionReports& functions) {
+  for (const auto& [name, report] : functions) {
+    if (report.spilled_bytes <= 0 && report.local_bytes <= 0) continue;
+    const std::string head = "MLCC_KERNEL(" + name + ", ";
+    const size_t at = text.find(head);
+    if (at == std::string::npos) continue;
+    const size_t end = text.find_first_not_of("0123456789", at + head.size());
+    if (end != std::string::npos && text[end] == ')') text.insert(end, ", 1");
+  }
+  return text;
+}
+
+}  // namespace
+
+Program compile_program(std::string_view text, const Architecture& architecture,
+                        const NvrtcApi& nvrtc, bool want_ptx) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const std::string first(text);
+  Program program = compile_once(first, architecture, nvrtc, want_ptx);
+  const std::string second = with_registers(first, program.functions);
+  if (second != first) program = compile_once(second, architecture, nvrtc, want_ptx);
   program.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   return program;
 }

@@ -44,7 +44,9 @@ struct Program {
   double milliseconds = 0;
 };
 
-// Throws InternalError with NVRTC's log and the text where it does not compile. Thread safe.
+// Functions of the prelude's form MLCC_KERNEL(name, threads) that spill are compiled again with all
+// registers that a block leaves them. Throws InternalError with NVRTC's log and the text where it
+// does not compile. Thread safe.
 Program compile_program(std::string_view text, const Architecture& architecture,
                         const NvrtcApi& nvrtc, bool want_ptx = false);
 

@@ -15,7 +15,8 @@ struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
 #define MLCC_INLINE static __device__ __forceinline__
-#define MLCC_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
+// Behind the threads of a block may stand how many blocks at least shall fit a multiprocessor.
+#define MLCC_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name
 #ifdef __CUDACC_RTC__
 #define MLCC_UNROLL _Pragma("unroll")
 #define MLCC_UNROLL_BY(n) MLCC_PRAGMA(unroll n)

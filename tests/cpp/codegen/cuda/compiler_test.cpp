@@ -6,7 +6,9 @@
 #include <thread>
 #include <vector>
 
+#include "codegen/cuda/emitter.h"
 #include "fake_library.h"
+#include "loop/text.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cuda {
@@ -68,6 +70,31 @@ TEST_F(Nvrtc, GivesPtxForDevicesThatItDoesNotKnow) {
   EXPECT_THAT(program.code, HasSubstr(".target sm_90"));
   EXPECT_THAT(choose_architecture("sm_75", older).reason(), HasSubstr("kernels need sm_80"));
   EXPECT_THAT(choose_architecture("hopper", older).reason(), HasSubstr("expected a name like"));
+}
+
+// 1024 threads leave each 64 registers. By itself ptxas plans with 32, so that two blocks fit, and
+// spills 4 bytes.
+TEST_F(Nvrtc, AFunctionThatSpillsGetsTheRegistersOfItsBlock) {
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, R"(
+kernel @k(%b0: in f32[1000003], %b1: out f32[1]) {
+  for %0 in 0..1 parallel group(1024) {
+    reduce %1 in 0..16 (%2: f32 = 0.0) {
+      reduce %3 in %1 * 65536..min(1000003, %1 * 65536 + 65536) vector(4) unroll(4) (%4: f32 = 0.0) {
+        yield %4 + %b0[%3]
+      } combine (%6, %7) {
+        yield %6 + %7
+      } -> %8
+      yield %2 + %8
+    } -> %9
+    store %b1[0] = %9
+  }
+}
+)");
+  std::vector<CudaSource> sources = {emit_kernel(kernel, "k", {}).value()};
+  compile_sources(sources, choose_architecture("sm_90", *nvrtc_).value(), *nvrtc_, false);
+  EXPECT_EQ(sources[0].info.phases[0].spilled_bytes, 0);
+  EXPECT_GT(sources[0].info.phases[0].registers, 32);
 }
 
 TEST_F(Nvrtc, AProgramThatDoesNotCompileIsABugWithLogAndText) {
