@@ -430,7 +430,8 @@ class BodyPlanner {
           is_local(buffer) && aligned_.contains(buffer) && !plan_.private_.contains(buffer);
       if (shape.has_tail || !(is_only || candidate.loops.size() > 1)) continue;
       if (is_local(buffer) && !(is_only && has_all_accesses(candidate))) continue;
-      if (!is_local(buffer) && written_.contains(buffer) && !aligned_.contains(buffer)) continue;
+      const bool is_own = aligned_.contains(buffer) && has_all_accesses(candidate);
+      if (!is_local(buffer) && written_.contains(buffer) && !is_own) continue;
       if (!candidate.accesses.front()->is_certain) continue;
       const bool fits = take(candidate, cache_registers());
       if (!fits && is_only) continue;  // lies in shared memory as it is
@@ -534,8 +535,8 @@ class BodyPlanner {
       if (!cache->is_shared) continue;
       const VectorLoop* loop = plan_.find(cache->first);
       const LoopShape& shape = plan_.shape(*loop);
-      const int64_t bytes = *shape.rounds * shape.width * group_ * dtype_size(cache->buffer->dtype);
-      if (reserve_shared(bytes)) continue;
+      cache->bytes = *shape.rounds * shape.width * group_ * dtype_size(cache->buffer->dtype);
+      if (reserve_shared(cache->bytes)) continue;
       for (auto& each : plan_.loops_)
         for (VectorAccess& access : each->accesses)
           if (access.cache == cache.get()) access.cache = nullptr;

@@ -216,10 +216,12 @@ void PhaseEmitter::emit_group(Stmt stmt) {
 
 void PhaseEmitter::emit_group_loop(const loop::For& loop) {
   order(plan_->footprint(nullptr, {loop.begin, loop.end}));
+  const auto reads = pending_reads_, writes = pending_writes_;
   remember_all(loop.body);  // of the round before
   out_.open(range_for(loop.variable, loop.begin, loop.end));
   emit_group(loop.body);
   out_.close();
+  keep_pending(reads, writes);
 }
 
 void PhaseEmitter::emit_group_reduce(const loop::Reduce& reduce) {
@@ -232,12 +234,20 @@ void PhaseEmitter::emit_group_reduce(const loop::Reduce& reduce) {
     text_.define(carried.variable, VariableKind::kScalar);
     text_.define_as(carried.result, identifier(carried.variable->name));
   }
+  const auto reads = pending_reads_, writes = pending_writes_;
   remember_all(reduce.body);
   out_.open(range_for(reduce.variable, reduce.begin, reduce.end));
   emit_group(reduce.body);
   order(plan_->footprint(nullptr, reduce.yields));
   emit_step(reduce);
   out_.close();
+  keep_pending(reads, writes);
+}
+
+// What was pending before a part that may not run is pending after it: its barriers do not count.
+void PhaseEmitter::keep_pending(const PendingSet& reads, const PendingSet& writes) {
+  pending_reads_.insert(reads.begin(), reads.end());
+  pending_writes_.insert(writes.begin(), writes.end());
 }
 
 // The arms are alike for the whole group; what either leaves pending is pending afterwards.
@@ -247,19 +257,14 @@ void PhaseEmitter::emit_group_if(const loop::If& branch) {
   out_.open("if (" + text_.value(branch.condition) + ") {");
   emit_group(branch.then_body);
   out_.close();
-  if (branch.else_body.empty()) {
-    pending_reads_.insert(reads.begin(), reads.end());
-    pending_writes_.insert(writes.begin(), writes.end());
-    return;
-  }
+  if (branch.else_body.empty()) return keep_pending(reads, writes);
   const auto then_reads = pending_reads_, then_writes = pending_writes_;
   pending_reads_ = reads;
   pending_writes_ = writes;
   out_.open("else {");
   emit_group(branch.else_body);
   out_.close();
-  pending_reads_.insert(then_reads.begin(), then_reads.end());
-  pending_writes_.insert(then_writes.begin(), then_writes.end());
+  keep_pending(then_reads, then_writes);
 }
 
 void PhaseEmitter::emit_report(const loop::Check& check) {

@@ -90,6 +90,8 @@ class PhaseEmitter {
   void order(const Footprint& footprint);
   void barrier();
   void remember_all(const loop::Block& block);
+  using PendingSet = std::unordered_set<const void*>;
+  void keep_pending(const PendingSet& reads, const PendingSet& writes);
 
   std::string range_for(const loop::Variable* variable, loop::Expr begin, loop::Expr end);
   std::string declare(DType dtype, const std::string& name) const;
@@ -117,7 +119,7 @@ class PhaseEmitter {
   std::vector<const loop::Load*> packed_loads_;  // of the statement that is written by elements
   std::string fail_label_;
   int64_t next_name_ = 0;
-  std::unordered_set<const void*> pending_reads_, pending_writes_;  // since the last barrier
+  PendingSet pending_reads_, pending_writes_;  // since the last barrier
   std::unordered_set<const loop::Variable*> data_variables_;
 };
 
