@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 
 #define FAKE_DRIVER_API extern "C" __attribute__((visibility("default")))
 
@@ -18,8 +20,10 @@ FakeDriver state;
 thread_local void* context = nullptr;
 
 struct FakeFunction {
-  char name[64];
+  char name[64] = {};
 };
+[[maybe_unused]] std::mutex functions_mutex;
+[[maybe_unused]] std::deque<FakeFunction> functions;  // handles stay where they are
 
 }  // namespace
 
@@ -100,9 +104,10 @@ FAKE_DRIVER_API Status cuLibraryLoadData(void** library, const void* code, const
   return 0;
 }
 FAKE_DRIVER_API Status cuLibraryGetKernel(void** kernel, void*, const char* name) {
-  auto* function = new FakeFunction{};  // lives as long as the process
-  std::strncpy(function->name, name, sizeof(function->name) - 1);
-  *kernel = function;
+  const std::lock_guard lock(functions_mutex);
+  FakeFunction& function = functions.emplace_back();
+  std::strncpy(function.name, name, sizeof(function.name) - 1);
+  *kernel = &function;
   return 0;
 }
 #endif
