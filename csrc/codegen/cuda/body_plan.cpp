@@ -68,8 +68,6 @@ class BodyPlanner {
   }
 
  private:
-  using Place = std::pair<const Buffer*, SymExpr>;
-
   // -- what is there
   void visit(const Block& block, bool is_top) {
     for (Stmt stmt : block) visit(stmt, is_top);
@@ -418,22 +416,22 @@ class BodyPlanner {
       for (VectorAccess& access : loop->accesses) add_candidate(candidates, *loop, access);
     }
     int64_t registers = 0;
-    const auto take = [&](Candidate& candidate, int64_t limit) {
+    const auto take = [&](Candidate& candidate) {
       const int64_t needed = registers_of(shape, candidate.cache.buffer);
-      candidate.cache.is_shared = registers + needed > limit || *shape.rounds > kMostRegisterRounds;
+      candidate.cache.is_shared =
+          registers + needed > cache_registers() || *shape.rounds > kMostRegisterRounds;
       if (!candidate.cache.is_shared) registers += needed;
       return !candidate.cache.is_shared;
     };
     for (Candidate& candidate : candidates) {
       const Buffer* buffer = candidate.cache.buffer;
-      const bool is_only =
-          is_local(buffer) && aligned_.contains(buffer) && !plan_.private_.contains(buffer);
-      if (shape.has_tail || !(is_only || candidate.loops.size() > 1)) continue;
-      if (is_local(buffer) && !(is_only && has_all_accesses(candidate))) continue;
+      // Only ever touched here, and each element by one thread.
       const bool is_own = aligned_.contains(buffer) && has_all_accesses(candidate);
-      if (!is_local(buffer) && written_.contains(buffer) && !is_own) continue;
+      const bool is_only = is_local(buffer) && is_own && !plan_.private_.contains(buffer);
+      if (shape.has_tail || !(is_only || candidate.loops.size() > 1)) continue;
+      if (is_local(buffer) ? !is_only : written_.contains(buffer) && !is_own) continue;
       if (!candidate.accesses.front()->is_certain) continue;
-      const bool fits = take(candidate, cache_registers());
+      const bool fits = take(candidate);
       if (!fits && is_only) continue;  // lies in shared memory as it is
       if (is_only) plan_.register_only_.insert(buffer);
       keep(candidate);
@@ -581,7 +579,6 @@ class BodyPlanner {
     });
   }
 
- private:
   Offsets offsets_;
   const int64_t group_, groups_;
   const bool has_widths_;

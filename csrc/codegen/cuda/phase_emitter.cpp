@@ -228,12 +228,7 @@ void PhaseEmitter::emit_group_reduce(const loop::Reduce& reduce) {
   std::vector<Expr> own{reduce.begin, reduce.end};
   for (const loop::Carried& carried : reduce.carried) own.push_back(carried.init);
   order(plan_->footprint(nullptr, own));
-  for (const loop::Carried& carried : reduce.carried) {
-    out_.line(declare(carried.variable->dtype, identifier(carried.variable->name)) + " = " +
-              text_.value(carried.init) + ";");
-    text_.define(carried.variable, VariableKind::kScalar);
-    text_.define_as(carried.result, identifier(carried.variable->name));
-  }
+  for (const loop::Carried& carried : reduce.carried) declare_carried(carried);
   const auto reads = pending_reads_, writes = pending_writes_;
   remember_all(reduce.body);
   out_.open(range_for(reduce.variable, reduce.begin, reduce.end));

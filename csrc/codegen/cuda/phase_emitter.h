@@ -65,14 +65,17 @@ class PhaseEmitter {
   void emit_vector(const VectorLoop& loop);
   void emit_rounds(const VectorLoop& loop);
   void open_rounds(const VectorLoop& loop);
+  void close_rounds(const VectorLoop& loop);
+  std::string last_start(const LoopShape& shape) const;
   void emit_fill(const VectorLoop& loop);
   void emit_tail(const VectorLoop& loop);
-  void emit_elements(const VectorLoop& loop, int64_t count, bool is_tail);
-  void define_loads(const VectorLoop& loop, int64_t count, bool is_tail);
-  void emit_packed_stores(const VectorLoop& loop, int64_t count);
+  void emit_elements(const VectorLoop& loop, int64_t count);
+  void define_loads(const VectorLoop& loop, int64_t count);
+  void emit_packed_stores(const VectorLoop& loop);
   void emit_combine(const loop::Reduce& reduce);
   void emit_butterfly(const loop::Reduce& reduce, int64_t lanes, const std::string& mask);
   void emit_step(const loop::Reduce& reduce);
+  void declare_carried(const loop::Carried& carried);
 
   // -- statements of one thread
   void emit_thread(const loop::Block& block);

@@ -182,6 +182,14 @@ void PhaseEmitter::emit_thread_for(const loop::For& loop) {
   out_.close();
 }
 
+// One variable, which is the result too.
+void PhaseEmitter::declare_carried(const loop::Carried& carried) {
+  const std::string name = identifier(carried.variable->name);
+  out_.line(declare(carried.variable->dtype, name) + " = " + text_.value(carried.init) + ";");
+  text_.define(carried.variable, VariableKind::kScalar);
+  text_.define_as(carried.result, name);
+}
+
 void PhaseEmitter::emit_thread_reduce(const loop::Reduce& reduce) {
   for (const loop::Carried& carried : reduce.carried) {
     const std::string name = identifier(carried.variable->name);
@@ -194,9 +202,7 @@ void PhaseEmitter::emit_thread_reduce(const loop::Reduce& reduce) {
       text_.define(carried.variable, VariableKind::kElements);
       text_.define_as(carried.result, name, VariableKind::kElements);
     } else {
-      out_.line(declare(carried.variable->dtype, name) + " = " + text_.value(carried.init) + ";");
-      text_.define(carried.variable, VariableKind::kScalar);
-      text_.define_as(carried.result, name);
+      declare_carried(carried);
     }
   }
   if (reduce.mode.kind == loop::LoopKind::kUnrolled) out_.unroll();

@@ -33,14 +33,8 @@ void PhaseEmitter::emit_vector(const VectorLoop& loop) {
   current_ = &loop;
   offsets_.define_loop(loop.variable, plan_->shape(loop).begin, plan_->shape(loop).end);
   const auto* reduce = loop::as<loop::Reduce>(loop.stmt);
-  if (reduce != nullptr) {
-    for (const loop::Carried& carried : reduce->carried) {
-      out_.line(declare(carried.variable->dtype, identifier(carried.variable->name)) + " = " +
-                text_.value(carried.init) + ";");
-      text_.define(carried.variable, VariableKind::kScalar);
-      text_.define_as(carried.result, identifier(carried.variable->name));
-    }
-  }
+  if (reduce != nullptr)
+    for (const loop::Carried& carried : reduce->carried) declare_carried(carried);
   emit_fill(loop);
   emit_rounds(loop);
   if (plan_->shape(loop).has_tail) emit_tail(loop);
@@ -64,9 +58,10 @@ std::string round_start(const std::string& begin, int64_t group, int64_t width) 
 }  // namespace
 
 // The loop over rounds: unrolled whole where it is short, or where registers keep elements, whose
-// numbers must then be constants.
+// numbers must then be constants. Inside, the loop's variable is a thread's first element.
 void PhaseEmitter::open_rounds(const VectorLoop& loop) {
-  const int64_t rounds = *plan_->shape(loop).rounds;
+  const LoopShape& shape = plan_->shape(loop);
+  const int64_t rounds = *shape.rounds;
   const bool has_registers =
       std::any_of(loop.accesses.begin(), loop.accesses.end(), [](const VectorAccess& access) {
         return access.cache != nullptr && !access.cache->is_shared;
@@ -75,34 +70,44 @@ void PhaseEmitter::open_rounds(const VectorLoop& loop) {
     out_.unroll();
   else if (rounds > 1)
     out_.line("MLCC_UNROLL_BY(" + number(kUnrolledRounds) + ")");
+  const std::string name = identifier(loop.variable->name);
   out_.open("for (i32 k = 0; k < " + number(rounds) + "; ++k) {");
+  out_.line("const " + index_type_ + " " + name + " = " +
+            round_start(text_.index(shape.begin), group_, shape.width) + ";");
+  if (!shape.is_full) out_.open("if (" + name + last_start(shape) + ") {");
+  text_.define(loop.variable, VariableKind::kElementIndex);
+}
+
+void PhaseEmitter::close_rounds(const VectorLoop& loop) {
+  if (!plan_->shape(loop).is_full) out_.close();
+  out_.close();
+}
+
+// What holds of the first one of a thread's elements if all of them are in the range.
+std::string PhaseEmitter::last_start(const LoopShape& shape) const {
+  const std::string end = text_.index(shape.end);
+  return shape.has_tail ? " <= " + end + " - " + number(shape.width) : " < " + end;
 }
 
 // The rounds of a loop whose length is known, or a loop that strides over the range.
 void PhaseEmitter::emit_rounds(const VectorLoop& loop) {
   const LoopShape& shape = plan_->shape(loop);
   const std::string name = identifier(loop.variable->name);
-  const std::string begin = text_.index(shape.begin), end = text_.index(shape.end);
-  const std::string last =
-      shape.has_tail ? " <= " + end + " - " + number(shape.width) : " < " + end;
-  text_.define(loop.variable, VariableKind::kElementIndex);
+  const std::string begin = text_.index(shape.begin);
   const bool has_caches = std::any_of(loop.accesses.begin(), loop.accesses.end(),
                                       [](const VectorAccess& a) { return a.cache != nullptr; });
   if (shape.rounds && (has_caches || *shape.rounds <= kMostUnrolledRounds)) {
     open_rounds(loop);
-    out_.line("const " + index_type_ + " " + name + " = " +
-              round_start(begin, group_, shape.width) + ";");
-    if (!shape.is_full) out_.open("if (" + name + last + ") {");
-    emit_elements(loop, shape.width, false);
-    if (!shape.is_full) out_.close();
-    return out_.close();
+    emit_elements(loop, shape.width);
+    return close_rounds(loop);
   }
+  text_.define(loop.variable, VariableKind::kElementIndex);
   const std::string rank =
       group_ > 1 ? sum(begin, shape.width == 1 ? "rank" : "rank * " + number(shape.width)) : begin;
   out_.line("MLCC_UNROLL_BY(" + number(kUnrolledRounds) + ")");
-  out_.open("for (" + index_type_ + " " + name + " = " + rank + "; " + name + last + "; " + name +
-            " += " + number(group_ * shape.width) + ") {");
-  emit_elements(loop, shape.width, false);
+  out_.open("for (" + index_type_ + " " + name + " = " + rank + "; " + name + last_start(shape) +
+            "; " + name + " += " + number(group_ * shape.width) + ") {");
+  emit_elements(loop, shape.width);
   out_.close();
 }
 
@@ -116,15 +121,7 @@ void PhaseEmitter::emit_fill(const VectorLoop& loop) {
         access.load != nullptr && seen.insert(access.cache).second)
       filled.push_back(&access);
   if (filled.empty()) return;
-  const std::string name = identifier(loop.variable->name);
-  const std::string end = text_.index(shape.end);
-  const std::string last =
-      shape.has_tail ? " <= " + end + " - " + number(shape.width) : " < " + end;
   open_rounds(loop);
-  out_.line("const " + index_type_ + " " + name + " = " +
-            round_start(text_.index(shape.begin), group_, shape.width) + ";");
-  if (!shape.is_full) out_.open("if (" + name + last + ") {");
-  text_.define(loop.variable, VariableKind::kElementIndex);
   for (const VectorAccess* access : filled) {
     const loop::Load& load = *access->load;
     const std::string address = text_.address(load.buffer, load.indices);
@@ -152,8 +149,7 @@ void PhaseEmitter::emit_fill(const VectorLoop& loop) {
       out_.close();
     }
   }
-  if (!shape.is_full) out_.close();
-  out_.close();
+  close_rounds(loop);
 }
 
 // What is left where the range ends inside a thread's elements.
@@ -166,13 +162,13 @@ void PhaseEmitter::emit_tail(const VectorLoop& loop) {
             ")) % " + number(shape.width) + (group_ > 1 ? " + rank" : "") + "; " + name + " < " +
             end + "; " + name + " += " + number(group_) + ") {");
   is_tail_ = true;
-  emit_elements(loop, 1, true);
+  emit_elements(loop, 1);
   is_tail_ = false;
   out_.close();
 }
 
 // The body for `count` neighbouring iterations of one thread.
-void PhaseEmitter::emit_elements(const VectorLoop& loop, int64_t count, bool is_tail) {
+void PhaseEmitter::emit_elements(const VectorLoop& loop, int64_t count) {
   elements_ = {.count = count, .by_statement = false, .varying = {}};
   const auto* reduce = loop::as<loop::Reduce>(loop.stmt);
   if (count > 1 && loop.has_inner_loops) {
@@ -183,7 +179,7 @@ void PhaseEmitter::emit_elements(const VectorLoop& loop, int64_t count, bool is_
     elements_ = {};
     return;
   }
-  define_loads(loop, count, is_tail);
+  define_loads(loop, count);
   if (count > 1) {
     out_.unroll();
     out_.open("for (i32 e = 0; e < " + number(count) + "; ++e) {");
@@ -194,14 +190,14 @@ void PhaseEmitter::emit_elements(const VectorLoop& loop, int64_t count, bool is_
   if (count > 1) {
     text_.set_element("");
     out_.close();
-    emit_packed_stores(loop, count);
+    emit_packed_stores(loop);
   }
   for (const VectorAccess& access : loop.accesses)
     if (access.load != nullptr) text_.forget_load(access.load);
   elements_ = {};
 }
 
-void PhaseEmitter::define_loads(const VectorLoop& loop, int64_t count, bool is_tail) {
+void PhaseEmitter::define_loads(const VectorLoop& loop, int64_t count) {
   const std::string element = count > 1 ? "e" : "0";
   std::unordered_set<const loop::Load*> seen;
   for (const VectorAccess& access : loop.accesses) {
@@ -209,7 +205,7 @@ void PhaseEmitter::define_loads(const VectorLoop& loop, int64_t count, bool is_t
       out_.line("Pack<" + std::string(type_text(access.buffer->dtype)) + ", " + number(count) +
                 "> w" + identifier(access.buffer->name) + ";");
     if (access.load == nullptr || !seen.insert(access.load).second) continue;
-    if (access.cache != nullptr && !is_tail) {
+    if (access.cache != nullptr && !is_tail_) {
       text_.define_load(access.load, cache_element(*access.cache, element));
     } else if (access.is_packed && count > 1) {
       const std::string name = "q" + number(next_name_++);
@@ -220,8 +216,7 @@ void PhaseEmitter::define_loads(const VectorLoop& loop, int64_t count, bool is_t
   }
 }
 
-void PhaseEmitter::emit_packed_stores(const VectorLoop& loop, int64_t count) {
-  if (count == 1) return;
+void PhaseEmitter::emit_packed_stores(const VectorLoop& loop) {
   for (const VectorAccess& access : loop.accesses)
     if (access.store != nullptr && access.is_packed)
       out_.line("store_pack(" + text_.address(access.buffer, access.store->indices) + ", w" +
