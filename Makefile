@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance wheel build clean
+.PHONY: help demo test check lint tidy format conformance models wheel build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager"
@@ -16,6 +16,7 @@ help:
 	@echo "make tidy         clang-tidy on the C++ files that differ from main (BASE=<commit>)"
 	@echo "make format       format C++ and Python in place"
 	@echo "make conformance  torch's own operator tests through mlcc; resumable"
+	@echo "make models       architectures of transformers through mlcc; resumable"
 	@echo "make wheel        build the wheel and check it"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
@@ -53,6 +54,11 @@ conformance:
 	@scripts/setup.sh test
 	@scripts/build.sh mlcc_package
 	@scripts/python.sh tests/conformance/run.py $(CONFORMANCE_ARGS)
+
+models:
+	@scripts/setup.sh test
+	@scripts/build.sh mlcc_package
+	@scripts/python.sh tests/models/run.py $(MODELS_ARGS)
 
 wheel:
 	@scripts/setup.sh demo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -170,20 +169,13 @@ def cat(importer: Importer, node: Node) -> Tensor:
     operands = [importer.cast(importer.tensor(t), dtype) for t in tensors]
     if len(operands) == 1:
         return importer.copy(operands[0])
-    return concatenated(importer, operands, bound["dim"] % result.dim())
+    return importer.cat(operands, bound["dim"] % result.dim())
 
 
 def _is_skipped(fake: Any, result: torch.Tensor) -> bool:
     if fake.dim() != 1 or result.dim() == 1:
         return False
     return isinstance(fake.shape[0], int) and fake.shape[0] == 0
-
-
-def concatenated(importer: Importer, operands: Sequence[Tensor], dim: int) -> Tensor:
-    if len(operands) == 1:
-        return operands[0]
-    handle = importer.builder.cat([x.handle for x in operands], dim)
-    return Tensor(handle, operands[0].dtype)
 
 
 def repeat(importer: Importer, node: Node) -> Tensor:
@@ -233,7 +225,7 @@ def _padded(
             sizes[dim] = amount
             parts.insert(place if place == 0 else len(parts), importer.expand(value, sizes))
     shape[dim] = shape[dim] + max(before, 0) + max(after, 0)
-    return concatenated(importer, parts, dim)
+    return importer.cat(parts, dim)
 
 
 def slice_scatter(importer: Importer, node: Node) -> Tensor:
@@ -261,7 +253,7 @@ def slice_scatter(importer: Importer, node: Node) -> Tensor:
             else f"{start} + {covered}"
         )
         parts.append(importer.slice(x, dim, end, rest))
-    return concatenated(importer, parts, dim)
+    return importer.cat(parts, dim)
 
 
 def _size_behind(importer: Importer, extent: Any, given: Any, start: Size, length: Any) -> Size:

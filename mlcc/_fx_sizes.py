@@ -29,6 +29,7 @@ class SizePrinter:
         self._declare = declare
         self._names: dict[str, str] = {}
         self._counts: dict[str, int] = {}
+        self._facts: dict[str, _torch_compat.SymbolFacts] = {}
 
     def size(self, value: Any) -> Size:
         """An int, or the text of a SymInt (or of a SymBool: 1 for true, 0 for false)."""
@@ -65,6 +66,7 @@ class SizePrinter:
         self._counts[letter] = number + 1
         name = f"{letter}{number}"
         self._names[facts.name] = name
+        self._facts[facts.name] = facts
         self._declare(name, facts)
 
     def expression(self, e: Any) -> str:
@@ -101,24 +103,24 @@ class SizePrinter:
 
     def _division(self, e: Any) -> str:
         a, b = e.args
-        _check_divisor(b, e)
+        self._check_divisor(b, e)
         return f"floordiv({self.expression(a)}, {self.expression(b)})"
 
     def _ceil_division(self, e: Any) -> str:
         a, b = e.args
-        _check_divisor(b, e)
+        self._check_divisor(b, e)
         divisor = self.expression(b)
         return f"floordiv({self.expression(a)} + ({divisor}) - 1, {divisor})"
 
     def _modulo(self, e: Any) -> str:
         a, b = e.args
-        _check_divisor(b, e)
+        self._check_divisor(b, e)
         return f"mod({self.expression(a)}, {self.expression(b)})"
 
     def _modular_indexing(self, e: Any) -> str:
         a, b, c = e.args
-        _check_divisor(b, e)
-        _check_divisor(c, e)
+        self._check_divisor(b, e)
+        self._check_divisor(c, e)
         return f"mod(floordiv({self.expression(a)}, {self.expression(b)}), {self.expression(c)})"
 
     def _round_down(self, e: Any) -> str:
@@ -193,10 +195,12 @@ class SizePrinter:
         del e
         return "0"
 
-
-def _check_divisor(b: Any, e: Any) -> None:
-    if b.is_positive is not True and not (isinstance(b, sympy.Expr) and b.is_nonnegative):
-        raise UnsupportedSize(f"size {e}: divisor {b} may be negative")
+    def _check_divisor(self, b: Any, e: Any) -> None:
+        if b.is_positive or (isinstance(b, sympy.Expr) and b.is_nonnegative):
+            return
+        low = _torch_compat.lower_bound(b, self._facts)
+        if low is None or low < 0:
+            raise UnsupportedSize(f"size {e}: divisor {b} may be negative")
 
 
 # By class name, since torch's own classes of integer functions moved between releases.

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -247,6 +247,21 @@ def symbol_facts(size: Any) -> list[SymbolFacts]:
     shape_env = size.node.shape_env
     symbols = sorted(sym_expr(size).free_symbols, key=lambda symbol: str(symbol.name))
     return [_facts(symbol, shape_env) for symbol in symbols]
+
+
+def lower_bound(expression: Any, facts: Mapping[str, SymbolFacts]) -> int | None:
+    """The least value of an expression of sympy by the ranges of its symbols; None where it has no bound."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    def range_of(symbol: Any) -> Any:
+        known = facts.get(str(symbol.name))
+        low = -int_oo if known is None or known.low is None else known.low
+        high = int_oo if known is None or known.high is None else known.high
+        return ValueRanges(low, high)
+
+    ranges = {symbol: range_of(symbol) for symbol in expression.free_symbols}
+    return _bound(bound_sympy(expression, ranges).lower)
 
 
 def follows_from_inputs(number: Any) -> bool:

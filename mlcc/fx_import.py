@@ -366,8 +366,39 @@ class Importer:
 
     def pointwise(self, op: str, *operands: Tensor, dtype: str | None = None) -> Tensor:
         """One pointwise op over operands of one dtype; `dtype` is the result's where it is another."""
-        handle = self.builder.pointwise(op, [operand.handle for operand in operands])
+        handle = self.builder.pointwise(op, [x.handle for x in self._fitted(operands)])
         return Tensor(handle, dtype or operands[-1].dtype)
+
+    def cat(self, operands: Sequence[Tensor], dim: int) -> Tensor:
+        """Operands of one dtype one after the other along `dim` (counted from the front)."""
+        if len(operands) == 1:
+            return operands[0]
+        handle = self.builder.cat([x.handle for x in self._fitted(operands, dim)], dim)
+        return Tensor(handle, operands[0].dtype)
+
+    def _fitted(self, operands: Sequence[Tensor], apart: int | None = None) -> Sequence[Tensor]:
+        """The operands with one text for each size that they share, but for that of dimension `apart`.
+
+        By a guard of the trace two sizes may be the same although their expressions are not.
+        """
+        if not self._used_symbols or len(operands) < 2:
+            return operands
+        shapes: list[list[Size]] = [x.handle.shape for x in operands]
+        rank = max(map(len, shapes))
+        wanted: list[Size] = [1] * rank
+        for shape in shapes:
+            for d, size in enumerate(shape, start=rank - len(shape)):
+                if wanted[d] == 1 or (isinstance(size, int) and size != 1):
+                    wanted[d] = size
+        fitted = []
+        for x, shape in zip(operands, shapes, strict=True):
+            first = rank - len(shape)
+            chosen = [
+                size if size == 1 or d == apart else wanted[d]
+                for d, size in enumerate(shape, start=first)
+            ]
+            fitted.append(x if chosen == shape else self.reshape(x, chosen))
+        return fitted
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A fresh tensor of the same elements."""

@@ -1,11 +1,11 @@
-"""torch's own operator samples (op_db) through mlcc, on the CPU in float32 and bfloat16.
+"""torch's own operator samples (op_db) through mlcc, on the CPU in five dtypes.
 
 usage: run.py [--ops NAME[,NAME...]] [--dtype NAME] [--backend NAME] [--gpu=emulate] [--sample N] [--every N] [--fresh]
 
-Every third op of a seeded order, all its samples forward and the first three backward, against eager. Two worker
-processes share the work; a crash or a sample that takes too long is a failure of that op and dtype. Results are
-appended to build/conformance-<backend>.jsonl, so a run that was stopped goes on where it was; rebuilt code starts
-afresh. With --gpu=emulate the kernels are those for a GPU, run by the emulator.
+All samples of every op forward, against eager; by a seed a third of them backward, a third with symbolic sizes, a third
+between pointwise ops. Two worker processes share the work; a crash or a sample that takes too long is a failure of that
+op and dtype. Results are appended to build/conformance-<backend>.jsonl, so a run that was stopped goes on where it was;
+rebuilt code starts afresh. With --gpu=emulate the kernels are those for a GPU, run by the emulator.
 
 known_failures.txt lists what is known to fail, a line "op dtype" each. The exit status is 1 if something else fails,
 or if something listed there passes.
@@ -14,8 +14,6 @@ or if something listed there passes.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import random
 import sys
@@ -27,10 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.conformance.pool import Pool, Record, Task  # noqa: E402
+from tests.store import Store  # noqa: E402
 
 KNOWN_FAILURES = Path(__file__).parent / "known_failures.txt"
-DTYPES = ("float32", "bfloat16")
-EVERY = 3
+DTYPES = ("float32", "bfloat16", "float16", "int64", "bool")
 SEED = 3
 
 
@@ -39,7 +37,7 @@ def main() -> int:
     arguments = _parse_arguments()
     tasks = list_tasks(arguments.ops, arguments.dtype, arguments.every, arguments.sample)
     store = Store(_store_path(arguments), arguments.fresh)
-    left = [task for task in tasks if task not in store.records]
+    left = [task for task in tasks if store.get(task) is None]
     print(f"{len(tasks)} ops and dtypes, {len(left)} to run", flush=True)
     with tempfile.TemporaryDirectory(prefix="mlcc-conformance-") as folder:
         kept = environment(folder, arguments.gpu)
@@ -47,7 +45,7 @@ def main() -> int:
         for done, (task, record) in enumerate(pool.run(left), start=1):
             store.append(task, record)
             _show_progress(task, record, done, len(left))
-    records = [store.records[task] for task in tasks]
+    records = [store[task] for task in tasks]
     print_report(records)
     surprises = find_surprises(records, read_known_failures(), arguments.sample is None)
     for line in surprises:
@@ -62,7 +60,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--backend", default="mlcc")
     parser.add_argument("--gpu", choices=("off", "emulate"), default="off")
     parser.add_argument("--sample", type=int, metavar="N", help="only N samples per op and dtype")
-    parser.add_argument("--every", type=int, default=EVERY, help="1 takes all ops")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th op of a seeded order")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one sample")
@@ -120,50 +118,6 @@ def _store_path(arguments: argparse.Namespace) -> Path:
     name = arguments.backend + (f"-gpu-{arguments.gpu}" if arguments.gpu != "off" else "")
     name += f"-sample{arguments.sample}" if arguments.sample else ""
     return ROOT / "build" / f"conformance-{name}.jsonl"
-
-
-def _code_version() -> str:
-    """Changes with the compiled core and with every Python file of mlcc and of these tests."""
-    digest = hashlib.sha256()
-    paths = [
-        *(ROOT / "mlcc").glob("*.py"),
-        *(ROOT / "mlcc").glob("*.so"),
-        *Path(__file__).parent.glob("*.py"),
-    ]
-    for path in sorted(paths):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-class Store:
-    """A JSON-lines file: first the version of the code, then one line per op and dtype."""
-
-    def __init__(self, path: Path, fresh: bool) -> None:
-        self.records: dict[Task, Record] = {}
-        self._path = path
-        self._version = _code_version()
-        if fresh or not self._read():
-            self.records.clear()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"version": self._version}) + "\n")
-
-    def append(self, task: Task, record: Record) -> None:
-        """Add one result."""
-        self.records[task] = record
-        with self._path.open("a") as file:
-            file.write(json.dumps({"task": list(task), "record": record}) + "\n")
-
-    def _read(self) -> bool:
-        """False if there is nothing of this version."""
-        if not self._path.exists():
-            return False
-        lines = self._path.read_text().splitlines()
-        if not lines or json.loads(lines[0]).get("version") != self._version:
-            return False
-        for line in lines[1:]:
-            entry = json.loads(line)
-            self.records[Task(*entry["task"])] = entry["record"]
-        return True
 
 
 # -- reports

@@ -9,16 +9,19 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from mlcc import _torch_compat
 from tests.python.accuracy import judge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BACKWARD_SAMPLES = 3
+# Every sample is run forward; each third one in each of the other modes, by a seed.
+EVERY_OF_MODE = 3
 # Some of torch's OpInfos set this seed themselves, which compiled code does not see.
 SEED = 42
 
@@ -36,9 +39,18 @@ Function = Callable[..., Any]
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Function]
 
 
+class Mode(Enum):
+    """How a sample is run."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"  # and the forward that belongs to it
+    DYNAMIC = "dynamic"  # forward, every size a symbol
+    WRAPPED = "wrapped"  # forward, between pointwise ops, so that kernels are fused
+
+
 @dataclass
 class Outcome:
-    """What became of an op with one dtype. A sample counts twice if its backward is run too."""
+    """What became of an op with one dtype. A sample counts once for each mode that it is run in."""
 
     op: str
     dtype: str
@@ -76,18 +88,26 @@ class OpCheck:
         self._outcome = Outcome(full_name(info), str(dtype).removeprefix("torch."))
 
     def run(self, count: int | None, on_sample: Callable[[int], None]) -> Outcome:
-        """All samples forward and the first few backward, or `count` of each by a seed; `on_sample` hears of each."""
+        """All samples, or `count` of them by a seed; `on_sample` hears of each."""
         with self._eager_graphs:
             for index, sample in self._samples(count, with_grad=False):
                 on_sample(index)
-                self._check(index, sample, with_grad=False)
+                for mode in (Mode.FORWARD, Mode.DYNAMIC, Mode.WRAPPED):
+                    if self._runs(index, mode):
+                        self._check(index, sample, mode)
             for index, sample in (
                 self._samples(count, with_grad=True) if self._has_backward() else ()
             ):
-                if count is not None or index < BACKWARD_SAMPLES:
+                if self._runs(index, Mode.BACKWARD):
                     on_sample(index)
-                    self._check(index, sample, with_grad=True)
+                    self._check(index, sample, Mode.BACKWARD)
         return self._outcome
+
+    def _runs(self, index: int, mode: Mode) -> bool:
+        if mode is Mode.FORWARD:
+            return True
+        seed = f"{SEED} {self._outcome.op} {self._outcome.dtype} {mode.value}"
+        return (index + random.Random(seed).randrange(EVERY_OF_MODE)) % EVERY_OF_MODE == 0
 
     def _has_backward(self) -> bool:
         dtypes = self._info.supported_backward_dtypes("cpu")
@@ -102,14 +122,14 @@ class OpCheck:
             samples = sorted(chooser.sample(samples, count), key=lambda pair: pair[0])
         yield from samples
 
-    def _check(self, index: int, sample: Any, with_grad: bool) -> None:
-        call = Call(self._info, sample, with_grad)
-        if with_grad and not call.differentiable_inputs():
+    def _check(self, index: int, sample: Any, mode: Mode) -> None:
+        call = Call(self._info, sample, mode)
+        if call.with_grad and not call.differentiable_inputs():
             return
         eager, error = _attempt(lambda: call.run(call.function))
-        if with_grad and (error is not None or not eager.gradients):
+        if call.with_grad and (error is not None or not eager.gradients):
             return  # no gradient in eager either
-        name = f"sample {index}{' backward' if with_grad else ''}"
+        name = f"sample {index}{'' if mode is Mode.FORWARD else f' {mode.value}'}"
         if error is not None:
             self._outcome.add(name, self._check_refusal(call, error))
             return
@@ -152,12 +172,19 @@ class OpCheck:
 
     def _by_aot(self, call: Call) -> Function:
         tensors = call.copy_tensors()
+        graph = _as_graph(call.function, len(tensors))
         with torch.set_grad_enabled(call.with_grad):
-            return self._backend(_as_graph(call.function, len(tensors)), tensors)
+            if call.mode is not Mode.DYNAMIC:
+                return self._backend(graph, tensors)
+            fakes = _torch_compat.Fakes()
+            inputs = [fakes.tensor(place, one, True) for place, one in enumerate(tensors)]
+            with fakes.tracing():
+                return self._backend(graph, inputs)
 
     def _by_dynamo(self, call: Call) -> Function:
         torch._dynamo.reset()
-        return torch.compile(call.function, backend=self._backend, dynamic=False)
+        dynamic = call.mode is Mode.DYNAMIC
+        return torch.compile(call.function, backend=self._backend, dynamic=dynamic)
 
     def _is_deterministic(self, call: Call, eager: Result) -> bool:
         again = call.run(call.function)
@@ -254,9 +281,10 @@ class Result:
 class Call:
     """A sample as a function of its tensors, and fresh copies of those."""
 
-    def __init__(self, info: Any, sample: Any, with_grad: bool) -> None:
+    def __init__(self, info: Any, sample: Any, mode: Mode) -> None:
         self.name = info.name
-        self.with_grad = with_grad
+        self.mode = mode
+        self.with_grad = mode is Mode.BACKWARD
         self._op = info.op
         leaves, self._spec = tree_flatten((sample.input, sample.args, sample.kwargs))
         self._tensors: list[torch.Tensor] = []
@@ -274,9 +302,13 @@ class Call:
 
     def function(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         """The op; returns the leaves of its result."""
+        wrapped = self.mode is Mode.WRAPPED
+        if wrapped:
+            tensors = tuple(map(_unchanged, tensors))
         leaves = [tensors[leaf.place] if isinstance(leaf, _Slot) else leaf for leaf in self._leaves]
         value, args, kwargs = tree_unflatten(leaves, self._spec)
-        return tuple(tree_flatten(self._op(value, *args, **kwargs))[0])
+        results = tuple(tree_flatten(self._op(value, *args, **kwargs))[0])
+        return tuple(map(_changed, results)) if wrapped else results
 
     def in_float64(self) -> Call:
         """The same with float64 for every other floating-point type."""
@@ -332,6 +364,26 @@ def _is_strided(value: Any) -> bool:
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """With a place for every element, for the judge."""
     return tensor if _is_strided(tensor) else tensor.to_dense()
+
+
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, by arithmetic that no compiler takes away; integers may be indices."""
+    if tensor.layout != torch.strided:
+        return tensor
+    if tensor.dtype == torch.bool:
+        return tensor.logical_and(tensor.logical_or(tensor))
+    if tensor.is_floating_point():
+        return tensor * 0.5 + tensor * 0.5
+    return tensor if tensor.is_complex() else tensor * 3 - tensor * 2
+
+
+def _changed(result: Any) -> Any:
+    """Other numbers, one for each."""
+    if not isinstance(result, torch.Tensor) or result.layout != torch.strided:
+        return result
+    if result.dtype == torch.bool:
+        return result.logical_not()
+    return result * 0.5 if result.is_floating_point() or result.is_complex() else result * 3
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,32 @@ def test_dynamic_shapes_compile_once() -> None:
     assert backend.timings().graphs == before + 1
 
 
+def _halves(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    n = x.shape[0]
+    first, second = x[: n // 2], x[n // 2 :]  # of one size, since they are added
+    return first * 2 + second, torch.cat([first, second * 3], dim=1)
+
+
+def _rows_of_quarters(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    n = x.shape[0]
+    quarter = (n // 2 - 1) // 2 + 1  # at least 1, but only by the range of n
+    return (x[: n // quarter * quarter].view(-1, n // quarter, x.shape[1]) * 2,)
+
+
+@pytest.mark.parametrize("function", [_halves, _rows_of_quarters])
+def test_sizes_that_guards_make_equal_or_positive(
+    function: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of such a graph is left to eager."""
+    fx_import.forget_logged()
+    caplog.set_level("INFO", "mlcc.fallback")
+    run = compiled(function, dynamic=True)
+    for n in (8, 12, 20):
+        x = torch.randn(n, 6)
+        check_all(run(x), function(x))
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1), (1,), ()])
 def test_small_shapes(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)

@@ -1,4 +1,4 @@
-"""One sample by a seed of every op and dtype that `make conformance` runs, and the runner itself."""
+"""One sample by a seed of each sixth op that `make conformance` runs, and the runner itself."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from tests.conformance.pool import Pool
 
 pytestmark = pytest.mark.slow
 
+EVERY_OP = 6
+
 
 @pytest.mark.parametrize("dtype", run.DTYPES)
 def test_one_sample_of_each_op(dtype, tmp_path):
-    tasks = run.list_tasks(None, dtype, run.EVERY, 1)
+    tasks = run.list_tasks(None, dtype, EVERY_OP, 1)
     pool = Pool("mlcc", 1, 60.0, run.environment(str(tmp_path)))
     records = [record for _, record in pool.run(tasks)]
     known = run.read_known_failures()
     failed = [r for r in records if not run.record_ok(r) and (r["op"], r["dtype"]) not in known]
     assert not failed, "\n".join(f"{r['op']} {r['dtype']}: {r['reasons'][0]}" for r in failed)
-    assert len(records) == len(tasks) > 150
+    assert len(records) == len(tasks) > 50
 
 
 def test_a_crash_is_a_failure(tmp_path):

@@ -1,0 +1,165 @@
+"""One architecture of the zoo, compiled, against eager: a process that prints a JSON line for each way to run it.
+
+usage: check.py NAME [--backend NAME] [--ways WAY[,WAY...]]
+
+A way is inference or training, in float32, bfloat16 (weights and inputs) or autocast (weights in float32). Each runs at
+the three lengths of the architecture's kind. Right is what the accuracy rule says of all results (and gradients)
+together, against the same model in float64; the graphs that ran eagerly are told with the reasons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
+
+import torch  # noqa: E402
+
+from benchmarks.observe import observer, summarize  # noqa: E402
+from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
+from tests.python.accuracy import InFloat64, judge_together  # noqa: E402
+
+DTYPES = ("float32", "bfloat16", "autocast")
+WAYS = tuple(f"{phase} {dtype}" for phase in ("inference", "training") for dtype in DTYPES)
+
+Record = dict[str, Any]
+Inputs = dict[str, torch.Tensor]
+
+
+def main() -> None:
+    """Run the ways that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("name", choices=sorted(ARCHITECTURES))
+    parser.add_argument("--backend", default="mlcc")
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    for way in arguments.ways:
+        record = check(ARCHITECTURES[arguments.name], way, arguments.backend)
+        print(json.dumps({"way": way, **record}), flush=True)
+
+
+def check(architecture: Architecture, way: str, backend: str) -> Record:
+    """What became of one way: `reason` is empty if it is right; else what eager does is right and what we do is not."""
+    torch._dynamo.reset()
+    start = time.monotonic()
+    try:
+        record = _Check(architecture, way, backend).run()
+    except Exception as error:
+        text = " ".join(str(error).split())
+        record = {"reason": f"{type(error).__name__}: {text[:800]}"}
+    record["seconds"] = round(time.monotonic() - start, 1)
+    return record
+
+
+class _Check:
+    def __init__(self, architecture: Architecture, way: str, backend: str) -> None:
+        self._architecture = architecture
+        self._trains = way.startswith("training")
+        self._dtype = way.split()[1]
+        self._model = architecture.build().train(self._trains)
+        if self._dtype == "bfloat16":
+            self._model.to(torch.bfloat16)
+        self._wide = copy.deepcopy(self._model).double()
+        self._observer = observer(backend)
+        self._compiled = torch.compile(self._model, backend=self._observer.backend)
+
+    def run(self) -> Record:
+        reasons = []
+        with _eager_graphs() as eager_graphs:
+            for length in LENGTHS[self._architecture.kind]:
+                inputs = self._inputs(length)
+                eager = self._evaluate(self._model, inputs)
+                found = self._evaluate(self._compiled, inputs)
+                verdict = judge_together(found, eager, self._exact(inputs))
+                if not verdict:
+                    reasons.append(f"length {length}: {verdict.reason}")
+        summary = summarize(self._observer.graphs())
+        return {
+            "reason": "; ".join(reasons),
+            "graphs": summary.graphs,
+            "kernels": summary.kernels,
+            "nodes": summary.nodes,
+            "aten_calls": summary.aten_calls,
+            "aten_ops": summary.aten_ops,
+            "eager_graphs": sorted(set(eager_graphs)),
+        }
+
+    def _inputs(self, length: int) -> Inputs:
+        inputs = self._architecture.feed(self._model, length)
+        if self._dtype != "bfloat16":
+            return inputs
+        return {
+            name: value.bfloat16() if value.is_floating_point() else value
+            for name, value in inputs.items()
+        }
+
+    def _exact(self, inputs: Inputs) -> list[torch.Tensor]:
+        wide = {
+            name: value.double() if value.is_floating_point() else value
+            for name, value in inputs.items()
+        }
+        with InFloat64():
+            return self._evaluate(self._wide, wide, autocast=False)
+
+    def _evaluate(self, model: Any, inputs: Inputs, autocast: bool = True) -> list[torch.Tensor]:
+        """Results, and where the model is trained the gradients of its parameters, by name."""
+        chooses = autocast and self._dtype == "autocast"
+        plain = getattr(model, "_orig_mod", model)
+        plain.zero_grad(set_to_none=True)
+        torch.manual_seed(0)
+        with torch.set_grad_enabled(self._trains):
+            with torch.autocast("cpu", torch.bfloat16, enabled=chooses):
+                outputs = [
+                    value for value in model(**inputs).values() if isinstance(value, torch.Tensor)
+                ]
+            if not self._trains:
+                return outputs
+            floats = [o for o in outputs if o.is_floating_point() and o.requires_grad]
+            loss = torch.stack([o.to(_widest(o)).square().mean() for o in floats]).sum()
+            loss.backward()
+        gradients = [p.grad for _, p in plain.named_parameters() if p.grad is not None]
+        return [*(o.detach() for o in outputs), *gradients]
+
+
+def _widest(tensor: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+@contextlib.contextmanager
+def _eager_graphs() -> Iterator[list[str]]:
+    """The reasons of graphs that run eagerly as a whole."""
+    reasons: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if "runs eagerly" in text:
+                reasons.append(text)
+
+    logger, handler = logging.getLogger("mlcc.fallback"), Handler()
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield reasons
+    finally:
+        logger.removeHandler(handler)
+
+
+if __name__ == "__main__":
+    main()

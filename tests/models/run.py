@@ -1,0 +1,116 @@
+"""Every architecture of the zoo, compiled, against eager: right in inference and training, in three dtypes.
+
+usage: run.py [--models NAME[,NAME...]] [--ways WAY[,WAY...]] [--backend NAME] [--fresh]
+
+Each architecture has a process of its own; one that crashes or takes too long fails in all ways that it did not answer.
+Results are appended to build/models-<backend>.jsonl, so a run that was stopped goes on where it was. The table gives,
+per model, the ATen calls among the nodes of its graphs, and what ran eagerly. The exit status is 1 if something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.models.check import WAYS, Record  # noqa: E402
+from tests.models.zoo import ARCHITECTURES  # noqa: E402
+from tests.store import Store  # noqa: E402
+
+CHECK = Path(__file__).with_name("check.py")
+
+
+def main() -> int:
+    """Run what was asked for and print the table; the exit status."""
+    arguments = _parse_arguments()
+    names, ways = arguments.models or list(ARCHITECTURES), arguments.ways
+    store = Store(ROOT / "build" / f"models-{arguments.backend}.jsonl", arguments.fresh)
+    with tempfile.TemporaryDirectory(prefix="mlcc-models-") as folder:
+        environment = {**os.environ, "MLCC_STRICT": "1", "MLCC_CACHE_DIR": folder}
+        for name in names:
+            left = [way for way in ways if store.get((name, way)) is None]
+            for way, record in run_model(name, left, arguments, environment):
+                store.append((name, way), record)
+                print(_row(name, way, record), flush=True)
+    records = [(name, way, store[name, way]) for name in names for way in ways]
+    return print_report(records)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    def words(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", type=words, help="only these")
+    parser.add_argument("--ways", type=words, default=list(WAYS), help="only these")
+    parser.add_argument("--backend", default="mlcc")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one model")
+    return parser.parse_args()
+
+
+def run_model(
+    name: str, ways: Sequence[str], arguments: argparse.Namespace, environment: dict[str, str]
+) -> Iterator[tuple[str, Record]]:
+    """Each way with its record, from a process of its own."""
+    if not ways:
+        return
+    command = [sys.executable, str(CHECK), name, "--backend", arguments.backend]
+    command += ["--ways", ",".join(ways)]
+    reason = ""
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=arguments.timeout
+        )
+        output = done.stdout
+        if done.returncode != 0:
+            reason = f"exit status {done.returncode}: {done.stderr[-500:]}"
+    except subprocess.TimeoutExpired as expired:
+        output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else ""
+        reason = f"no answer within {arguments.timeout:.0f} s"
+    answered = set()
+    for line in output.splitlines():
+        record = json.loads(line)
+        way = record.pop("way")
+        answered.add(way)
+        yield way, record
+    for way in ways:
+        if way not in answered:
+            yield way, {"reason": reason or "no answer"}
+
+
+def _row(name: str, way: str, record: Record) -> str:
+    if record["reason"]:
+        return f"{name} {way}: WRONG: {record['reason']}"
+    eager = record["eager_graphs"]
+    calls = f"{record['aten_calls']} of {record['nodes']} nodes are ATen calls"
+    return f"{name} {way}: right, {calls}" + (f", {len(eager)} graphs run eagerly" if eager else "")
+
+
+def print_report(records: Sequence[tuple[str, str, Record]]) -> int:
+    """Failures, reasons of eager graphs, totals; the exit status."""
+    wrong = [one for one in records if one[2]["reason"]]
+    reasons = sorted({text for *_, record in records for text in record.get("eager_graphs", [])})
+    for name, way, record in wrong:
+        print(_row(name, way, record))
+    for text in reasons:
+        print(text)
+    calls = sum(record.get("aten_calls", 0) for *_, record in records)
+    nodes = sum(record.get("nodes", 0) for *_, record in records)
+    print(
+        f"{len(records) - len(wrong)} of {len(records)} right; {calls} of {nodes} nodes are ATen calls;"
+        f" {len(reasons)} reasons to run a graph eagerly"
+    )
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
