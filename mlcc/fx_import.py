@@ -392,12 +392,11 @@ class Importer:
                     wanted[d] = size
         fitted = []
         for x, shape in zip(operands, shapes, strict=True):
-            first = rank - len(shape)
-            chosen = [
-                size if size == 1 or d == apart else wanted[d]
-                for d, size in enumerate(shape, start=first)
-            ]
-            fitted.append(x if chosen == shape else self.reshape(x, chosen))
+            for d, size in enumerate(shape):
+                same = wanted[rank - len(shape) + d]
+                if size not in (1, same) and d != apart:
+                    x = self.slice(x, d, 0, same)  # an index map that keeps every index
+            fitted.append(x)
         return fitted
 
     def copy(self, tensor: Tensor) -> Tensor:

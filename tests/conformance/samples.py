@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, fx_import
 from tests.python.accuracy import judge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -61,6 +62,7 @@ class Outcome:
     unjudged: int = 0  # samples that pass since eager itself gives other values each time
     seconds: float = 0.0
     reasons: list[str] = field(default_factory=list)  # of failures, at most a few
+    calls: dict[str, str] = field(default_factory=dict)  # ATen calls in compiled graphs, and why
 
     @property
     def ok(self) -> bool:
@@ -84,12 +86,12 @@ class OpCheck:
         self._dtype = dtype
         self._backend = backend
         self._limits = _tolerances(info, dtype)
-        self._eager_graphs = _EagerGraphs()
+        self._fallbacks = _Fallbacks()
         self._outcome = Outcome(full_name(info), str(dtype).removeprefix("torch."))
 
     def run(self, count: int | None, on_sample: Callable[[int], None]) -> Outcome:
         """All samples, or `count` of them by a seed; `on_sample` hears of each."""
-        with self._eager_graphs:
+        with self._fallbacks:
             for index, sample in self._samples(count, with_grad=False):
                 on_sample(index)
                 for mode in (Mode.FORWARD, Mode.DYNAMIC, Mode.WRAPPED):
@@ -101,6 +103,7 @@ class OpCheck:
                 if self._runs(index, Mode.BACKWARD):
                     on_sample(index)
                     self._check(index, sample, Mode.BACKWARD)
+        self._outcome.calls = self._fallbacks.calls
         return self._outcome
 
     def _runs(self, index: int, mode: Mode) -> bool:
@@ -148,7 +151,7 @@ class OpCheck:
             result = self._run_compiled(call)
         except Exception as error:
             return _describe(error)
-        self._outcome.by_eager += self._eager_graphs.were_seen()
+        self._outcome.by_eager += self._fallbacks.were_seen()
         kind = self._compare_kinds(result, eager)
         if kind is not None or call.name in UNINITIALIZED:
             return kind
@@ -227,23 +230,29 @@ class OpCheck:
         return True
 
 
-class _EagerGraphs(logging.Handler):
-    """Hears of graphs that mlcc leaves to eager as a whole, inside `with`."""
+class _Fallbacks(logging.Handler):
+    """Hears of what mlcc leaves to eager, inside `with`: graphs as a whole, and ATen calls in others."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._logger = logging.getLogger("mlcc.fallback")
         self._seen = False
+        self.calls: dict[str, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._seen |= "graph runs eagerly" in record.getMessage()
+        text = record.getMessage()
+        self._seen |= "graph runs eagerly" in text
+        call = re.fullmatch(r"(\S+): ATen call \((.*)\)", text, re.DOTALL)
+        if call is not None:
+            self.calls.setdefault(call[1], call[2])
 
     def were_seen(self) -> bool:
-        """Whether there was one since this was last asked."""
+        """Whether there was a graph since this was last asked."""
         seen, self._seen = self._seen, False
         return seen
 
-    def __enter__(self) -> _EagerGraphs:
+    def __enter__(self) -> _Fallbacks:
+        fx_import.forget_logged()
         self._logger.setLevel(logging.INFO)
         self._logger.addHandler(self)
         return self
