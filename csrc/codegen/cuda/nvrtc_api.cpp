@@ -103,6 +103,7 @@ Result<const NvrtcApi*> describe(const OpenedLibrary& library) {
     return unsupported("NVRTC ", library.path, " cannot start: ", api->get_error_string(status));
   std::sort(api->archs.begin(), api->archs.end());
   api->version_text = detail::join(major, ".", minor);
+  api->version_number = 1000 * major + 10 * minor;
   return api.release();  // the library is never closed, nor is its table
 }
 
