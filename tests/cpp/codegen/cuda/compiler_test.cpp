@@ -66,6 +66,12 @@ TEST_F(Nvrtc, GivesPtxForDevicesThatItDoesNotKnow) {
   const Architecture newer = choose_architecture("sm_103", older).value();
   EXPECT_EQ(newer.name, "compute_90");
   EXPECT_TRUE(newer.is_ptx);
+  older.version_number = 13010;
+  older.version_text = "13.1";
+  EXPECT_TRUE(choose_architecture("sm_103", older, 13010));
+  EXPECT_TRUE(choose_architecture("sm_90", older, 13000));  // machine code needs no such care
+  EXPECT_THAT(choose_architecture("sm_103", older, 13000).reason(),
+              HasSubstr("NVRTC 13.1 has PTX for it only, newer than a driver of CUDA 13.0 reads"));
   const Program program = compile_program(source_of("a").text, newer, *nvrtc_);
   EXPECT_THAT(program.code, HasSubstr(".target sm_90"));
   EXPECT_THAT(choose_architecture("sm_75", older).reason(), HasSubstr("kernels need sm_80"));
@@ -123,6 +129,24 @@ TEST(NvrtcApi, TellsWhatWasTried) {
   EXPECT_THAT(open_nvrtc({"/nonexistent/libnvrtc.so.13", {}}).reason(),
               AllOf(HasSubstr("no NVRTC"), HasSubstr("/nonexistent/libnvrtc.so.13")));
   EXPECT_THAT(open_nvrtc({"libm.so.6", {}}).reason(), HasSubstr("lacks nvrtcGetErrorString"));
+}
+
+TEST(NvrtcApi, IsNotNewerThanTheDriver) {
+  FakeLibrary fake;
+  EXPECT_THAT(open_nvrtc({fake.path(), {}, 12080}).reason(),
+              AllOf(HasSubstr("NVRTC 13.0"), HasSubstr("a driver of CUDA 12.8 cannot load"),
+                    HasSubstr("update the driver")));
+  EXPECT_TRUE(open_nvrtc({fake.path(), {}, 13000}));
+
+  // Of two in a folder the one that the driver can load.
+  FakeLibrary older;
+  older.state().nvrtc_major = 12;
+  const std::filesystem::path folder = std::filesystem::path(older.path()).parent_path();
+  std::filesystem::create_symlink(older.path(), folder / "libnvrtc.so.12");
+  std::filesystem::create_symlink(fake.path(), folder / "libnvrtc.so.13");
+  const Result<const NvrtcApi*> found = open_nvrtc({"", {folder.string()}, 12080});
+  ASSERT_TRUE(found) << found.reason();
+  EXPECT_EQ((*found)->version_text, "12.0");
 }
 
 TEST(PtxasLog, IsReadAsFarAsItIsUnderstood) {
