@@ -22,12 +22,17 @@ std::optional<SymExpr> small_constant(int64_t value) {
 
 }  // namespace
 
-Offsets::Offsets(const loop::Kernel& kernel) {
-  for (const loop::Variable* size : kernel.sizes) {
-    sizes_.insert(size->name);
-    nonnegative_[size] = true;
-    bounds_[size] = SymExpr::symbol(size->name);
-  }
+Offsets::Offsets(const loop::Kernel& kernel, bool assumes_sizes) : assumes_sizes_(assumes_sizes) {
+  for (const loop::Variable* size : kernel.sizes) sizes_.insert(size->name);
+  for (const loop::Buffer* buffer : kernel.buffers)
+    for (Expr dimension : buffer->shape)
+      if (const auto* size = loop::as<loop::Variable>(dimension)) dimensions_.insert(size->name);
+}
+
+bool Offsets::is_nonnegative_size(const std::string& name) const {
+  if (dimensions_.contains(name)) return true;
+  if (assumes_sizes_) assumed_nonnegative_.insert(name);
+  return assumes_sizes_;
 }
 
 void Offsets::define(const loop::Let& let) {
@@ -102,6 +107,10 @@ Offsets::Divides Offsets::divides(int64_t divisor, const SymExpr& e) const {
 std::optional<SymExpr> Offsets::bound(Expr e) const {
   if (e->dtype != DType::kI64) return std::nullopt;
   if (const auto* variable = loop::as<loop::Variable>(e)) {
+    if (is_size(variable->name)) {
+      if (!is_nonnegative_size(variable->name)) return std::nullopt;
+      return SymExpr::symbol(variable->name);
+    }
     const auto found = bounds_.find(variable);
     return found == bounds_.end() ? std::nullopt : std::optional(found->second);
   }
@@ -135,6 +144,7 @@ bool Offsets::is_nonnegative(Expr e) const {
   if (e->dtype != DType::kI64) return false;
   if (const auto* constant = loop::as<loop::Constant>(e)) return constant->as_int() >= 0;
   if (const auto* variable = loop::as<loop::Variable>(e)) {
+    if (is_size(variable->name)) return is_nonnegative_size(variable->name);
     const auto found = nonnegative_.find(variable);
     return found != nonnegative_.end() && found->second;
   }
