@@ -56,8 +56,10 @@ class Offsets {
   std::set<std::string> dimensions_;
   mutable std::set<std::string> assumed_nonnegative_;
   std::map<std::string, SymExpr, std::less<>> lets_;
-  std::unordered_map<const loop::Variable*, bool> nonnegative_;
-  std::unordered_map<const loop::Variable*, SymExpr> bounds_;
+  std::unordered_map<const loop::Variable*, loop::Expr> definitions_;  // of lets
+  // What was asked for: only that makes assumptions about sizes.
+  mutable std::unordered_map<const loop::Variable*, bool> nonnegative_;
+  mutable std::unordered_map<const loop::Variable*, std::optional<SymExpr>> bounds_;
 };
 
 }  // namespace mlcc::codegen::cuda

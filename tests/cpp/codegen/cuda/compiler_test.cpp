@@ -78,6 +78,34 @@ TEST_F(Nvrtc, GivesPtxForDevicesThatItDoesNotKnow) {
   EXPECT_THAT(choose_architecture("hopper", older).reason(), HasSubstr("expected a name like"));
 }
 
+// The static arrays of reductions count: a row takes what they leave of a block's shared memory.
+TEST_F(Nvrtc, ReductionsAndRowsFitSharedMemoryTogether) {
+  constexpr int64_t kColumns = 8192;
+  std::string text = "kernel @k(%x: in f32[4, 8192], %y: out f32[4, 8192]) {\n"
+                     "  for %i in 0..4 parallel group(256) {\n";
+  std::string sum = "0.0";
+  for (int i = 0; i < 40; ++i) {
+    const std::string n = std::to_string(i);
+    text += "    reduce %j" + n + " in 0..8192 vector(1) (%s" + n + ": f32 = 0.0) {\n      yield %s" + n +
+            " + %x[%i, %j" + n + "] * " + n + ".5\n    } combine (%a" + n + ", %b" + n +
+            ") {\n      yield %a" + n + " + %b" + n + "\n    } -> %t" + n + "\n";
+    sum = "(" + sum + " + %t" + n + ")";
+  }
+  text += "    for %k in 0..8192 vector(1) { store %y[%i, %k] = %x[%i, %k] * " + sum + " }\n  }\n}\n";
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, text);
+  const Architecture architecture = choose_architecture("sm_90", *nvrtc_).value();
+  // With 40 arrays of 32 bytes, padded to 16, beside the row.
+  for (const int64_t most : {kColumns * 4 + 40 * 32, kColumns * 4 + 40 * 32 - 16}) {
+    CudaSource source = emit_kernel(kernel, "k", {.max_shared_bytes = most}).value();
+    compile_sources({&source, 1}, architecture, *nvrtc_);
+    const PhaseInfo& phase = source.info.phases[0];
+    EXPECT_EQ(phase.static_shared_bytes, 40 * 32);
+    EXPECT_EQ(phase.shared_bytes > 0, most >= kColumns * 4 + 40 * 32);
+    EXPECT_LE(phase.shared_bytes + phase.static_shared_bytes, most);
+  }
+}
+
 // 1024 threads leave each 64 registers. By itself ptxas plans with 32, so that two blocks fit, and
 // spills 4 bytes.
 TEST_F(Nvrtc, AFunctionThatSpillsGetsTheRegistersOfItsBlock) {
