@@ -159,9 +159,10 @@ class Executable {
   ~Executable();
   const ExecutablePlan& plan() const { return plan_; }
 
-  // Runs all steps, unless an earlier launch on the device is found to have failed a check: then that
-  // is raised before anything is done. Slots 0..inputs-1 are filled by the host before, outputs are read by it
-  // afterwards. Any number of calls may run at the same time, each with a host of its own.
+  // Runs all steps, unless an earlier launch on the device is found to have failed a check: then
+  // that is raised before anything is done. Slots 0..inputs-1 are filled by the host before,
+  // outputs are read by it afterwards. Any number of calls may run at the same time, each with a
+  // host of its own.
   void run(Host& host, const ParallelFor& parallel_for) const;
 
   // Of the largest arena that a call has needed so far.

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import mlcc
-from mlcc import config
-from mlcc._errors import LoadError
+from mlcc import LoadError, config
 from mlcc._load import load_core
 from tests.python import emulator
 from tests.python.test_backend import compiled
@@ -67,7 +66,9 @@ def test_what_cannot_be_loaded_runs_eagerly(status: int) -> None:
 def test_what_cannot_be_loaded_raises_where_that_is_asked_for() -> None:
     with config.patch(gpu="emulate", strict=True), failing_loads(OUT_OF_MEMORY):
         run = compiled(scaled(2.5))
-        with pytest.raises(RuntimeError, match="CUDA_ERROR_OUT_OF_MEMORY") as raised:  # Dynamo's own
+        with pytest.raises(
+            RuntimeError, match="CUDA_ERROR_OUT_OF_MEMORY"
+        ) as raised:  # Dynamo's own
             run(torch.randn(8, 16))
     assert isinstance(getattr(raised.value, "inner_exception", None), LoadError)
 

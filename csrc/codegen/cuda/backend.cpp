@@ -93,7 +93,7 @@ class CudaBackend : public Backend {
 }  // namespace
 
 Result<std::shared_ptr<Backend>> make_backend(const NvrtcApi& nvrtc, const CudaTarget& target) {
-  Result<Architecture> architecture = 
+  Result<Architecture> architecture =
       choose_architecture(target.arch, nvrtc, target.driver_version);
   if (!architecture) return Unsupported{architecture.reason()};
   return std::shared_ptr<Backend>(

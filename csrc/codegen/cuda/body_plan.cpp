@@ -518,8 +518,7 @@ class BodyPlanner {
 
   bool reserve_shared(int64_t bytes) {
     const int64_t padded = BodyPlan::padded(bytes);
-    if ((plan_.shared_bytes_ + padded) * groups_ >
-        options_.max_shared_bytes - reduction_scratch())
+    if ((plan_.shared_bytes_ + padded) * groups_ > options_.max_shared_bytes - reduction_scratch())
       return false;
     plan_.shared_bytes_ += padded;
     return true;

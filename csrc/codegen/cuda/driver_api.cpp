@@ -134,8 +134,9 @@ std::string DriverApi::explain(DriverStatus status, const std::string& what) con
               ? "; a kernel did what it may not, this one or one before it, since the device runs "
                 "behind the host: CUDA_LAUNCH_BLOCKING=1 in the environment tells which"
               : "; the device is lost: nvidia-smi and the kernel's log (dmesg, Xid) tell why";
-  return text + ". This process cannot use the GPU any more and wants to be started again; what runs "
-                "on the CPU is not touched";
+  return text +
+         ". This process cannot use the GPU any more and wants to be started again; what runs "
+         "on the CPU is not touched";
 }
 
 void DriverApi::fail(DriverStatus status, const std::string& what) const {

@@ -92,8 +92,8 @@ struct DriverApi {
 
   // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   std::string describe(DriverStatus status) const;
-  // Throws Error with `what`, the kernel's or device's name and what was being done, the status, and
-  // what to do about it.
+  // Throws Error with `what`, the kernel's or device's name and what was being done, the status,
+  // and what to do about it.
   template <typename... Parts>
   void check(DriverStatus status, const Parts&... what) const {
     if (status != kDriverSuccess) fail(status, detail::join(what...));

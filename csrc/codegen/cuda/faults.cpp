@@ -57,8 +57,9 @@ FaultLog& FaultLog::of(const DriverApi& api, int32_t device) {
 void FaultLog::add_page(const std::string& kernel) {
   void* host = nullptr;
   DevicePointer device = 0;
-  api_.check_load(api_.mem_host_alloc(&host, kPageBytes, kHostMemoryPortable | kHostMemoryDeviceMap),
-                  "kernel ", kernel, ": memory for its failed checks");
+  api_.check_load(
+      api_.mem_host_alloc(&host, kPageBytes, kHostMemoryPortable | kHostMemoryDeviceMap), "kernel ",
+      kernel, ": memory for its failed checks");
   api_.check_load(api_.mem_host_get_device_pointer(&device, host, 0), "kernel ", kernel,
                   ": memory for its failed checks");
   page_ = static_cast<char*>(host);
@@ -101,9 +102,9 @@ std::optional<runtime::KernelError> FaultLog::take_any() {
 
 runtime::KernelError FaultLog::describe(const Entry& entry,
                                         const runtime::CheckFailure& failure) const {
-  const std::string late =
-      detail::join("\n(found after its call had returned, whose results are not to be used: kernel ",
-                   entry.kernel, " on cuda:", device_, ")");
+  const std::string late = detail::join(
+      "\n(found after its call had returned, whose results are not to be used: kernel ",
+      entry.kernel, " on cuda:", device_, ")");
   for (const runtime::KernelError& error : entry.errors)
     if (error.code == failure.code)
       return {error.code, error.exception, runtime::fill_in(error.text, failure.details) + late,

@@ -31,9 +31,9 @@ std::string label_of(const runtime::KernelToLoad& wanted) {
 CudaKernel::CudaKernel(const DriverApi& api, int32_t device, const ModuleKernel& kernel,
                        std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted,
                        std::shared_ptr<const runtime::LoadedObject> module)
-    : Kernel(wanted.name), api_(api), info_(kernel.info), label_(label_of(wanted)), who_("kernel " + label_),
-      num_sizes_(kernel.sizes.size()), functions_(std::move(functions)), errors_(wanted.errors),
-      find_general_(wanted.find_general), module_(std::move(module)) {
+    : Kernel(wanted.name), api_(api), info_(kernel.info), label_(label_of(wanted)),
+      who_("kernel " + label_), num_sizes_(kernel.sizes.size()), functions_(std::move(functions)),
+      errors_(wanted.errors), find_general_(wanted.find_general), module_(std::move(module)) {
   const auto index_of = [&](std::string_view name) {
     const auto it = std::find(kernel.sizes.begin(), kernel.sizes.end(), name);
     MLCC_USER_CHECK(it != kernel.sizes.end(), "kernel ", label_, ": ", name, " is no size of it");
@@ -61,9 +61,9 @@ bool CudaKernel::accepts(const runtime::KernelArgs& args) const {
   for (const Divisor& condition : divisible_)
     if (condition.expr.evaluate(sizes) % condition.divisor != 0) return false;
   try {
-    return std::all_of(
-        below_2_30_.begin(), below_2_30_.end(),
-        [&](const runtime::SizeExpr& expr) { return expr.evaluate(sizes) < kTwoTo30; });
+    return std::all_of(below_2_30_.begin(), below_2_30_.end(), [&](const runtime::SizeExpr& expr) {
+      return expr.evaluate(sizes) < kTwoTo30;
+    });
   } catch (const Error&) {  // more than 64 bits hold
     return false;
   }
@@ -148,7 +148,8 @@ void CudaKernel::prepare(int32_t device) const {
   std::atomic<const OnDevice*>& place = devices_.at(static_cast<size_t>(device));
   if (place.load(std::memory_order_acquire) != nullptr) return;
   auto made = std::make_unique<OnDevice>();
-  for (size_t p = 0; p < functions_.size(); ++p) made->most_blocks.push_back(most_blocks(p, device));
+  for (size_t p = 0; p < functions_.size(); ++p)
+    made->most_blocks.push_back(most_blocks(p, device));
   made->log = &FaultLog::of(api_, device);
   if (info_.has_checks) made->faults = made->log->add(label_, errors_);
   place.store(made.release(), std::memory_order_release);
@@ -168,8 +169,8 @@ int64_t CudaKernel::most_blocks(size_t p, int32_t device) const {
                     " bytes of shared memory in phase ", p);
   // Also makes the driver load the code now rather than at the first launch.
   api_.check_load(
-      api_.occupancy_max_active_blocks_per_multiprocessor(
-          &blocks, functions_[p], phase.threads, static_cast<size_t>(phase.shared_bytes)),
+      api_.occupancy_max_active_blocks_per_multiprocessor(&blocks, functions_[p], phase.threads,
+                                                          static_cast<size_t>(phase.shared_bytes)),
       "kernel ", label_, ": loading the code of phase ", p);
   if (blocks <= 0)
     throw LoadError(detail::join("kernel ", label_, ": a block of phase ", p, " (", phase.threads,

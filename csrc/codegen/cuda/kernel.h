@@ -21,9 +21,9 @@ namespace mlcc::codegen::cuda {
 
 class CudaKernel final : public runtime::Kernel {
  public:
-  // `functions[i]` is phase i, on whichever device. Prepares the launches on `device`, whose context
-  // is current: whatever the driver does only outside of a graph capture is done here. Throws Error
-  // with the kernel's name, LoadError where the device has no room for the code.
+  // `functions[i]` is phase i, on whichever device. Prepares the launches on `device`, whose
+  // context is current: whatever the driver does only outside of a graph capture is done here.
+  // Throws Error with the kernel's name, LoadError where the device has no room for the code.
   CudaKernel(const DriverApi& api, int32_t device, const ModuleKernel& kernel,
              std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted,
              std::shared_ptr<const runtime::LoadedObject> module);

@@ -11,8 +11,8 @@
 namespace mlcc::codegen::cuda {
 
 // Code for the usual case may assume that pointers are aligned, that offsets fit 32 bits and that
-// sizes in indices are not negative; the general code assumes nothing. A launch that does not meet KernelInfo's conditions takes the
-// general code, which is compiled when it is first needed.
+// sizes in indices are not negative; the general code assumes nothing. A launch that does not meet
+// KernelInfo's conditions takes the general code, which is compiled when it is first needed.
 enum class Variant : uint8_t { kUsual, kGeneral };
 
 // One phase: a __global__ function. Iterations are dealt to groups of threads; with more groups

@@ -54,9 +54,8 @@ void TextWriter::close() {
 
 PhaseEmitter::PhaseEmitter(const loop::Kernel& kernel, const EmitOptions& options, bool wide_index,
                            bool has_checks)
-    : kernel_(kernel), options_(options),
-      offsets_(kernel, options.variant == Variant::kUsual), text_(offsets_, wide_index),
-      has_checks_(has_checks), index_type_(text_.index_type()) {}
+    : kernel_(kernel), options_(options), offsets_(kernel, options.variant == Variant::kUsual),
+      text_(offsets_, wide_index), has_checks_(has_checks), index_type_(text_.index_type()) {}
 
 Result<PhaseEmitter::Output> PhaseEmitter::emit(const Block& phase, const std::string& function) {
   const loop::For* parallel = loop::parallel_loop(phase);

@@ -314,7 +314,9 @@ TEST(Executable, TellsLateFailuresBeforeItDoesAnythingAndBehindExternCalls) {
   kernel->failure = KernelError{3, "IndexError", "far"};
   EXPECT_THAT(error_of_run(host), HasSubstr("IndexError: far"));
   EXPECT_EQ(kernel->launches.size(), 1u);  // nothing was done
-  host.on_extern = [&](const ExternStep&) { kernel->failure = KernelError{3, "IndexError", "far"}; };
+  host.on_extern = [&](const ExternStep&) {
+    kernel->failure = KernelError{3, "IndexError", "far"};
+  };
   EXPECT_THAT(error_of_run(host), HasSubstr("IndexError: far"));
   EXPECT_EQ(kernel->launches.size(), 2u);
 }

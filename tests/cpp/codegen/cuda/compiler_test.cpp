@@ -86,12 +86,14 @@ TEST_F(Nvrtc, ReductionsAndRowsFitSharedMemoryTogether) {
   std::string sum = "0.0";
   for (int i = 0; i < 40; ++i) {
     const std::string n = std::to_string(i);
-    text += "    reduce %j" + n + " in 0..8192 vector(1) (%s" + n + ": f32 = 0.0) {\n      yield %s" + n +
-            " + %x[%i, %j" + n + "] * " + n + ".5\n    } combine (%a" + n + ", %b" + n +
-            ") {\n      yield %a" + n + " + %b" + n + "\n    } -> %t" + n + "\n";
+    text += "    reduce %j" + n + " in 0..8192 vector(1) (%s" + n +
+            ": f32 = 0.0) {\n      yield %s" + n + " + %x[%i, %j" + n + "] * " + n +
+            ".5\n    } combine (%a" + n + ", %b" + n + ") {\n      yield %a" + n + " + %b" + n +
+            "\n    } -> %t" + n + "\n";
     sum = "(" + sum + " + %t" + n + ")";
   }
-  text += "    for %k in 0..8192 vector(1) { store %y[%i, %k] = %x[%i, %k] * " + sum + " }\n  }\n}\n";
+  text +=
+      "    for %k in 0..8192 vector(1) { store %y[%i, %k] = %x[%i, %k] * " + sum + " }\n  }\n}\n";
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, text);
   const Architecture architecture = choose_architecture("sm_90", *nvrtc_).value();

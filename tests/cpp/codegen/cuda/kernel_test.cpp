@@ -311,9 +311,8 @@ TEST_F(CudaKernelTest, ErrorsNameTheKernel) {
                     HasSubstr("CUDA_ERROR_LAUNCH_FAILED")));
   state_.launch_status = 0;
   state_.context_status = 719;  // found later
-  EXPECT_THAT(error_of_run(*loaded),
-              AllOf(HasSubstr("kernel k (add, relu): device cuda:0: asking"),
-                    HasSubstr("CUDA_ERROR_LAUNCH_FAILED")));
+  EXPECT_THAT(error_of_run(*loaded), AllOf(HasSubstr("kernel k (add, relu): device cuda:0: asking"),
+                                           HasSubstr("CUDA_ERROR_LAUNCH_FAILED")));
   state_.context_status = 0;
   state_.load_status = kDriverOutOfMemory;
   try {
