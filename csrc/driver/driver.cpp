@@ -155,8 +155,8 @@ class Compiler {
       const std::vector<Result<runtime::FoundKernel>> found =
           find_kernels(requests, backend_for(options_, device), options_, dump_);
       for (size_t k = 0; k < indices.size(); ++k) {
-        MLCC_CHECK(found[k], "kernel ", requests[k].label, ": ", found[k].reason(), "\n",
-                   requests[k].text);
+        MLCC_CHECK(found[k], "kernel ", requests[k].label, ": ", found[k].reason(),
+                   detail::kWhileCompiling, requests[k].text);
         launched[indices[k]] = found[k]->kernel;
         ++counter_of(found[k]->origin, stats);
       }
