@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from mlcc import config as config
     from mlcc._errors import Error as Error
     from mlcc._errors import InternalError as InternalError
+    from mlcc._errors import LoadError as LoadError
     from mlcc._jit import jit as jit
 
 __all__ = [
     "Error",
     "InternalError",
+    "LoadError",
     "__version__",
     "cache_info",
     "clear_cache",
@@ -30,6 +32,7 @@ __all__ = [
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Error": ("mlcc._errors", "Error"),
     "InternalError": ("mlcc._errors", "InternalError"),
+    "LoadError": ("mlcc._errors", "LoadError"),
     "config": ("mlcc.config", None),
     "jit": ("mlcc._jit", "jit"),
 }

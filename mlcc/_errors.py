@@ -5,6 +5,10 @@ class Error(RuntimeError):
     """The caller can cure it: a bad option, an argument that does not fit, a build for another torch."""
 
 
+class LoadError(Error):
+    """A device's driver does not load compiled code: it is too old, broken, or its memory is full."""
+
+
 class InternalError(Error):
     """A bug in mlcc. The text names where; a reproducer is on disk where the text says so."""
 

@@ -20,7 +20,7 @@ import torch
 from torch.fx import GraphModule
 
 from mlcc import _recompiles, _reproducer, _torch_compat, config, decompositions, fx_import
-from mlcc._errors import Error, InternalError
+from mlcc._errors import Error, InternalError, LoadError
 from mlcc._fx_types import GraphUnsupported
 from mlcc._load import has_cpu_code_generator, load_core
 from mlcc._op_table import OpTable
@@ -266,6 +266,11 @@ class Session:
         except GraphUnsupported as reason:
             get_logger("fallback").info("%s graph runs eagerly: %s", kind, reason)
             return EagerGraph(gm)
+        except LoadError as error:
+            if self.options["strict"]:
+                raise
+            warnings.warn(f"the {kind} graph runs eagerly: {error}", stacklevel=2)
+            return EagerGraph(gm)
         except Error as error:
             if not isinstance(error, InternalError):
                 raise
@@ -307,7 +312,7 @@ def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:
     """The executable; GraphUnsupported where it needs the CPU's code generator and this build has none."""
     try:
         return core.compile(builder, dict(options))
-    except InternalError:
+    except (InternalError, LoadError):
         raise
     except Error as error:
         if has_cpu_code_generator():

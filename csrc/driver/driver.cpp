@@ -150,7 +150,7 @@ class Compiler {
       for (const size_t i : indices) {
         const PlannedKernel& kernel = kernels_[i];
         requests.push_back({kernel.text, kernel.key, static_cast<int>(kernel.lowered.phases.size()),
-                            kernel.lowered.label});
+                            kernel.lowered.label, to_kernel_errors(kernel.lowered.kernel.errors)});
       }
       const std::vector<Result<runtime::FoundKernel>> found =
           find_kernels(requests, backend_for(options_, device), options_, dump_);

@@ -68,8 +68,11 @@ runtime::FindGeneralCode general_code(const KernelRequest& request, const Device
       if (!object) return unsupported(object.reason());
       return std::move(object).value().bytes;
     };
-    const runtime::WantedKernel wanted{
-        key, {.name = name, .num_phases = request.num_phases, .label = request.label}};
+    const runtime::WantedKernel wanted{key,
+                                       {.name = name,
+                                        .num_phases = request.num_phases,
+                                        .label = request.label,
+                                        .errors = request.errors}};
     const auto found =
         kernel_cache().find_or_compile({&wanted, 1}, {.loader = *device.loader,
                                                       .store = store.get(),
@@ -97,6 +100,7 @@ class KernelFinder {
                         {.name = names_[i],
                          .num_phases = requests_[i].num_phases,
                          .label = requests_[i].label,
+                         .errors = requests_[i].errors,
                          .find_general = general_code(requests_[i], device_, options_)}});
     const int64_t threads = num_threads(options_);
     const std::shared_ptr<runtime::Store> disk = store(options_);
@@ -166,6 +170,13 @@ class KernelFinder {
 };
 
 }  // namespace
+
+std::vector<runtime::KernelError> to_kernel_errors(const std::vector<loop::ErrorText>& errors) {
+  std::vector<runtime::KernelError> result;
+  for (const loop::ErrorText& error : errors)
+    result.push_back({error.code, error.exception, error.text});
+  return result;
+}
 
 Hash128 kernel_key(const std::string& text, const codegen::Target& target, const Options& options) {
   return FieldHasher()

@@ -9,6 +9,7 @@
 #include "driver/dump.h"
 #include "driver/options.h"
 #include "driver/session.h"
+#include "loop/ir.h"
 #include "runtime/kernel_cache.h"
 
 namespace mlcc::driver {
@@ -18,7 +19,10 @@ struct KernelRequest {
   Hash128 key;       // as kernel_key gives it
   int num_phases = 0;
   std::string label;  // for logs and messages: "add, rsqrt, mul"
+  std::vector<runtime::KernelError> errors = {};
 };
+
+std::vector<runtime::KernelError> to_kernel_errors(const std::vector<loop::ErrorText>& errors);
 
 Hash128 kernel_key(const std::string& text, const codegen::Target& target, const Options& options);
 

@@ -60,7 +60,8 @@ runtime::KernelPtr compile_kernel(const loop::Kernel& kernel, const DeviceBacken
                                   const Options& options) {
   const std::string text = loop::print(kernel);
   const Hash128 key = kernel_key(text, device.backend->target(), options);
-  const KernelRequest request{text, key, static_cast<int>(kernel.phases.size()), "given as text"};
+  const KernelRequest request{text, key, static_cast<int>(kernel.phases.size()), "given as text",
+                              to_kernel_errors(kernel.errors)};
   Dump dump(options, "kernel");
   const Result<runtime::FoundKernel> found = find_kernels({&request, 1}, device, options, dump)[0];
   MLCC_USER_CHECK(found, "kernel ", kernel.name, ": ", found.reason());

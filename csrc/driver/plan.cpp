@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "driver/kernels.h"
 #include "graph/strided_view.h"
 #include "support/error.h"
 
@@ -135,8 +136,7 @@ class PlanBuilder {
     launch.sizes = kernel.lowered.sizes;
     for (const lower::PhaseRange& range : kernel.lowered.phases)
       launch.phases.push_back({range.extent, range.grain});
-    for (const loop::ErrorText& error : kernel.lowered.kernel.errors)
-      launch.errors.push_back({error.code, error.exception, error.text});
+    launch.errors = to_kernel_errors(kernel.lowered.kernel.errors);
     launch.source = group.nodes.back()->source();
     plan_.steps.emplace_back(std::move(launch));
   }

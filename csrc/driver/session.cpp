@@ -68,16 +68,19 @@ std::string emulator_library(const std::string& llvm_library) {
   return (std::filesystem::path(llvm_library).parent_path() / "libmlcc_emulator.so").string();
 }
 
-Result<DeviceBackend> open_cuda(const std::string& libcuda,
-                                const codegen::cuda::NvrtcPlaces& places, int32_t index) {
+Result<DeviceBackend> open_cuda(const std::string& libcuda, codegen::cuda::NvrtcPlaces places,
+                                int32_t index) {
   const Result<const codegen::cuda::DriverApi*> driver = codegen::cuda::open_driver(libcuda);
   if (!driver) return Unsupported{driver.reason()};
   const Result<codegen::cuda::DeviceInfo> device = codegen::cuda::query_device(**driver, index);
   if (!device) return Unsupported{device.reason()};
+  places.driver_version = (*driver)->version;
   const Result<const codegen::cuda::NvrtcApi*> nvrtc = codegen::cuda::open_nvrtc(places);
   if (!nvrtc) return Unsupported{nvrtc.reason()};
-  Result<std::shared_ptr<codegen::Backend>> backend = codegen::cuda::make_backend(
-      **nvrtc, {.arch = device->arch, .max_shared_bytes = device->max_shared_bytes});
+  Result<std::shared_ptr<codegen::Backend>> backend =
+      codegen::cuda::make_backend(**nvrtc, {.arch = device->arch,
+                                            .max_shared_bytes = device->max_shared_bytes,
+                                            .driver_version = (*driver)->version});
   if (!backend) return Unsupported{backend.reason()};
   return DeviceBackend{
       std::move(backend).value(), codegen::cuda::make_loader(**driver, *device), *driver,
@@ -138,7 +141,7 @@ Result<const DeviceBackend*> find_cuda_backend(const Options& options, int32_t i
       return unsupported("option gpu: emulate: there is no ", libcuda);
     places = {libcuda, {}};
   }
-  Result<DeviceBackend> opened = open_cuda(libcuda, places, index);
+  Result<DeviceBackend> opened = open_cuda(libcuda, std::move(places), index);
   if (!opened) return Unsupported{opened.reason()};
   const DeviceBackend& kept = state.cuda_backends[key] = std::move(opened).value();
   lock.unlock();  // a log sink may wait for a thread that waits for this lock

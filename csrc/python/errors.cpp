@@ -4,8 +4,6 @@
 
 #include <exception>
 
-#include "support/error.h"
-
 namespace mlcc::python {
 namespace {
 
@@ -18,7 +16,10 @@ void set_error(const char* class_name, const std::string& text) {
 
 }  // namespace
 
-void set_python_error(const std::string& text) { set_error("Error", text); }
+void set_python_error(const Error& error) {
+  const bool is_load = dynamic_cast<const LoadError*>(&error) != nullptr;
+  set_error(is_load ? "LoadError" : "Error", error.what());
+}
 
 void set_python_internal_error(const std::string& text) { set_error("InternalError", text); }
 
@@ -28,7 +29,7 @@ void register_error_translator() {
     try {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      set_python_error(error.what());
+      set_python_error(error);
     } catch (const InternalError& error) {
       set_python_internal_error(error.what());
     }

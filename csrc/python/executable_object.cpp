@@ -109,7 +109,7 @@ py::object with_torch_errors(const std::function<py::object()>& body) {
   try {
     return body();
   } catch (const Error& error) {
-    set_python_error(error.what());
+    set_python_error(error);
   } catch (const InternalError& error) {
     set_python_internal_error(error.what());
   }

@@ -33,14 +33,15 @@ class Scratch {
 class Call {
  public:
   Call(const ExecutablePlan& plan, const CallPlan& call_plan, const std::vector<KernelPtr>& kernels,
-       Host& host, const ParallelFor& parallel_for)
-      : plan_(plan), call_plan_(call_plan), kernels_(kernels), host_(host),
+       const Polled& polled, Host& host, const ParallelFor& parallel_for)
+      : plan_(plan), call_plan_(call_plan), kernels_(kernels), polled_(polled), host_(host),
         parallel_for_(parallel_for), stream_(host.stream()), symbols_(call_plan.symbols().size()),
         arena_(static_cast<size_t>(call_plan.num_arena_slots())), buffers_(call_plan.max_buffers()),
         evaluate_([this](const SymExpr& expr) { return value_of(expr); }) {}
 
   // Returns the bytes of all arenas.
   int64_t run() {
+    poll();
     for (size_t i = 0; i < call_plan_.segments().size(); ++i) {
       const Segment& segment = *call_plan_.segments()[i];
       for (int32_t step = segment.begin; step < segment.first_work; ++step) run_step(step);
@@ -101,7 +102,7 @@ class Call {
     const int64_t* sizes = values_ + step_plan.values;
     const std::span ranges(sizes + step.sizes.size(), 2 * step.phases.size());
     const CheckFailure failure = kernels_[static_cast<size_t>(step_)]->run(
-        {buffers_.data(), sizes}, ranges, {parallel_for_, stream_});
+        {buffers_.data(), sizes}, ranges, {parallel_for_, stream_, step.device.index});
     if (failure.code != 0) fail(step, failure);
   }
 
@@ -113,8 +114,15 @@ class Call {
     MLCC_UNREACHABLE("kernel ", step.label, ": unknown error code ", failure.code);
   }
 
+  void poll() {
+    if (polled_.kernel == nullptr) return;
+    if (const std::optional<KernelError> error = polled_.kernel->poll(polled_.device))
+      host_.raise(*error, "");
+  }
+
   void run_step(const ExternStep& step, const StepPlan&) {
     host_.call_extern(step, static_cast<size_t>(step_), evaluate_);
+    poll();  // it may have waited for the device
   }
 
   void run_step(const ViewStep& step, const StepPlan& step_plan) {
@@ -161,6 +169,7 @@ class Call {
   const ExecutablePlan& plan_;
   const CallPlan& call_plan_;
   const std::vector<KernelPtr>& kernels_;
+  const Polled& polled_;
   Host& host_;
   const ParallelFor& parallel_for_;
   void* const stream_;
@@ -174,6 +183,13 @@ class Call {
   int64_t arena_bytes_ = 0;
   int32_t step_ = 0;
 };
+
+Polled find_polled(const ExecutablePlan& plan, const std::vector<KernelPtr>& kernels) {
+  for (size_t i = 0; i < plan.steps.size(); ++i)
+    if (kernels[i] != nullptr && kernels[i]->is_asynchronous())
+      return {kernels[i].get(), std::get<LaunchStep>(plan.steps[i]).device.index};
+  return {};
+}
 
 std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
                                         std::vector<KernelPtr> kernels) {
@@ -199,12 +215,12 @@ std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
 
 Executable::Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels)
     : plan_(std::move(plan)), kernels_(kernels_per_step(plan_, std::move(kernels))),
-      call_plan_(std::make_unique<CallPlan>(plan_)) {}
+      polled_(find_polled(plan_, kernels_)), call_plan_(std::make_unique<CallPlan>(plan_)) {}
 
 Executable::~Executable() = default;
 
 void Executable::run(Host& host, const ParallelFor& parallel_for) const {
-  const int64_t bytes = Call(plan_, *call_plan_, kernels_, host, parallel_for).run();
+  const int64_t bytes = Call(plan_, *call_plan_, kernels_, polled_, host, parallel_for).run();
   int64_t largest = arena_bytes_.load(std::memory_order_relaxed);
   while (largest < bytes &&
          !arena_bytes_.compare_exchange_weak(largest, bytes, std::memory_order_relaxed)) {

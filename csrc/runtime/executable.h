@@ -33,14 +33,6 @@ struct TensorSpec {
   Device device{};
 };
 
-// What eager raises when a kernel's check fails; {0} and {1} in the text stand for its details.
-struct KernelError {
-  int64_t code;
-  std::string exception;
-  std::string text;
-  CheckDetails details{};  // of a check that failed
-};
-
 struct PhasePlan {
   SymExpr extent;
   SymExpr grain;  // least iterations worth a thread
@@ -150,6 +142,13 @@ class Host {
 
 class CallPlan;
 
+// Who is asked for failed checks of launches on the plan's device: one of its kernels that run
+// behind their calls, if there are any.
+struct Polled {
+  const Kernel* kernel = nullptr;
+  int32_t device = 0;
+};
+
 class Executable {
  public:
   // `kernels[i]` belongs to the i-th LaunchStep in order. InternalError if the plan is
@@ -160,8 +159,10 @@ class Executable {
   ~Executable();
   const ExecutablePlan& plan() const { return plan_; }
 
-  // Runs all steps; slots 0..inputs-1 are filled by the host before, outputs are read by it
-  // afterwards. Any number of calls may run at the same time, each with a host of its own.
+  // Runs all steps, unless an earlier launch on the device is found to have failed a check: then
+  // that is raised before anything is done. Slots 0..inputs-1 are filled by the host before,
+  // outputs are read by it afterwards. Any number of calls may run at the same time, each with a
+  // host of its own.
   void run(Host& host, const ParallelFor& parallel_for) const;
 
   // Of the largest arena that a call has needed so far.
@@ -170,6 +171,7 @@ class Executable {
  private:
   ExecutablePlan plan_;
   std::vector<KernelPtr> kernels_;  // per step; null where the step is no launch
+  Polled polled_;
   std::unique_ptr<const CallPlan> call_plan_;
   mutable std::atomic<int64_t> arena_bytes_{0};
 };

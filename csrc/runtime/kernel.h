@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,10 +36,19 @@ struct CheckFailure {
   CheckDetails details{};
 };
 
+// What eager raises when a kernel's check fails; {0} and {1} in the text stand for its details.
+struct KernelError {
+  int64_t code;
+  std::string exception;
+  std::string text;
+  CheckDetails details{};  // of a check that failed
+};
+
 // What a launch is given by the host.
 struct LaunchContext {
   const ParallelFor& parallel_for;
   void* stream = nullptr;  // of the device; null: its default stream
+  int32_t device = 0;      // which one, of several of a kind
 };
 
 // Callable code. Immutable to its callers; whoever holds the shared pointer keeps the code loaded.
@@ -53,13 +63,19 @@ class Kernel {
   virtual int num_phases() const = 0;
 
   // Runs the phases one after the other. `ranges` holds extent and grain (least iterations worth a
-  // thread) of each. A device runs them behind the call: it then tells a failed check of this or of
-  // an earlier launch, at the latest at the next one, once.
+  // thread) of each. A device runs them behind the call: a check that fails there is told by this
+  // call if it can be, else by a later one, or by poll().
   virtual CheckFailure run(const KernelArgs& args, std::span<const int64_t> ranges,
                            const LaunchContext& context) const = 0;
 
   // A failed check of launches that have ended and that no run() has told; it is told once.
   virtual CheckFailure take_failure() const { return {}; }
+
+  // Whether launches run behind their calls.
+  virtual bool is_asynchronous() const { return false; }
+  // A failed check of any kernel of this kind on that device that no run() has told, ready to be
+  // raised; it is told once. Cheap where there is none.
+  virtual std::optional<KernelError> poll(int32_t) const { return std::nullopt; }
 
  private:
   const std::string name_;

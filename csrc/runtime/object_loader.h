@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/kernel.h"
 
@@ -21,6 +22,7 @@ struct KernelToLoad {
   std::string name;
   int num_phases = 0;
   std::string label = {};                  // what it computes, for messages
+  std::vector<KernelError> errors = {};    // of its checks
   FindGeneralCode find_general = nullptr;  // for code that is right for usual arguments only
 };
 

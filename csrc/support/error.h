@@ -1,8 +1,8 @@
 // The three kinds of failure in mlcc and how each is raised.
 //
 //   not supported  an expected answer: return Result<T> (result.h) with a reason
-//   user error     MLCC_USER_CHECK throws mlcc::Error
-//   bug            MLCC_CHECK / MLCC_UNREACHABLE throw mlcc::InternalError with file and line
+//   user error     MLCC_USER_CHECK throws mlcc::Error; what a device does wrong is told the same
+//   way bug            MLCC_CHECK / MLCC_UNREACHABLE throw mlcc::InternalError with file and line
 //
 // Message arguments are streamed and evaluated only on failure. Messages are lower case, without a
 // final stop, the entity first, then what was found and what was expected.
@@ -18,6 +18,13 @@ namespace mlcc {
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// Code that is right cannot be loaded where it should run: the driver refuses it, or memory is
+// short. Whoever compiles may do without it.
+class LoadError : public Error {
+ public:
+  using Error::Error;
 };
 
 // A mistake of ours. Never turned silently into a fallback.

@@ -379,6 +379,18 @@ def test_an_index_out_of_range_raises() -> None:
     check_all(run(weight, good), weight[good] * 2)
 
 
+def test_an_index_out_of_range_is_told_by_any_call() -> None:
+    """Of whatever function, before it does anything."""
+    run, other = compiled(lambda w, i: w[i] * 3, dynamic=False), compiled(lambda w: w + 3)
+    weight, bad = on_device(10, 4), torch.tensor([0, 10, 1], device=DEVICE)
+    other(weight)
+    with pytest.raises(IndexError, match="out of"):
+        run(weight, bad)
+        synchronize()
+        other(weight)
+    check_all(other(weight), weight + 3)
+
+
 def test_jit() -> None:
     @mlcc.jit
     def function(x: torch.Tensor, y: torch.Tensor, factor: float) -> torch.Tensor:

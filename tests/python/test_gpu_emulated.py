@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import mlcc
 from benchmarks import models
-from mlcc import config
+from mlcc import backend, config
 from tests.conformance import run
 from tests.conformance.pool import Pool
 from tests.python import functions, test_backend, test_jit, test_models
@@ -279,3 +279,35 @@ def test_drawn_layouts(seed: int) -> None:
         return [total, total.sum((0, 2)), total.transpose(0, 2).contiguous()]
 
     check_all(compiled(function)(*views), function(*views), function(*to_double(views)))
+
+
+def test_ints_as_data_and_in_indices(emulator: Emulator) -> None:
+    """As data they keep 64 bits in the usual code; in indices negative and huge ones take code of their own."""
+
+    def data(x: torch.Tensor, n: int) -> list[torch.Tensor]:
+        return [x + n, torch.full((4,), n) * x[:4]]
+
+    def place(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x[(torch.arange(x.shape[0]) + n) // 3 % x.shape[0]]
+
+    x = torch.arange(40)
+    seen = set()
+    for function in (data, place):
+        torch._dynamo.reset()
+        run = torch.compile(function, backend=backend.compile, dynamic=True)
+        for n in (5, 7, -7, (1 << 31) + 5, -(1 << 33) - 1, (1 << 40) + 3):
+            launched = emulator.functions(lambda n=n: run(x, n))  # type: ignore[misc]
+            if function is data:
+                seen.add(tuple(launched))
+            found, expected = run(x, n), function(x, n)
+            check_all(found, expected, expected)
+    assert len(seen) == 1
+
+
+def test_casts_of_floats_to_bytes() -> None:
+    """Those outside of u8 as well, which torch casts by way of i64."""
+    x = torch.tensor([0.0, 1.9, 255.9, 256.0, 300.5, -1.0, -300.0, 3e9, -3e9, 6.5e9, 1e15])
+    for dtype in (torch.float32, torch.float64):
+        values = x.to(dtype)
+        expected = values.long().to(torch.uint8)
+        assert torch.equal(compiled(lambda x: x.to(torch.uint8))(values), expected)

@@ -34,7 +34,7 @@ struct Capture {
 struct CUctx_st {
   CUdevice device = 0;
   int retained = 0;
-  CUresult broken = CUDA_SUCCESS;  // with the setting `sticky`: what every call returns
+  CUresult broken = CUDA_SUCCESS;  // with `sticky` or `late`: what every call returns
 };
 
 struct CUstream_st {
@@ -99,7 +99,7 @@ CUresult need_context_outside_captures();
 
 CUcontext current_context();
 bool is_device(CUdevice device);
-// After a fault: with the setting `sticky` the context fails from now on.
+// After a fault: with the settings `sticky` and `late` the context fails from now on.
 CUresult note_fault(CUresult result);
 
 // Handles that are alive.

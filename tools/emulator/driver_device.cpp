@@ -104,10 +104,11 @@ CUresult need_context_outside_captures() {
 bool is_device(CUdevice device) { return device >= 0 && device < settings().devices; }
 
 CUresult note_fault(CUresult result) {
-  if (result == CUDA_SUCCESS || !settings().sticky) return result;
+  const Settings now = settings();
+  if (result == CUDA_SUCCESS || !(now.sticky || now.late)) return result;
   std::lock_guard lock(context_mutex);
   if (is_context(current_context())) current_context()->broken = result;
-  return result;
+  return now.late ? CUDA_SUCCESS : result;
 }
 
 }  // namespace mlcc_emulator

@@ -21,6 +21,7 @@ struct NumberSetting {
 constexpr NumberSetting kNumbers[] = {
     {"seed", &Settings::seed},
     {"sticky", &Settings::sticky},
+    {"late", &Settings::late},
     {"strict", &Settings::strict},
     {"devices", &Settings::devices},
     {"arch", &Settings::arch},

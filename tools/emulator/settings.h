@@ -17,6 +17,7 @@ struct Settings {
   std::string schedule = "forward";  // a Schedule, or "rotate"
   int64_t seed = 1;                  // of Schedule::kRandom
   int64_t sticky = 0;                // 1: after a fault every call on the context fails
+  int64_t late = 0;                  // 1: and the call that meets the fault does not tell it
   int64_t strict = 0;                // 1: an access outside of every known range is a fault
   int64_t devices = 1;
   int64_t arch = 90;

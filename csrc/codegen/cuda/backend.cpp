@@ -93,7 +93,8 @@ class CudaBackend : public Backend {
 }  // namespace
 
 Result<std::shared_ptr<Backend>> make_backend(const NvrtcApi& nvrtc, const CudaTarget& target) {
-  Result<Architecture> architecture = choose_architecture(target.arch, nvrtc);
+  Result<Architecture> architecture =
+      choose_architecture(target.arch, nvrtc, target.driver_version);
   if (!architecture) return Unsupported{architecture.reason()};
   return std::shared_ptr<Backend>(
       std::make_shared<CudaBackend>(nvrtc, std::move(architecture).value(), target));

@@ -14,6 +14,7 @@ namespace mlcc::codegen::cuda {
 struct CudaTarget {
   std::string arch;                      // "sm_90"
   int64_t max_shared_bytes = 48 * 1024;  // of a block
+  int32_t driver_version = 0;            // that loads the code; 0: not known
 };
 
 // Unsupported where this NVRTC has no code for the architecture.

@@ -30,8 +30,6 @@ constexpr int64_t kMostStagedRounds = 8;
 constexpr int64_t kMostStagedRegisters = 32;
 constexpr int64_t kMostPrivateBytes = 4096;  // of a thread's local arrays: they lie in memory
 constexpr int64_t kSharedAlignment = 16;
-// Left for the static arrays of reductions: 8 tuples of one value for each of 32 warps.
-constexpr int64_t kReductionScratchBytes = 2048;
 
 bool is_vector(Stmt stmt) {
   if (const auto* loop = loop::as<loop::For>(stmt)) return loop->mode.kind == LoopKind::kVector;
@@ -520,11 +518,21 @@ class BodyPlanner {
 
   bool reserve_shared(int64_t bytes) {
     const int64_t padded = BodyPlan::padded(bytes);
-    if ((plan_.shared_bytes_ + padded) * groups_ >
-        options_.max_shared_bytes - kReductionScratchBytes)
+    if ((plan_.shared_bytes_ + padded) * groups_ > options_.max_shared_bytes - reduction_scratch())
       return false;
     plan_.shared_bytes_ += padded;
     return true;
+  }
+
+  // The static arrays that groups of several warps combine their values in; they add up.
+  int64_t reduction_scratch() const {
+    if (group_ <= 32) return 0;
+    int64_t bytes = 0;
+    for (const auto& loop : plan_.loops_)
+      if (const auto* reduce = loop::as<loop::Reduce>(loop->stmt))
+        for (const loop::Carried& carried : reduce->carried)
+          bytes += BodyPlan::padded(group_ / 32 * dtype_size(carried.variable->dtype));
+    return bytes;
   }
 
   // A cache that registers cannot hold goes to shared memory, or is given up.

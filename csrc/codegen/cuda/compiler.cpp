@@ -139,7 +139,8 @@ FunctionReports parse_ptxas_log(std::string_view log) {
   return reports;
 }
 
-Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi& nvrtc) {
+Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi& nvrtc,
+                                         int32_t driver_version) {
   static constexpr std::string_view kPrefix = "sm_";
   const auto number =
       device.starts_with(kPrefix) ? to_number(device.substr(kPrefix.size())) : std::nullopt;
@@ -154,6 +155,10 @@ Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi
   if (above == nvrtc.archs.begin())
     return unsupported("architecture ", device, ": NVRTC ", nvrtc.version_text,
                        " has no code for it or for an older one");
+  if (driver_version != 0 && nvrtc.version_number > driver_version)
+    return unsupported("architecture ", device, ": NVRTC ", nvrtc.version_text,
+                       " has PTX for it only, newer than a driver of CUDA ", driver_version / 1000,
+                       ".", driver_version % 1000 / 10, " reads: update the driver");
   return Architecture{detail::join("compute_", *(above - 1)), true};
 }
 

@@ -25,12 +25,14 @@ FunctionReports parse_ptxas_log(std::string_view log);
 
 // How a device's code is asked for: as machine code for exactly that architecture ("sm_90"), or,
 // where this NVRTC does not know it, as PTX for the nearest one below ("compute_90"), which the
-// driver translates. Unsupported where there is none below, or `device` is no such name.
+// driver translates if it is not older than NVRTC (`driver_version`; 0: whichever will be).
+// Unsupported where there is none below, or `device` is no such name.
 struct Architecture {
   std::string name;
   bool is_ptx = false;
 };
-Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi& nvrtc);
+Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi& nvrtc,
+                                         int32_t driver_version = 0);
 
 // The options that every program is compiled with, but for the architecture.
 std::string_view program_options();

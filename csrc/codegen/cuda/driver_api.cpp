@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -106,6 +107,47 @@ std::string DriverApi::describe(DriverStatus status) const {
   return detail::join(name, " (", text, ")");
 }
 
+bool is_kernel_fault(DriverStatus status) {
+  // CUDA_ERROR_ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, and HARDWARE_STACK_ERROR to LAUNCH_FAILED
+  return status == 700 || status == 702 || status == 710 || (status >= 714 && status <= 719);
+}
+
+bool is_device_fault(DriverStatus status) {
+  // CUDA_ERROR_DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, CONTAINED,
+  // CONTEXT_IS_DESTROYED, SYSTEM_NOT_READY
+  static constexpr std::array kFaults = {46, 214, 220, 226, 709, 802};
+  return std::find(kFaults.begin(), kFaults.end(), status) != kFaults.end();
+}
+
+std::string DriverApi::explain(DriverStatus status, const std::string& what) const {
+  std::string text = detail::join(what, ": ", describe(status));
+  if (status == kDriverOutOfMemory)
+    return text + "; free memory of the device, or give smaller batches";
+  if (!is_kernel_fault(status) && !is_device_fault(status)) return text;
+  // The first one says most: all calls fail after it.
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const firsts = new std::map<const DriverApi*, std::string>;
+  const std::lock_guard lock(*mutex);
+  const auto [first, is_new] = firsts->try_emplace(this, text);
+  if (!is_new) text += "; the GPU failed before, at: " + first->second;
+  text += is_kernel_fault(status)
+              ? "; a kernel did what it may not, this one or one before it, since the device runs "
+                "behind the host: CUDA_LAUNCH_BLOCKING=1 in the environment tells which"
+              : "; the device is lost: nvidia-smi and the kernel's log (dmesg, Xid) tell why";
+  return text +
+         ". This process cannot use the GPU any more and wants to be started again; what runs "
+         "on the CPU is not touched";
+}
+
+void DriverApi::fail(DriverStatus status, const std::string& what) const {
+  throw Error(explain(status, what));
+}
+
+void DriverApi::fail_load(DriverStatus status, const std::string& what) const {
+  if (is_kernel_fault(status) || is_device_fault(status)) fail(status, what);
+  throw LoadError(explain(status, what));
+}
+
 Result<const DriverApi*> open_driver(const std::string& path) {
   // Only successes are kept: what is missing now may be there at the next call.
   static std::mutex* const mutex = new std::mutex;
@@ -135,7 +177,7 @@ Result<DeviceInfo> query_device(const DriverApi& api, int32_t index) {
   DeviceInfo info;
   info.index = index;
   const auto check = [&](DriverStatus status) {
-    api.check(status, "device cuda:", index, ": asking for its properties");
+    api.check_load(status, "device cuda:", index, ": asking for its properties");
   };
   check(api.device_get(&info.ordinal, index));
   const auto attribute = [&](int32_t which) {
@@ -157,17 +199,30 @@ Result<DeviceInfo> query_device(const DriverApi& api, int32_t index) {
   return info;
 }
 
-DeviceOrdinal current_device(const DriverApi& api, int32_t fallback) {
+DeviceScope::DeviceScope(const DriverApi& api, int32_t index, std::string_view who) : api_(api) {
   DeviceOrdinal device = 0;
   const DriverStatus status = api.ctx_get_device(&device);
-  if (status == kDriverSuccess) return device;
-  if (status != kDriverInvalidContext) api.check(status, "asking for the current device");
+  // The driver's ordinals are the indices.
+  if (status != kDriverSuccess || device != index) enter(index, status, who);
+}
+
+void DeviceScope::enter(int32_t index, DriverStatus status, std::string_view who) {
+  const auto check = [&](DriverStatus result, std::string_view what) {
+    api_.check_load(result, who, who.empty() ? "" : ": ", "device cuda:", index, what);
+  };
+  if (status != kDriverInvalidContext) {
+    check(status, ": asking for the current device");
+    check(api_.ctx_get_current(&previous_), ": asking for the current context");
+  }
+  DeviceOrdinal device = 0;
   Context context = nullptr;
-  api.check(api.device_get(&device, fallback), "device cuda:", fallback);
-  api.check(api.device_primary_ctx_retain(&context, device), "device cuda:", fallback,
-            ": making its context");
-  api.check(api.ctx_set_current(context), "device cuda:", fallback, ": entering its context");
-  return device;
+  check(api_.device_get(&device, index), "");
+  check(api_.device_primary_ctx_retain(&context, device), ": making its context");
+  check(api_.ctx_set_current(context), ": entering its context");
+}
+
+DeviceScope::~DeviceScope() {
+  if (previous_ != nullptr) (void)api_.ctx_set_current(previous_);
 }
 
 }  // namespace mlcc::codegen::cuda

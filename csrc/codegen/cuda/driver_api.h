@@ -18,6 +18,11 @@ constexpr DriverStatus kDriverOutOfMemory = 2;
 constexpr DriverStatus kDriverNoDevice = 100;
 constexpr DriverStatus kDriverInvalidContext = 201;
 
+// Whether the status says that the device, or this process's context on it, cannot be used any more
+// (CUDA calls such errors sticky), because of a fault in a kernel or in the device.
+bool is_kernel_fault(DriverStatus status);
+bool is_device_fault(DriverStatus status);
+
 using DeviceOrdinal = int32_t;   // CUdevice
 using DevicePointer = uint64_t;  // CUdeviceptr
 using Context = void*;           // CUcontext
@@ -87,12 +92,23 @@ struct DriverApi {
 
   // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   std::string describe(DriverStatus status) const;
-  // Throws Error with `what`, the kernel's or device's name and what was being done, and the
-  // status.
+  // Throws Error with `what`, the kernel's or device's name and what was being done, the status,
+  // and what to do about it.
   template <typename... Parts>
   void check(DriverStatus status, const Parts&... what) const {
-    if (status != kDriverSuccess) throw Error(detail::join(what..., ": ", describe(status)));
+    if (status != kDriverSuccess) fail(status, detail::join(what...));
   }
+  // The same of what happens while code is loaded: throws LoadError, unless nothing else could run
+  // on the device either.
+  template <typename... Parts>
+  void check_load(DriverStatus status, const Parts&... what) const {
+    if (status != kDriverSuccess) fail_load(status, detail::join(what...));
+  }
+
+ private:
+  [[noreturn]] void fail(DriverStatus status, const std::string& what) const;
+  [[noreturn]] void fail_load(DriverStatus status, const std::string& what) const;
+  std::string explain(DriverStatus status, const std::string& what) const;
 };
 
 // The least driver: from this version on kernels can be loaded without a context.
@@ -118,8 +134,21 @@ struct DeviceInfo {
 Result<DeviceInfo> query_device(const DriverApi& api, int32_t index);
 int32_t count_devices(const DriverApi& api);
 
-// The device of this thread's context. Where there is none yet, the primary context of device
-// `fallback` becomes it, as torch and the CUDA runtime do.
-DeviceOrdinal current_device(const DriverApi& api, int32_t fallback);
+// While it lives this thread's context is one of device `index`: the thread's own if it is of that
+// device, else the device's primary one, as torch and the CUDA runtime use it. A thread that had no
+// context keeps it. `who` begins the message of an Error.
+class DeviceScope {
+ public:
+  DeviceScope(const DriverApi& api, int32_t index, std::string_view who = "");
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  ~DeviceScope();
+
+ private:
+  void enter(int32_t index, DriverStatus status, std::string_view who);
+
+  const DriverApi& api_;
+  Context previous_ = nullptr;  // to go back to
+};
 
 }  // namespace mlcc::codegen::cuda

@@ -31,17 +31,24 @@ bool has_checks(const loop::Kernel& kernel) {
   return found;
 }
 
-// Everything that an index may reach: the buffers' extents and the ranges of parallel loops.
+// Everything that an index may reach: the buffers' extents and the ranges of loops.
 std::vector<SymExpr> reach(const loop::Kernel& kernel) {
   std::vector<SymExpr> exprs;
   for (const loop::Buffer* buffer : kernel.buffers) exprs.push_back(Offsets::extent(buffer));
   for (const Block& phase : kernel.phases)
     loop::for_each_stmt(phase, [&](Stmt stmt) {
       const auto* loop = loop::as<loop::For>(stmt);
-      if (loop == nullptr) return;
-      if (auto end = loop::to_symbolic(loop->end)) exprs.push_back(*std::move(end));
+      const auto* reduce = loop::as<loop::Reduce>(stmt);
+      if (loop == nullptr && reduce == nullptr) return;
+      if (auto end = loop::to_symbolic(loop != nullptr ? loop->end : reduce->end))
+        exprs.push_back(*std::move(end));
     });
   return exprs;
+}
+
+template <typename T>
+void insert_once(std::vector<T>& list, const T& value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
 bool is_over_sizes(const SymExpr& e, const loop::Kernel& kernel) {
@@ -65,9 +72,8 @@ Result<CudaSource> emit_kernel(const loop::Kernel& kernel, std::string_view name
     for (const SymExpr& e : reach(kernel)) {
       if (const auto constant = e.as_constant())
         is_wide |= *constant >= kNarrowIndexLimit;
-      else if (is_over_sizes(e, kernel) && std::find(info.below_2_30.begin(), info.below_2_30.end(),
-                                                     e) == info.below_2_30.end())
-        info.below_2_30.push_back(e);
+      else if (is_over_sizes(e, kernel))
+        insert_once(info.below_2_30, e);
     }
     if (is_wide) info.below_2_30.clear();
   }
@@ -82,9 +88,10 @@ Result<CudaSource> emit_kernel(const loop::Kernel& kernel, std::string_view name
             .emit(kernel.phases[i], std::string(name) + "_p" + std::to_string(i));
     if (!phase) return unsupported("cuda: ", phase.reason());
     source.text += phase->text + "\n";
-    for (const SymExpr& e : phase->below_2_30)
-      if (std::find(info.below_2_30.begin(), info.below_2_30.end(), e) == info.below_2_30.end())
-        info.below_2_30.push_back(e);
+    for (const SymExpr& e : phase->below_2_30) insert_once(info.below_2_30, e);
+    for (size_t s = 0; s < kernel.sizes.size(); ++s)
+      if (phase->nonnegative.contains(kernel.sizes[s]->name))
+        insert_once(info.nonnegative, static_cast<int32_t>(s));
     info.phases.push_back(phase->info);
     for (const Divisibility& condition : phase->divisible) info.divisible.push_back(condition);
     for (size_t b = 0; b < kernel.buffers.size(); ++b)

@@ -139,6 +139,11 @@ void Expressions::define_as(const loop::Variable* variable, std::string text, Va
   texts_[variable] = std::move(text);
 }
 
+void Expressions::define_size(const loop::Variable* variable, std::string parameter) {
+  define(variable, VariableKind::kIndex);
+  parameters_[variable] = std::move(parameter);
+}
+
 // Index arithmetic on index variables and constants alone: exact in the index type. Shifts are not,
 // nor is what looks at bits.
 bool Expressions::is_index(Expr e) const {
@@ -175,6 +180,9 @@ bool Expressions::is_index_variable(const loop::Variable* variable) const {
 std::string Expressions::variable(const loop::Variable* variable, bool as_index) const {
   const auto kind = kinds_.find(variable);
   MLCC_CHECK(kind != kinds_.end(), "cuda: %", variable->name, " is not defined");
+  if (!as_index)
+    if (const auto size = parameters_.find(variable); size != parameters_.end())
+      return size->second;
   const std::string& text = texts_.at(variable);
   const bool is_index = is_index_variable(variable);
   std::string place = text;
@@ -285,8 +293,9 @@ bool Expressions::compares_places(const loop::Apply& apply) {
 
 std::string Expressions::apply(const loop::Apply& apply) const {
   std::vector<std::string> args;
-  const bool as_indices =
-      compares_places(apply) && is_index(apply.args[0]) && is_index(apply.args[1]);
+  const bool as_indices = compares_places(apply) && is_index(apply.args[0]) &&
+                          is_index(apply.args[1]) && fits_index(apply.args[0]) &&
+                          fits_index(apply.args[1]);
   for (Expr arg : apply.args) args.push_back(as_indices ? index(arg) : value(arg));
   if (apply.op == ScalarOp::kSelect) return "(" + args[0] + " ? " + args[1] + " : " + args[2] + ")";
   const OpClass op_class = loop::scalar_op_class(apply.op);

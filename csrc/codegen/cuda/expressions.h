@@ -31,6 +31,8 @@ class Expressions {
   // `variable` is written as that text.
   void define_as(const loop::Variable* variable, std::string text,
                  VariableKind kind = VariableKind::kScalar);
+  // A size is data too: then it is the function's parameter, all 64 bits of it.
+  void define_size(const loop::Variable* variable, std::string parameter);
   bool is_index_variable(const loop::Variable* variable) const;
   // Inside a loop over elements: the name of its counter; empty: outside.
   void set_element(std::string name) { element_ = std::move(name); }
@@ -53,6 +55,11 @@ class Expressions {
 
   // Whether the value fits the index type; where that depends on sizes, it is assumed.
   bool fits_index(loop::Expr e) const;
+  // What a loop runs over fits; of data that is taken for granted.
+  void require_index_range(loop::Expr begin, loop::Expr end) const {
+    (void)fits_index(begin);
+    (void)fits_index(end);
+  }
   const std::vector<SymExpr>& assumed_below_2_30() const { return assumed_below_2_30_; }
 
  private:
@@ -69,6 +76,7 @@ class Expressions {
   std::string element_;
   std::unordered_map<const loop::Variable*, VariableKind> kinds_;
   std::unordered_map<const loop::Variable*, std::string> texts_;
+  std::unordered_map<const loop::Variable*, std::string> parameters_;  // of sizes
   std::unordered_map<const loop::Load*, std::string> loads_;
   std::unordered_set<const loop::Buffer*> local_, values_;
   mutable std::vector<SymExpr> assumed_below_2_30_;

@@ -1,10 +1,8 @@
 #include "codegen/cuda/faults.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <map>
-#include <mutex>
-#include <vector>
+#include <utility>
 
 #include "support/logging.h"
 
@@ -17,73 +15,113 @@ constexpr size_t kStride = 32;
 static_assert(sizeof(FaultRecord) <= kStride);
 static_assert(runtime::kMaxCheckDetails == sizeof(FaultRecord::details) / sizeof(int64_t));
 
-struct Page {
-  char* host = nullptr;
-  DevicePointer device = 0;
-  size_t used = kPageBytes;
-};
-
-struct Slots {
+struct Logs {
   std::mutex mutex;
-  std::map<const DriverApi*, Page> pages;  // the one that is being filled
-  std::vector<std::pair<FaultRecord*, std::string>> all;
+  std::map<std::pair<const DriverApi*, int32_t>, FaultLog*> all;
 };
 
-Slots& slots() {
-  static Slots* const state = new Slots;
+Logs& logs() {
+  static Logs* const state = new Logs;
   return *state;
 }
 
-runtime::CheckFailure take_from(FaultRecord& record) {
-  std::atomic_ref<int64_t> code(record.code);
+void warn_of_all_logs() {
+  Logs& state = logs();
+  const std::lock_guard lock(state.mutex);
+  for (const auto& [key, log] : state.all) log->warn_of_all();
+}
+
+}  // namespace
+
+runtime::CheckFailure FaultSlot::take() const {
+  std::atomic_ref<int64_t> code(record_->code);
   runtime::CheckFailure failure;
   failure.code = code.load(std::memory_order_acquire);
   if (failure.code <= 0) return {};
   for (size_t i = 0; i < failure.details.size(); ++i)
-    failure.details[i] = *static_cast<volatile int64_t*>(&record.details[i]);
+    failure.details[i] = *static_cast<volatile int64_t*>(&record_->details[i]);
   int64_t expected = failure.code;
   if (!code.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) return {};
   return failure;
 }
 
-// At the end of the process.
-void tell_unreported() {
-  Slots& state = slots();
+FaultLog& FaultLog::of(const DriverApi& api, int32_t device) {
+  Logs& state = logs();
   const std::lock_guard lock(state.mutex);
-  for (const auto& [record, kernel] : state.all)
-    if (const runtime::CheckFailure failure = take_from(*record); failure.code != 0)
-      log_warning(LogChannel::kKernels, "kernel ", kernel, ": its check ", failure.code,
-                  " failed (", failure.details[0], ", ", failure.details[1],
-                  ") in a launch whose outcome nobody asked for");
+  if (state.all.empty()) std::atexit(warn_of_all_logs);
+  FaultLog*& log = state.all[{&api, device}];
+  if (log == nullptr) log = new FaultLog(api, device);
+  return *log;
 }
 
-Page make_page(const DriverApi& api, const std::string& kernel) {
+void FaultLog::add_page(const std::string& kernel) {
   void* host = nullptr;
-  Page page;
-  api.check(api.mem_host_alloc(&host, kPageBytes, kHostMemoryPortable | kHostMemoryDeviceMap),
-            "kernel ", kernel, ": memory for its failed checks");
-  api.check(api.mem_host_get_device_pointer(&page.device, host, 0), "kernel ", kernel,
-            ": memory for its failed checks");
-  page.host = static_cast<char*>(host);
-  page.used = 0;
-  return page;
+  DevicePointer device = 0;
+  api_.check_load(
+      api_.mem_host_alloc(&host, kPageBytes, kHostMemoryPortable | kHostMemoryDeviceMap), "kernel ",
+      kernel, ": memory for its failed checks");
+  api_.check_load(api_.mem_host_get_device_pointer(&device, host, 0), "kernel ", kernel,
+                  ": memory for its failed checks");
+  page_ = static_cast<char*>(host);
+  page_on_device_ = device;
+  used_ = 0;
+  if (pending_on_device_ != 0) return;
+  auto* const pending = new (page_) int64_t{0};
+  pending_on_device_ = page_on_device_;
+  used_ = kStride;
+  pending_.store(pending, std::memory_order_release);
 }
 
-}  // namespace
-
-FaultSlot FaultSlot::make(const DriverApi& api, const std::string& kernel) {
-  Slots& state = slots();
-  const std::lock_guard lock(state.mutex);
-  Page& page = state.pages[&api];
-  if (page.used + kStride > kPageBytes) page = make_page(api, kernel);
-  auto* record = new (page.host + page.used) FaultRecord{};
-  const FaultSlot slot(record, page.device + page.used);
-  page.used += kStride;
-  if (state.all.empty()) std::atexit(tell_unreported);
-  state.all.emplace_back(record, kernel);
+FaultSlot FaultLog::add(const std::string& kernel, std::vector<runtime::KernelError> errors) {
+  const std::lock_guard lock(mutex_);
+  if (page_ == nullptr || used_ + kStride > kPageBytes) add_page(kernel);
+  auto* const record = new (page_ + used_) FaultRecord{.pending = pending_on_device_};
+  const FaultSlot slot(record, page_on_device_ + used_);
+  used_ += kStride;
+  entries_.push_back({slot, kernel, std::move(errors)});
   return slot;
 }
 
-runtime::CheckFailure FaultSlot::take() const { return take_from(*record_); }
+std::optional<runtime::KernelError> FaultLog::take_any() {
+  int64_t* const place = pending_.load(std::memory_order_acquire);
+  if (place == nullptr) return std::nullopt;
+  std::atomic_ref<int64_t> pending(*place);
+  if (pending.load(std::memory_order_acquire) == 0) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  // Before the records are read, and in this order for the device too: what fails meanwhile sets it
+  // again.
+  pending.exchange(0);
+  for (const Entry& entry : entries_) {
+    const runtime::CheckFailure failure = entry.slot.take();
+    if (failure.code == 0) continue;
+    pending.store(1);  // there may be more
+    return describe(entry, failure);
+  }
+  return std::nullopt;
+}
+
+runtime::KernelError FaultLog::describe(const Entry& entry,
+                                        const runtime::CheckFailure& failure) const {
+  const std::string late = detail::join(
+      "\n(found after its call had returned, whose results are not to be used: kernel ",
+      entry.kernel, " on cuda:", device_, ")");
+  for (const runtime::KernelError& error : entry.errors)
+    if (error.code == failure.code)
+      return {error.code, error.exception, runtime::fill_in(error.text, failure.details) + late,
+              failure.details};
+  return {failure.code, "RuntimeError",
+          detail::join("check ", failure.code, " failed (", failure.details[0], ", ",
+                       failure.details[1], ")", late),
+          failure.details};
+}
+
+void FaultLog::warn_of_all() {
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_)
+    if (const runtime::CheckFailure failure = entry.slot.take(); failure.code != 0)
+      log_warning(LogChannel::kKernels, "kernel ", entry.kernel, ": its check ", failure.code,
+                  " failed (", failure.details[0], ", ", failure.details[1],
+                  ") in a launch whose outcome nobody asked for");
+}
 
 }  // namespace mlcc::codegen::cuda

@@ -56,7 +56,7 @@ runtime::CheckFailure run_over_host_memory(const DriverApi& api, const runtime::
   const std::vector<int32_t>& value_bytes = value_bytes_of(kernel);
   MLCC_CHECK(value_bytes.size() == buffers.size(), "kernel ", kernel.name(), ": ", buffers.size(),
              " buffers, expected ", value_bytes.size());
-  (void)current_device(api, 0);
+  const DeviceScope scope(api, 0);
   std::vector<std::unique_ptr<DeviceCopy>> copies;
   std::vector<void*> pointers;
   for (size_t i = 0; i < buffers.size(); ++i) {

@@ -28,12 +28,12 @@ std::string label_of(const runtime::KernelToLoad& wanted) {
 
 }  // namespace
 
-CudaKernel::CudaKernel(const DriverApi& api, int32_t device_index, const ModuleKernel& kernel,
+CudaKernel::CudaKernel(const DriverApi& api, int32_t device, const ModuleKernel& kernel,
                        std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted,
                        std::shared_ptr<const runtime::LoadedObject> module)
-    : Kernel(wanted.name), api_(api), device_index_(device_index), info_(kernel.info),
-      label_(label_of(wanted)), num_sizes_(kernel.sizes.size()), functions_(std::move(functions)),
-      find_general_(wanted.find_general), module_(std::move(module)) {
+    : Kernel(wanted.name), api_(api), info_(kernel.info), label_(label_of(wanted)),
+      who_("kernel " + label_), num_sizes_(kernel.sizes.size()), functions_(std::move(functions)),
+      errors_(wanted.errors), find_general_(wanted.find_general), module_(std::move(module)) {
   const auto index_of = [&](std::string_view name) {
     const auto it = std::find(kernel.sizes.begin(), kernel.sizes.end(), name);
     MLCC_USER_CHECK(it != kernel.sizes.end(), "kernel ", label_, ": ", name, " is no size of it");
@@ -45,49 +45,61 @@ CudaKernel::CudaKernel(const DriverApi& api, int32_t device_index, const ModuleK
   for (const Divisibility& condition : info_.divisible)
     divisible_.push_back({runtime::SizeExpr(condition.expr, index_of), condition.divisor});
   for (const SymExpr& expr : info_.below_2_30) below_2_30_.emplace_back(expr, index_of);
-  const DeviceOrdinal device = current_device(api_, device_index_);
-  if (info_.has_checks) faults_ = FaultSlot::make(api_, label_);
   prepare(device);
 }
 
 CudaKernel::~CudaKernel() {
-  for (const auto& limits : limits_) delete limits.load(std::memory_order_relaxed);
+  for (const auto& device : devices_) delete device.load(std::memory_order_relaxed);
 }
 
 bool CudaKernel::accepts(const runtime::KernelArgs& args) const {
   for (size_t i = 0; i < address_masks_.size(); ++i)
     if ((reinterpret_cast<uintptr_t>(args.buffers[i]) & address_masks_[i]) != 0) return false;
+  for (const int32_t size : info_.nonnegative)
+    if (args.sizes[size] < 0) return false;
   const std::span<const int64_t> sizes(args.sizes, num_sizes_);
   for (const Divisor& condition : divisible_)
     if (condition.expr.evaluate(sizes) % condition.divisor != 0) return false;
-  for (const runtime::SizeExpr& expr : below_2_30_)
-    if (expr.evaluate(sizes) >= kTwoTo30) return false;
-  return true;
+  try {
+    return std::all_of(below_2_30_.begin(), below_2_30_.end(), [&](const runtime::SizeExpr& expr) {
+      return expr.evaluate(sizes) < kTwoTo30;
+    });
+  } catch (const Error&) {  // more than 64 bits hold
+    return false;
+  }
 }
 
 runtime::CheckFailure CudaKernel::run(const runtime::KernelArgs& args,
                                       std::span<const int64_t> ranges,
                                       const runtime::LaunchContext& context) const {
   if (!accepts(args)) return general(context).run(args, ranges, context);
-  if (!faults_) {
-    launch(args, ranges, context);
-    return {};
-  }
-  if (const runtime::CheckFailure failure = faults_->take(); failure.code != 0) return failure;
-  launch(args, ranges, context);
-  return faults_->take();
+  const DeviceScope scope(api_, context.device, who_);
+  const OnDevice& on_device = this->on_device(context);
+  launch(args, ranges, context, on_device);
+  return on_device.faults ? on_device.faults->take() : runtime::CheckFailure{};
 }
 
 runtime::CheckFailure CudaKernel::take_failure() const {
-  if (faults_)
-    if (const runtime::CheckFailure failure = faults_->take(); failure.code != 0) return failure;
+  for (const auto& device : devices_) {
+    const OnDevice* found = device.load(std::memory_order_acquire);
+    if (found == nullptr || !found->faults) continue;
+    if (const runtime::CheckFailure failure = found->faults->take(); failure.code != 0)
+      return failure;
+  }
   const runtime::Kernel* general = general_.load(std::memory_order_acquire);
   return general != nullptr ? general->take_failure() : runtime::CheckFailure{};
 }
 
+std::optional<runtime::KernelError> CudaKernel::poll(int32_t device) const {
+  const auto place = static_cast<size_t>(device);
+  const OnDevice* found =
+      place < kMostDevices ? devices_[place].load(std::memory_order_acquire) : nullptr;
+  if (found == nullptr) return std::nullopt;
+  return found->log->take_any();
+}
+
 void CudaKernel::launch(const runtime::KernelArgs& args, std::span<const int64_t> ranges,
-                        const runtime::LaunchContext& context) const {
-  const DeviceLimits& limits = this->limits(context);
+                        const runtime::LaunchContext& context, const OnDevice& on_device) const {
   const size_t num_buffers = address_masks_.size();
   const size_t count = num_buffers + num_sizes_ + 2;
   std::array<void*, kInlineParameters> few;
@@ -100,8 +112,8 @@ void CudaKernel::launch(const runtime::KernelArgs& args, std::span<const int64_t
   for (size_t i = 0; i < num_sizes_; ++i) *next++ = const_cast<int64_t*>(&args.sizes[i]);
   void** const iterations = next++;
   DevicePointer record = 0;
-  if (faults_) {
-    record = faults_->device_pointer();
+  if (on_device.faults) {
+    record = on_device.faults->device_pointer();
     *next = &record;
   }
   for (size_t p = 0; p < functions_.size(); ++p) {
@@ -110,7 +122,7 @@ void CudaKernel::launch(const runtime::KernelArgs& args, std::span<const int64_t
     *iterations = &extent;
     const PhaseInfo& phase = info_.phases[p];
     const int64_t needed = divide_up(extent, phase.threads / phase.group);
-    const auto blocks = static_cast<uint32_t>(std::min(needed, limits.most_blocks[p]));
+    const auto blocks = static_cast<uint32_t>(std::min(needed, on_device.most_blocks[p]));
     const DriverStatus status = api_.launch_kernel(
         functions_[p], blocks, 1, 1, static_cast<uint32_t>(phase.threads), 1, 1,
         static_cast<uint32_t>(phase.shared_bytes), context.stream, parameters, nullptr);
@@ -120,43 +132,51 @@ void CudaKernel::launch(const runtime::KernelArgs& args, std::span<const int64_t
   }
 }
 
-const CudaKernel::DeviceLimits& CudaKernel::limits(const runtime::LaunchContext& context) const {
-  const auto device = static_cast<size_t>(current_device(api_, device_index_));
-  MLCC_USER_CHECK(device < kMostDevices, "kernel ", label_, ": device cuda:", device, ": at most ",
-                  kMostDevices, " devices are supported");
-  const DeviceLimits* found = limits_[device].load(std::memory_order_acquire);
+const CudaKernel::OnDevice& CudaKernel::on_device(const runtime::LaunchContext& context) const {
+  const auto device = static_cast<size_t>(context.device);
+  MLCC_USER_CHECK(device < kMostDevices, "kernel ", label_, ": device cuda:", context.device,
+                  ": at most ", kMostDevices, " devices are supported");
+  const OnDevice* found = devices_[device].load(std::memory_order_acquire);
   if (found != nullptr) return *found;
   refuse_capture(context, "it was not used on this device yet");
-  prepare(static_cast<DeviceOrdinal>(device));
-  return *limits_[device].load(std::memory_order_acquire);
+  prepare(context.device);
+  return *devices_[device].load(std::memory_order_acquire);
 }
 
-void CudaKernel::prepare(DeviceOrdinal device) const {
+void CudaKernel::prepare(int32_t device) const {
   const std::lock_guard lock(mutex_);
-  std::atomic<const DeviceLimits*>& place = limits_.at(static_cast<size_t>(device));
+  std::atomic<const OnDevice*>& place = devices_.at(static_cast<size_t>(device));
   if (place.load(std::memory_order_acquire) != nullptr) return;
-  int32_t multiprocessors = 0;
-  api_.check(api_.device_get_attribute(&multiprocessors, kMultiprocessorCount, device), "kernel ",
-             label_, ": asking the device for its multiprocessors");
-  auto limits = std::make_unique<DeviceLimits>();
-  for (size_t p = 0; p < functions_.size(); ++p) {
-    const PhaseInfo& phase = info_.phases[p];
-    if (phase.shared_bytes + std::max(phase.static_shared_bytes, 0) > kPlainSharedBytes)
-      api_.check(api_.kernel_set_attribute(kMaxDynamicSharedSizeBytes, phase.shared_bytes,
-                                           functions_[p], device),
-                 "kernel ", label_, ": asking for ", phase.shared_bytes,
-                 " bytes of shared memory in phase ", p);
-    // Also makes the driver load the code now rather than at the first launch.
-    int32_t blocks = 0;
-    api_.check(api_.occupancy_max_active_blocks_per_multiprocessor(
-                   &blocks, functions_[p], phase.threads, static_cast<size_t>(phase.shared_bytes)),
-               "kernel ", label_, ": loading the code of phase ", p);
-    MLCC_USER_CHECK(blocks > 0, "kernel ", label_, ": a block of phase ", p, " (", phase.threads,
-                    " threads, ", phase.shared_bytes,
-                    " bytes of shared memory) does not fit the device");
-    limits->most_blocks.push_back(int64_t{multiprocessors} * blocks * kWaves);
-  }
-  place.store(limits.release(), std::memory_order_release);
+  auto made = std::make_unique<OnDevice>();
+  for (size_t p = 0; p < functions_.size(); ++p)
+    made->most_blocks.push_back(most_blocks(p, device));
+  made->log = &FaultLog::of(api_, device);
+  if (info_.has_checks) made->faults = made->log->add(label_, errors_);
+  place.store(made.release(), std::memory_order_release);
+}
+
+int64_t CudaKernel::most_blocks(size_t p, int32_t device) const {
+  const PhaseInfo& phase = info_.phases[p];
+  int32_t multiprocessors = 0, blocks = 0;
+  api_.check_load(api_.device_get_attribute(&multiprocessors, kMultiprocessorCount, device),
+                  "kernel ", label_, ": asking the device for its multiprocessors");
+  const bool is_static_known = phase.static_shared_bytes >= 0;  // it is not of PTX
+  if (is_static_known ? phase.shared_bytes + phase.static_shared_bytes > kPlainSharedBytes
+                      : phase.shared_bytes > 0)
+    api_.check_load(api_.kernel_set_attribute(kMaxDynamicSharedSizeBytes, phase.shared_bytes,
+                                              functions_[p], device),
+                    "kernel ", label_, ": asking for ", phase.shared_bytes,
+                    " bytes of shared memory in phase ", p);
+  // Also makes the driver load the code now rather than at the first launch.
+  api_.check_load(
+      api_.occupancy_max_active_blocks_per_multiprocessor(&blocks, functions_[p], phase.threads,
+                                                          static_cast<size_t>(phase.shared_bytes)),
+      "kernel ", label_, ": loading the code of phase ", p);
+  if (blocks <= 0)
+    throw LoadError(detail::join("kernel ", label_, ": a block of phase ", p, " (", phase.threads,
+                                 " threads, ", phase.shared_bytes,
+                                 " bytes of shared memory) does not fit the device"));
+  return int64_t{multiprocessors} * blocks * kWaves;
 }
 
 const runtime::Kernel& CudaKernel::general(const runtime::LaunchContext& context) const {

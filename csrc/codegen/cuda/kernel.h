@@ -21,22 +21,25 @@ namespace mlcc::codegen::cuda {
 
 class CudaKernel final : public runtime::Kernel {
  public:
-  // `functions[i]` is phase i. Prepares the launches on this thread's device: whatever the driver
-  // does only outside of a graph capture is done here. Throws Error with the kernel's name.
-  CudaKernel(const DriverApi& api, int32_t device_index, const ModuleKernel& kernel,
+  // `functions[i]` is phase i, on whichever device. Prepares the launches on `device`, whose
+  // context is current: whatever the driver does only outside of a graph capture is done here.
+  // Throws Error with the kernel's name, LoadError where the device has no room for the code.
+  CudaKernel(const DriverApi& api, int32_t device, const ModuleKernel& kernel,
              std::vector<KernelHandle> functions, const runtime::KernelToLoad& wanted,
              std::shared_ptr<const runtime::LoadedObject> module);
   ~CudaKernel() override;
 
   int num_phases() const override { return static_cast<int>(functions_.size()); }
 
-  // Launches on context.stream of this thread's device and returns: no allocation, no lock, no
-  // wait. Two exceptions, both at most once and both an Error during a graph capture: arguments
-  // that do not meet the conditions of the usual code load the general code, and a device beside
-  // the one of the constructor is prepared.
+  // Launches on context.stream of context.device and returns: no allocation, no lock, no wait. Two
+  // exceptions, both at most once and both an Error during a graph capture: arguments that do not
+  // meet the conditions of the usual code load the general code, and a device beside the one of the
+  // constructor is prepared.
   runtime::CheckFailure run(const runtime::KernelArgs& args, std::span<const int64_t> ranges,
                             const runtime::LaunchContext& context) const override;
   runtime::CheckFailure take_failure() const override;
+  bool is_asynchronous() const override { return true; }
+  std::optional<runtime::KernelError> poll(int32_t device) const override;
 
   // Whether the code is right for these arguments.
   bool accepts(const runtime::KernelArgs& args) const;
@@ -48,35 +51,37 @@ class CudaKernel final : public runtime::Kernel {
     runtime::SizeExpr expr;
     int64_t divisor;
   };
-  // Per phase, what the device limits.
-  struct DeviceLimits {
-    std::vector<int64_t> most_blocks;
+  // What differs between devices.
+  struct OnDevice {
+    std::vector<int64_t> most_blocks;  // per phase
+    FaultLog* log = nullptr;
+    std::optional<FaultSlot> faults;  // if there are checks
   };
 
-  const DeviceLimits& limits(const runtime::LaunchContext& context) const;
-  void prepare(DeviceOrdinal device) const;
+  const OnDevice& on_device(const runtime::LaunchContext& context) const;
+  void prepare(int32_t device) const;
+  int64_t most_blocks(size_t phase, int32_t device) const;
   const runtime::Kernel& general(const runtime::LaunchContext& context) const;
   void refuse_capture(const runtime::LaunchContext& context, std::string_view why) const;
   void launch(const runtime::KernelArgs& args, std::span<const int64_t> ranges,
-              const runtime::LaunchContext& context) const;
+              const runtime::LaunchContext& context, const OnDevice& on_device) const;
 
   static constexpr size_t kMostDevices = 32;
 
   const DriverApi& api_;
-  const int32_t device_index_;
   const KernelInfo info_;
-  const std::string label_;
+  const std::string label_, who_;  // the second begins with "kernel"
   const size_t num_sizes_;
   const std::vector<KernelHandle> functions_;
+  const std::vector<runtime::KernelError> errors_;
   const runtime::FindGeneralCode find_general_;
   const std::shared_ptr<const runtime::LoadedObject> module_;
   std::vector<uintptr_t> address_masks_;  // per buffer: bits that must be 0; values have none
   std::vector<Divisor> divisible_;
   std::vector<runtime::SizeExpr> below_2_30_;
-  std::optional<FaultSlot> faults_;
 
   mutable std::mutex mutex_;  // of what is made late
-  mutable std::array<std::atomic<const DeviceLimits*>, kMostDevices> limits_{};
+  mutable std::array<std::atomic<const OnDevice*>, kMostDevices> devices_{};
   mutable std::atomic<const runtime::Kernel*> general_{nullptr};
   mutable runtime::KernelPtr general_owner_;
 };

@@ -10,9 +10,9 @@
 
 namespace mlcc::codegen::cuda {
 
-// Code for the usual case may assume that pointers are aligned and that offsets fit 32 bits; the
-// general code assumes nothing. A launch that does not meet KernelInfo's conditions takes the
-// general code, which is compiled when it is first needed.
+// Code for the usual case may assume that pointers are aligned, that offsets fit 32 bits and that
+// sizes in indices are not negative; the general code assumes nothing. A launch that does not meet
+// KernelInfo's conditions takes the general code, which is compiled when it is first needed.
 enum class Variant : uint8_t { kUsual, kGeneral };
 
 // One phase: a __global__ function. Iterations are dealt to groups of threads; with more groups
@@ -44,15 +44,18 @@ struct KernelInfo {
   std::vector<int32_t> alignment;    // per buffer, in bytes: what its address must be a multiple of
   std::vector<int32_t> value_bytes;  // per buffer: size of what is passed by value, 0: a pointer
   std::vector<Divisibility> divisible;
-  std::vector<SymExpr> below_2_30;  // over the kernel's sizes
+  std::vector<SymExpr> below_2_30;   // over the kernel's sizes
+  std::vector<int32_t> nonnegative;  // sizes, by place, that an index takes for non-negative
   bool has_checks = false;
 };
 
 // Where a kernel reports a failed check: host memory that the device can write. `code` is 0 until
-// the first failure, whose thread makes it -1, writes the rest, and then the code.
+// the first failure, whose thread makes it -1, writes the rest, then the code, and then 1 to where
+// `pending` points in the device's eyes: what tells the host to look at the device's records.
 struct FaultRecord {
   int64_t code;
   int64_t details[2];
+  uint64_t pending;
 };
 
 }  // namespace mlcc::codegen::cuda

@@ -23,10 +23,10 @@ class LoadedModule : public runtime::LoadedObject,
  public:
   LoadedModule(const DriverApi& api, int32_t device_index, Module module)
       : api_(api), device_index_(device_index), module_(std::move(module)) {
-    (void)current_device(api_, device_index_);
-    api_.check(api_.library_load_data(&library_, module_.code.c_str(), nullptr, nullptr, 0, nullptr,
-                                      nullptr, 0),
-               "loading code for ", module_.arch, " of the kernels ", names_of(module_));
+    const DeviceScope scope(api_, device_index_);
+    api_.check_load(api_.library_load_data(&library_, module_.code.c_str(), nullptr, nullptr, 0,
+                                           nullptr, nullptr, 0),
+                    "loading code for ", module_.arch, " of the kernels ", names_of(module_));
   }
 
   runtime::KernelPtr kernel(const runtime::KernelToLoad& wanted) const override {
@@ -36,12 +36,12 @@ class LoadedModule : public runtime::LoadedObject,
     MLCC_USER_CHECK(static_cast<int>(kernel->info.phases.size()) == wanted.num_phases, "kernel ",
                     wanted.name, ": its module has ", kernel->info.phases.size(),
                     " phases, expected ", wanted.num_phases);
-    (void)current_device(api_, device_index_);
+    const DeviceScope scope(api_, device_index_);
     std::vector<KernelHandle> functions;
     for (const PhaseInfo& phase : kernel->info.phases) {
       functions.emplace_back();
-      api_.check(api_.library_get_kernel(&functions.back(), library_, phase.function.c_str()),
-                 "kernel ", wanted.name, ": finding its function ", phase.function);
+      api_.check_load(api_.library_get_kernel(&functions.back(), library_, phase.function.c_str()),
+                      "kernel ", wanted.name, ": finding its function ", phase.function);
     }
     return std::make_shared<CudaKernel>(api_, device_index_, *kernel, std::move(functions), wanted,
                                         shared_from_this());

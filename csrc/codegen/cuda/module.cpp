@@ -8,7 +8,7 @@
 namespace mlcc::codegen::cuda {
 namespace {
 
-constexpr std::string_view kMagic = "MLCCCU1\n";
+constexpr std::string_view kMagic = "MLCCCU2\n";
 
 class Writer {
  public:
@@ -48,6 +48,7 @@ class Writer {
     put(kernel.info.value_bytes);
     put(kernel.info.divisible);
     put(kernel.info.below_2_30);
+    put(kernel.info.nonnegative);
     put(kernel.info.has_checks);
   }
 
@@ -123,9 +124,13 @@ class Reader {
     get(kernel.info.value_bytes);
     get(kernel.info.divisible);
     get(kernel.info.below_2_30);
+    get(kernel.info.nonnegative);
     get(kernel.info.has_checks);
     MLCC_USER_CHECK(kernel.info.alignment.size() == kernel.info.value_bytes.size(),
                     "module: lists of unequal length");
+    for (const int32_t place : kernel.info.nonnegative)
+      MLCC_USER_CHECK(place >= 0 && static_cast<size_t>(place) < kernel.sizes.size(),
+                      "module: size out of range");
   }
 
  private:

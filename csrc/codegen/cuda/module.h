@@ -1,7 +1,7 @@
 // What one compilation gives, as bytes: machine code (or PTX) of several kernels and, in front of
 // it, what a launch needs to know of each. This is what stands in the kernel cache.
 //
-// Bytes (integers little-endian): magic "MLCCCU1\n", then the fields of Module in order; a text is
+// Bytes (integers little-endian): magic "MLCCCU2\n", then the fields of Module in order; a text is
 // its length (u64) and its characters, a list its length (u64) and its elements, a size expression
 // its text.
 #pragma once

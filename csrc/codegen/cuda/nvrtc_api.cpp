@@ -17,7 +17,15 @@ namespace {
 namespace fs = std::filesystem;
 
 // Newest first; older ones know no library of kernels that outlives a context.
-constexpr std::array<const char*, 2> kNames = {"libnvrtc.so.13", "libnvrtc.so.12"};
+constexpr std::array<std::pair<int32_t, const char*>, 2> kNames = {
+    {{13, "libnvrtc.so.13"}, {12, "libnvrtc.so.12"}}};
+
+std::vector<const char*> names_for(int32_t driver_version) {
+  std::vector<const char*> names;
+  for (const auto& [major, name] : kNames)
+    if (driver_version == 0 || major <= driver_version / 1000) names.push_back(name);
+  return names;
+}
 constexpr std::string_view kBuiltins = "libnvrtc-builtins.so.";
 constexpr const char* kToolkit = "/usr/local/cuda/lib64";
 
@@ -49,12 +57,13 @@ OpenedLibrary open_path(const fs::path& path, std::string& tried) {
 
 OpenedLibrary search(const NvrtcPlaces& places, std::string& tried) {
   if (!places.path.empty()) return open_path(places.path, tried);
-  for (const char* name : kNames)
+  const std::vector<const char*> names = names_for(places.driver_version);
+  for (const char* name : names)
     if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return {handle, name};
   std::vector<std::string> folders = places.folders;
   folders.emplace_back(kToolkit);
   for (const std::string& folder : folders) {
-    for (const char* name : kNames) {
+    for (const char* name : names) {
       const fs::path path = fs::path(folder) / name;
       std::error_code error;
       if (!fs::exists(path, error)) continue;
@@ -62,7 +71,7 @@ OpenedLibrary search(const NvrtcPlaces& places, std::string& tried) {
     }
     tried += "\n  " + folder + ": none there";
   }
-  for (const char* name : kNames)
+  for (const char* name : names)
     if (OpenedLibrary opened = open_path(name, tried); opened.handle != nullptr) return opened;
   return {};
 }
@@ -102,6 +111,7 @@ Result<const NvrtcApi*> describe(const OpenedLibrary& library) {
   if (status != 0)
     return unsupported("NVRTC ", library.path, " cannot start: ", api->get_error_string(status));
   std::sort(api->archs.begin(), api->archs.end());
+  api->version_number = major * 1000 + minor * 10;
   api->version_text = detail::join(major, ".", minor);
   return api.release();  // the library is never closed, nor is its table
 }
@@ -114,10 +124,20 @@ Result<const NvrtcApi*> open_nvrtc(const NvrtcPlaces& places) {
   const std::lock_guard lock(*mutex);
   std::string tried;
   const OpenedLibrary library = search(places, tried);
-  if (library.handle == nullptr) return unsupported("no NVRTC; tried", tried);
-  if (const auto it = opened->find(library.handle); it != opened->end()) return it->second;
-  const Result<const NvrtcApi*> api = describe(library);
-  if (api) opened->emplace(library.handle, *api);
+  const int32_t driver = places.driver_version;
+  const std::string driver_text = detail::join("CUDA ", driver / 1000, ".", driver % 1000 / 10);
+  if (library.handle == nullptr)
+    return unsupported("no NVRTC", driver == 0 ? "" : " for a driver of " + driver_text, "; tried",
+                       tried);
+  const auto known = opened->find(library.handle);
+  const Result<const NvrtcApi*> api =
+      known != opened->end() ? Result<const NvrtcApi*>(known->second) : describe(library);
+  if (!api) return api;
+  opened->emplace(library.handle, *api);
+  if (driver != 0 && (*api)->version_number / 1000 > driver / 1000)
+    return unsupported("NVRTC ", (*api)->version_text, " from ", (*api)->path,
+                       " makes code that a driver of ", driver_text,
+                       " cannot load: update the driver, or let MLCC_NVRTC name an older NVRTC");
   return api;
 }
 

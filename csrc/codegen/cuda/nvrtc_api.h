@@ -34,6 +34,7 @@ struct NvrtcApi {
   NvrtcStatus (*get_ptx)(NvrtcProgram program, char* code);
 
   std::string path;            // what was opened
+  int32_t version_number = 0;  // 12040 is 12.4, as of drivers
   std::string version_text;    // "13.0"
   std::vector<int32_t> archs;  // that it generates code for, ascending: 75, 80, ..., 90, ...
 };
@@ -41,11 +42,14 @@ struct NvrtcApi {
 struct NvrtcPlaces {
   std::string path;                  // the library itself: then nothing else is tried
   std::vector<std::string> folders;  // where the Python packages of CUDA have it
+  // Of the driver that is to load the code, which knows that of its own major version and of older
+  // ones; 0: any.
+  int32_t driver_version = 0;
 };
 
 // Tries in order: the path given; one that this process has loaded already (torch's); the folders;
 // the toolkit's folder; the plain name. The reason lists what was tried. Opened once per place,
-// never closed.
+// never closed. One that is too new for the driver is passed over.
 Result<const NvrtcApi*> open_nvrtc(const NvrtcPlaces& places);
 
 }  // namespace mlcc::codegen::cuda

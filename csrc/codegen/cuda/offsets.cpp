@@ -22,24 +22,28 @@ std::optional<SymExpr> small_constant(int64_t value) {
 
 }  // namespace
 
-Offsets::Offsets(const loop::Kernel& kernel) {
-  for (const loop::Variable* size : kernel.sizes) {
-    sizes_.insert(size->name);
-    nonnegative_[size] = true;
-    bounds_[size] = SymExpr::symbol(size->name);
-  }
+Offsets::Offsets(const loop::Kernel& kernel, bool assumes_sizes) : assumes_sizes_(assumes_sizes) {
+  for (const loop::Variable* size : kernel.sizes) sizes_.insert(size->name);
+  for (const loop::Buffer* buffer : kernel.buffers)
+    for (Expr dimension : buffer->shape)
+      if (const auto* size = loop::as<loop::Variable>(dimension)) dimensions_.insert(size->name);
+}
+
+bool Offsets::is_nonnegative_size(const std::string& name) const {
+  if (dimensions_.contains(name)) return true;
+  if (assumes_sizes_) assumed_nonnegative_.insert(name);
+  return assumes_sizes_;
 }
 
 void Offsets::define(const loop::Let& let) {
   if (auto value = symbolic(let.value)) lets_[let.variable->name] = *std::move(value);
-  nonnegative_[let.variable] = is_nonnegative(let.value);
-  if (auto most = bound(let.value)) bounds_[let.variable] = *std::move(most);
+  definitions_[let.variable] = let.value;
 }
 
 void Offsets::define_loop(const loop::Variable* variable, Expr begin, Expr end) {
-  nonnegative_[variable] = is_nonnegative(begin);
+  const bool is_up = nonnegative_[variable] = is_nonnegative(begin);
   const auto first = bound(begin), last = bound(end);
-  if (first && last) bounds_[variable] = nonnegative_[variable] ? *last : *first + *last;
+  if (first && last) bounds_[variable] = is_up ? *last : *first + *last;
 }
 
 std::optional<SymExpr> Offsets::symbolic(Expr e) const {
@@ -102,8 +106,13 @@ Offsets::Divides Offsets::divides(int64_t divisor, const SymExpr& e) const {
 std::optional<SymExpr> Offsets::bound(Expr e) const {
   if (e->dtype != DType::kI64) return std::nullopt;
   if (const auto* variable = loop::as<loop::Variable>(e)) {
-    const auto found = bounds_.find(variable);
-    return found == bounds_.end() ? std::nullopt : std::optional(found->second);
+    if (is_size(variable->name)) {
+      if (!is_nonnegative_size(variable->name)) return std::nullopt;
+      return SymExpr::symbol(variable->name);
+    }
+    if (const auto found = bounds_.find(variable); found != bounds_.end()) return found->second;
+    const auto let = definitions_.find(variable);
+    return bounds_[variable] = let == definitions_.end() ? std::nullopt : bound(let->second);
   }
   if (const auto* constant = loop::as<loop::Constant>(e)) return small_constant(constant->as_int());
   const auto* apply = loop::as<loop::Apply>(e);
@@ -135,8 +144,11 @@ bool Offsets::is_nonnegative(Expr e) const {
   if (e->dtype != DType::kI64) return false;
   if (const auto* constant = loop::as<loop::Constant>(e)) return constant->as_int() >= 0;
   if (const auto* variable = loop::as<loop::Variable>(e)) {
-    const auto found = nonnegative_.find(variable);
-    return found != nonnegative_.end() && found->second;
+    if (is_size(variable->name)) return is_nonnegative_size(variable->name);
+    if (const auto found = nonnegative_.find(variable); found != nonnegative_.end())
+      return found->second;
+    const auto let = definitions_.find(variable);
+    return nonnegative_[variable] = let != definitions_.end() && is_nonnegative(let->second);
   }
   const auto* apply = loop::as<loop::Apply>(e);
   if (apply == nullptr) return false;

@@ -20,7 +20,9 @@ constexpr int64_t kNarrowIndexLimit = int64_t{1} << 30;
 
 class Offsets {
  public:
-  explicit Offsets(const loop::Kernel& kernel);
+  // `assumes_sizes`: sizes that may be negative are taken for non-negative where that matters, and
+  // kept in assumed_nonnegative(). A buffer's dimensions never are negative.
+  Offsets(const loop::Kernel& kernel, bool assumes_sizes);
 
   // A let whose value is symbolic stands for it in what follows.
   void define(const loop::Let& let);
@@ -43,14 +45,21 @@ class Offsets {
   // known, as of data, or a number that 32 bits cannot hold.
   std::optional<SymExpr> bound(loop::Expr e) const;
   bool is_size(std::string_view name) const { return sizes_.contains(name); }
+  const std::set<std::string>& assumed_nonnegative() const { return assumed_nonnegative_; }
 
  private:
+  bool is_nonnegative_size(const std::string& name) const;
   int64_t common_divisor(int64_t divisor, const SymExpr& e, bool sizes_divide) const;
 
+  const bool assumes_sizes_;
   std::set<std::string, std::less<>> sizes_;
+  std::set<std::string> dimensions_;
+  mutable std::set<std::string> assumed_nonnegative_;
   std::map<std::string, SymExpr, std::less<>> lets_;
-  std::unordered_map<const loop::Variable*, bool> nonnegative_;
-  std::unordered_map<const loop::Variable*, SymExpr> bounds_;
+  std::unordered_map<const loop::Variable*, loop::Expr> definitions_;  // of lets
+  // What was asked for: only that makes assumptions about sizes.
+  mutable std::unordered_map<const loop::Variable*, bool> nonnegative_;
+  mutable std::unordered_map<const loop::Variable*, std::optional<SymExpr>> bounds_;
 };
 
 }  // namespace mlcc::codegen::cuda

@@ -54,8 +54,8 @@ void TextWriter::close() {
 
 PhaseEmitter::PhaseEmitter(const loop::Kernel& kernel, const EmitOptions& options, bool wide_index,
                            bool has_checks)
-    : kernel_(kernel), options_(options), offsets_(kernel), text_(offsets_, wide_index),
-      has_checks_(has_checks), index_type_(text_.index_type()) {}
+    : kernel_(kernel), options_(options), offsets_(kernel, options.variant == Variant::kUsual),
+      text_(offsets_, wide_index), has_checks_(has_checks), index_type_(text_.index_type()) {}
 
 Result<PhaseEmitter::Output> PhaseEmitter::emit(const Block& phase, const std::string& function) {
   const loop::For* parallel = loop::parallel_loop(phase);
@@ -88,6 +88,7 @@ Result<PhaseEmitter::Output> PhaseEmitter::emit(const Block& phase, const std::s
                 .info = {},
                 .divisible = plan_->divisible(),
                 .below_2_30 = text_.assumed_below_2_30(),
+                .nonnegative = offsets_.assumed_nonnegative(),
                 .alignment = plan_->alignment()};
   output.info.function = function;
   output.info.threads = static_cast<int32_t>(group_ * groups_);
@@ -119,9 +120,10 @@ void PhaseEmitter::emit_signature(const std::string& function) {
 
 void PhaseEmitter::emit_prologue() {
   for (const loop::Variable* size : kernel_.sizes) {
-    text_.define(size, VariableKind::kIndex);
-    out_.line("const " + index_type_ + " " + identifier(size->name) + " = (" + index_type_ +
-              ")size_" + identifier(size->name) + ";");
+    const std::string parameter = "size_" + identifier(size->name);
+    text_.define_size(size, parameter);
+    out_.line("const " + index_type_ + " " + identifier(size->name) + " = (" + index_type_ + ")" +
+              parameter + ";");
   }
   if (group_ > 1) out_.line("const i32 rank = (i32)threadIdx.x % " + number(group_) + ";");
   if (groups_ > 1) out_.line("const i32 team = (i32)threadIdx.x / " + number(group_) + ";");
@@ -156,6 +158,7 @@ void PhaseEmitter::emit_iterations(const Block& body, const loop::For* parallel)
             ")iterations; item += " + step + ") {");
   out_.line("begin_iteration();");
   if (parallel != nullptr) {
+    text_.require_index_range(parallel->begin, parallel->end);
     text_.define(parallel->variable, VariableKind::kIndex);
     out_.line("const " + index_type_ + " " + identifier(parallel->variable->name) + " = " +
               text_.index(parallel->begin) + " + item;");

@@ -1,6 +1,7 @@
 // One phase of a kernel as a __global__ function.
 #pragma once
 
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -39,6 +40,7 @@ class PhaseEmitter {
     PhaseInfo info;
     std::vector<Divisibility> divisible;
     std::vector<SymExpr> below_2_30;
+    std::set<std::string> nonnegative;  // sizes
     std::map<const loop::Buffer*, int64_t> alignment;
   };
   Result<Output> emit(const loop::Block& phase, const std::string& function);

@@ -97,6 +97,8 @@ template <class To, class From> MLCC_INLINE To cast(From x) {
     return r;
   } else if constexpr (is_same<To, bool>::value) {
     return x != (From)0;
+  } else if constexpr (is_floating<From> && is_same<To, u8>::value) {
+    return (u8)(i64)x;  // as in torch's c10/util/TypeCast.h
   } else if constexpr (is_floating<From> && sizeof(To) < 4) {
     return (To)(i32)x;
   } else {
@@ -248,12 +250,14 @@ template <class Op, class T> MLCC_INLINE void atomic_update(T* p, typename same<
 // ---- Checks -------------------------------------------------------------------------------------
 
 // The first thread that gets here tells the host; the record's code comes last and is -1 until then.
-struct FaultRecord { i64 code; i64 details[2]; };
+struct FaultRecord { i64 code; i64 details[2]; i64* pending; };
 MLCC_INLINE void report(FaultRecord* record, i64 code, i64 first, i64 second) {
   if (atomicCAS((u64*)&record->code, 0ull, ~0ull) != 0) return;
   *(volatile i64*)&record->details[0] = first;
   *(volatile i64*)&record->details[1] = second;
   __threadfence_system();
   *(volatile i64*)&record->code = code;
+  __threadfence_system();
+  *(volatile i64*)record->pending = 1;
 }
 

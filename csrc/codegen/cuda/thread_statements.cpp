@@ -31,6 +31,7 @@ std::string PhaseEmitter::declare(DType dtype, const std::string& name) const {
 }
 
 std::string PhaseEmitter::range_for(const loop::Variable* variable, Expr begin, Expr end) {
+  text_.require_index_range(begin, end);
   const std::string first = text_.index(begin), last = text_.index(end);
   offsets_.define_loop(variable, begin, end);
   text_.define(variable, VariableKind::kIndex);

@@ -31,6 +31,7 @@ std::string PhaseEmitter::cache_element(const ElementCache& cache,
 
 void PhaseEmitter::emit_vector(const VectorLoop& loop) {
   current_ = &loop;
+  text_.require_index_range(plan_->shape(loop).begin, plan_->shape(loop).end);
   offsets_.define_loop(loop.variable, plan_->shape(loop).begin, plan_->shape(loop).end);
   const auto* reduce = loop::as<loop::Reduce>(loop.stmt);
   if (reduce != nullptr)

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/host_kernel.h"
@@ -264,6 +266,59 @@ TEST(Executable, AFailedCheckRaisesWhatThePlanSays) {
   EXPECT_EQ(message(), "RuntimeError: zero at model.py:31");
   host.at(0) = {-1, 2, 0, 4};
   EXPECT_EQ(message(), "IndexError: negative at model.py:31");
+}
+
+// A kernel of a device, whose checks fail when the test says so.
+class DeviceKernel : public Kernel {
+ public:
+  DeviceKernel() : Kernel("d") {}
+  int num_phases() const override { return 1; }
+  CheckFailure run(const KernelArgs&, std::span<const int64_t>,
+                   const LaunchContext& context) const override {
+    launches.push_back(context.device);
+    return {};
+  }
+  bool is_asynchronous() const override { return true; }
+  std::optional<KernelError> poll(int32_t device) const override {
+    if (device != 1) return std::nullopt;
+    return std::exchange(failure, std::nullopt);
+  }
+  mutable std::vector<int32_t> launches;
+  mutable std::optional<KernelError> failure;
+};
+
+TEST(Executable, TellsLateFailuresBeforeItDoesAnythingAndBehindExternCalls) {
+  ExecutablePlan plan;
+  plan.device = {DeviceKind::kCuda, 1};
+  plan.inputs = {{false, vector_of(SymExpr(3)), {}}};
+  plan.num_slots = 2;
+  plan.steps.push_back(launch({0}, {}, SymExpr(3)));
+  std::get<LaunchStep>(plan.steps[0]).device = plan.device;
+  ExternStep call;
+  call.op = "wait";
+  plan.steps.emplace_back(call);
+  plan.outputs = {0};
+  const auto kernel = std::make_shared<DeviceKernel>();
+  const Executable executable(std::move(plan), {kernel});
+  const auto error_of_run = [&](FakeHost& host) -> std::string {
+    try {
+      executable.run(host, serial);
+    } catch (const std::out_of_range& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  FakeHost host(2);
+  EXPECT_EQ(error_of_run(host), "none");
+  EXPECT_THAT(kernel->launches, ElementsAre(1));
+  kernel->failure = KernelError{3, "IndexError", "far"};
+  EXPECT_THAT(error_of_run(host), HasSubstr("IndexError: far"));
+  EXPECT_EQ(kernel->launches.size(), 1u);  // nothing was done
+  host.on_extern = [&](const ExternStep&) {
+    kernel->failure = KernelError{3, "IndexError", "far"};
+  };
+  EXPECT_THAT(error_of_run(host), HasSubstr("IndexError: far"));
+  EXPECT_EQ(kernel->launches.size(), 2u);
 }
 
 TEST(Executable, AnUnknownErrorCodeIsABug) {

@@ -66,10 +66,46 @@ TEST_F(Nvrtc, GivesPtxForDevicesThatItDoesNotKnow) {
   const Architecture newer = choose_architecture("sm_103", older).value();
   EXPECT_EQ(newer.name, "compute_90");
   EXPECT_TRUE(newer.is_ptx);
+  older.version_number = 13010;
+  older.version_text = "13.1";
+  EXPECT_TRUE(choose_architecture("sm_103", older, 13010));
+  EXPECT_TRUE(choose_architecture("sm_90", older, 13000));  // machine code needs no such care
+  EXPECT_THAT(choose_architecture("sm_103", older, 13000).reason(),
+              HasSubstr("NVRTC 13.1 has PTX for it only, newer than a driver of CUDA 13.0 reads"));
   const Program program = compile_program(source_of("a").text, newer, *nvrtc_);
   EXPECT_THAT(program.code, HasSubstr(".target sm_90"));
   EXPECT_THAT(choose_architecture("sm_75", older).reason(), HasSubstr("kernels need sm_80"));
   EXPECT_THAT(choose_architecture("hopper", older).reason(), HasSubstr("expected a name like"));
+}
+
+// The static arrays of reductions count: a row takes what they leave of a block's shared memory.
+TEST_F(Nvrtc, ReductionsAndRowsFitSharedMemoryTogether) {
+  constexpr int64_t kColumns = 8192;
+  std::string text = "kernel @k(%x: in f32[4, 8192], %y: out f32[4, 8192]) {\n"
+                     "  for %i in 0..4 parallel group(256) {\n";
+  std::string sum = "0.0";
+  for (int i = 0; i < 40; ++i) {
+    const std::string n = std::to_string(i);
+    text += "    reduce %j" + n + " in 0..8192 vector(1) (%s" + n +
+            ": f32 = 0.0) {\n      yield %s" + n + " + %x[%i, %j" + n + "] * " + n +
+            ".5\n    } combine (%a" + n + ", %b" + n + ") {\n      yield %a" + n + " + %b" + n +
+            "\n    } -> %t" + n + "\n";
+    sum = "(" + sum + " + %t" + n + ")";
+  }
+  text +=
+      "    for %k in 0..8192 vector(1) { store %y[%i, %k] = %x[%i, %k] * " + sum + " }\n  }\n}\n";
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, text);
+  const Architecture architecture = choose_architecture("sm_90", *nvrtc_).value();
+  // With 40 arrays of 32 bytes, padded to 16, beside the row.
+  for (const int64_t most : {kColumns * 4 + 40 * 32, kColumns * 4 + 40 * 32 - 16}) {
+    CudaSource source = emit_kernel(kernel, "k", {.max_shared_bytes = most}).value();
+    compile_sources({&source, 1}, architecture, *nvrtc_);
+    const PhaseInfo& phase = source.info.phases[0];
+    EXPECT_EQ(phase.static_shared_bytes, 40 * 32);
+    EXPECT_EQ(phase.shared_bytes > 0, most >= kColumns * 4 + 40 * 32);
+    EXPECT_LE(phase.shared_bytes + phase.static_shared_bytes, most);
+  }
 }
 
 // 1024 threads leave each 64 registers. By itself ptxas plans with 32, so that two blocks fit, and
@@ -123,6 +159,24 @@ TEST(NvrtcApi, TellsWhatWasTried) {
   EXPECT_THAT(open_nvrtc({"/nonexistent/libnvrtc.so.13", {}}).reason(),
               AllOf(HasSubstr("no NVRTC"), HasSubstr("/nonexistent/libnvrtc.so.13")));
   EXPECT_THAT(open_nvrtc({"libm.so.6", {}}).reason(), HasSubstr("lacks nvrtcGetErrorString"));
+}
+
+TEST(NvrtcApi, IsNotNewerThanTheDriver) {
+  FakeLibrary fake;
+  EXPECT_THAT(open_nvrtc({fake.path(), {}, 12080}).reason(),
+              AllOf(HasSubstr("NVRTC 13.0"), HasSubstr("a driver of CUDA 12.8 cannot load"),
+                    HasSubstr("update the driver")));
+  EXPECT_TRUE(open_nvrtc({fake.path(), {}, 13000}));
+
+  // Of two in a folder the one that the driver can load.
+  FakeLibrary older;
+  older.state().nvrtc_major = 12;
+  const std::filesystem::path folder = std::filesystem::path(older.path()).parent_path();
+  std::filesystem::create_symlink(older.path(), folder / "libnvrtc.so.12");
+  std::filesystem::create_symlink(fake.path(), folder / "libnvrtc.so.13");
+  const Result<const NvrtcApi*> found = open_nvrtc({"", {folder.string()}, 12080});
+  ASSERT_TRUE(found) << found.reason();
+  EXPECT_EQ((*found)->version_text, "12.0");
 }
 
 TEST(PtxasLog, IsReadAsFarAsItIsUnderstood) {

@@ -46,12 +46,60 @@ TEST(DriverApi, TellsWhatADeviceIs) {
   EXPECT_EQ(count_devices(library.api()), 2);
 }
 
+DeviceOrdinal device_of_this_thread(const DriverApi& api) {
+  DeviceOrdinal device = -1;
+  return api.ctx_get_device(&device) == kDriverSuccess ? device : -1;
+}
+
 TEST(DriverApi, ANewThreadEntersThePrimaryContextOnce) {
   FakeLibrary library;
   const DriverApi& api = library.api();
-  EXPECT_EQ(current_device(api, 0), 0);
-  EXPECT_EQ(current_device(api, 1), 0);
+  for (int i = 0; i < 2; ++i) {
+    const DeviceScope scope(api, 0);
+    EXPECT_EQ(device_of_this_thread(api), 0);
+  }
+  EXPECT_EQ(device_of_this_thread(api), 0);
   EXPECT_EQ(library.state().num_primary_contexts, 1);
+}
+
+TEST(DriverApi, AScopeGoesBackToTheThreadsDevice) {
+  FakeLibrary library;
+  const DriverApi& api = library.api();
+  const DeviceScope outer(api, 0);
+  {
+    const DeviceScope inner(api, 1);
+    EXPECT_EQ(device_of_this_thread(api), 1);
+  }
+  EXPECT_EQ(device_of_this_thread(api), 0);
+}
+
+// The text of the Error that a check throws, "LoadError: " in front where it is one.
+std::string text_of(const DriverApi& api, DriverStatus status, bool is_load) {
+  try {
+    is_load ? api.check_load(status, "kernel k") : api.check(status, "kernel k");
+  } catch (const LoadError& error) {
+    return std::string("LoadError: ") + error.what();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(DriverApi, TellsFaultsFromWhatCannotBeLoaded) {
+  FakeLibrary library;
+  const DriverApi& api = library.api();
+  EXPECT_THAT(text_of(api, kDriverOutOfMemory, true),
+              AllOf(HasSubstr("LoadError: kernel k: CUDA_ERROR_OUT_OF_MEMORY"),
+                    HasSubstr("free memory of the device")));
+  EXPECT_THAT(text_of(api, 200, true), HasSubstr("LoadError: "));
+  EXPECT_THAT(text_of(api, 719, false),
+              AllOf(HasSubstr("kernel k: CUDA_ERROR_LAUNCH_FAILED"),
+                    HasSubstr("CUDA_LAUNCH_BLOCKING=1"), HasSubstr("started again")));
+  // Nothing else could run there: no LoadError. The first fault is told with every later one.
+  EXPECT_THAT(text_of(api, 214, true),
+              AllOf(HasSubstr("kernel k: CUDA_ERROR_ECC_UNCORRECTABLE"),
+                    HasSubstr("failed before, at: kernel k: CUDA_ERROR_LAUNCH_FAILED"),
+                    HasSubstr("the device is lost"), ::testing::Not(HasSubstr("LoadError"))));
 }
 
 TEST(DriverApi, ErrorsNameWhatWasDone) {
@@ -61,7 +109,8 @@ TEST(DriverApi, ErrorsNameWhatWasDone) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "kernel k: loading: CUDA_ERROR_OUT_OF_MEMORY (as the test wants it)");
+                 "kernel k: loading: CUDA_ERROR_OUT_OF_MEMORY (as the test wants it); free memory "
+                 "of the device, or give smaller batches");
   }
 }
 

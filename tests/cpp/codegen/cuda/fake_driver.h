@@ -11,6 +11,7 @@ struct FakeLaunch {
   uint32_t grid, block, shared_bytes;
   void* stream;
   int64_t parameters[8];  // as eight bytes each
+  int32_t device;
 };
 
 struct FakeDriver {
@@ -31,6 +32,9 @@ struct FakeDriver {
   int32_t num_primary_contexts = 0;
   int32_t shared_attribute = -1;
   FakeLaunch launches[16];
+  // More of what it shall do.
+  int32_t nvrtc_major = 13;
+  int32_t context_status = 0;  // of asking for the current device, where there is one
 };
 
 // The library exports this under the name fake_driver.

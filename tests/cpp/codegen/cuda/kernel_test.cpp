@@ -41,6 +41,7 @@ class CudaKernelTest : public ::testing::Test {
     return open(kernel)->kernel({.name = "k",
                                  .num_phases = static_cast<int>(kernel.info.phases.size()),
                                  .label = "add, relu",
+                                 .errors = {{9, "IndexError", "{0} is not below {1}"}},
                                  .find_general = std::move(general)});
   }
 
@@ -49,7 +50,16 @@ class CudaKernelTest : public ::testing::Test {
     sizes_ = {size};
     std::vector<int64_t> ranges;
     for (int i = 0; i < kernel.num_phases(); ++i) ranges.insert(ranges.end(), {extent, 1});
-    return kernel.run({buffers_.data(), sizes_.data()}, ranges, {none_, stream_});
+    return kernel.run({buffers_.data(), sizes_.data()}, ranges, {none_, stream_, device_});
+  }
+
+  // What a thread of the device does, after the call.
+  static void fail_late(const FakeLaunch& launch, int64_t code) {
+    auto* record = reinterpret_cast<FaultRecord*>(launch.parameters[4]);
+    record->details[0] = 5;
+    record->details[1] = 7;
+    record->code = code;
+    *reinterpret_cast<int64_t*>(record->pending) = 1;
   }
 
   std::string error_of_run(const runtime::Kernel& kernel, int64_t extent = 1) {
@@ -69,6 +79,7 @@ class CudaKernelTest : public ::testing::Test {
   void* stream_ = &library_;
   void* address_ = reinterpret_cast<void*>(0x7000);
   int64_t value_ = 42;
+  int32_t device_ = 0;
   std::vector<void*> buffers_;
   std::vector<int64_t> sizes_;
 };
@@ -163,6 +174,34 @@ TEST_F(CudaKernelTest, TakesTheGeneralCodeWhereItMust) {
   EXPECT_EQ(compiled, 1);
 }
 
+TEST_F(CudaKernelTest, NegativeAndHugeSizesTakeTheGeneralCode) {
+  ModuleKernel kernel = simple();
+  kernel.info.nonnegative = {0};
+  ModuleKernel general = simple();
+  general.info.phases[0].function = "k_general";
+  const auto negative = load(kernel, [&] { return load(general); });
+  run(*negative, 10, -1);
+  EXPECT_STREQ(last().function, "k_general");
+  run(*negative, 10, 0);
+  EXPECT_STREQ(last().function, "k_p0");
+
+  kernel.info.below_2_30 = {SymExpr::parse("s0*s0*s0")};
+  const auto huge = load(kernel, [&] { return load(general); });
+  run(*huge, 10, int64_t{1} << 40);  // 64 bits do not hold the product
+  EXPECT_STREQ(last().function, "k_general");
+}
+
+TEST_F(CudaKernelTest, AsksForSharedMemoryWhereItsStaticPartIsUnknown) {
+  ModuleKernel kernel = simple();
+  kernel.info.phases[0].shared_bytes = 40 * 1024;
+  kernel.info.phases[0].static_shared_bytes = 0;
+  load(kernel);
+  EXPECT_EQ(state_.shared_attribute, -1);
+  kernel.info.phases[0].static_shared_bytes = -1;  // PTX
+  load(kernel);
+  EXPECT_EQ(state_.shared_attribute, 40 * 1024);
+}
+
 TEST_F(CudaKernelTest, LoadsNothingDuringACapture) {
   ModuleKernel kernel = simple();
   ModuleKernel general = simple();
@@ -183,13 +222,35 @@ TEST_F(CudaKernelTest, PreparesAnotherDeviceAtItsFirstLaunch) {
   state_.num_devices = 2;
   const auto loaded = load(simple());
   const int32_t before = state_.num_occupancy_calls;
-  library_.api().ctx_set_current(reinterpret_cast<void*>(2));  // the fake's context of device 1
+  device_ = 1;
   state_.is_capturing = 1;
   EXPECT_THAT(error_of_run(*loaded), HasSubstr("not used on this device yet"));
   state_.is_capturing = 0;
   run(*loaded, 1);
   run(*loaded, 1);
   EXPECT_EQ(state_.num_occupancy_calls, before + 1);
+  EXPECT_EQ(last().device, 1);
+  DeviceOrdinal current = -1;
+  EXPECT_EQ(library_.api().ctx_get_device(&current), kDriverSuccess);
+  EXPECT_EQ(current, 0);  // as before the launch
+}
+
+TEST_F(CudaKernelTest, EachDeviceHasFailuresOfItsOwn) {
+  state_.num_devices = 2;
+  ModuleKernel kernel = simple();
+  kernel.info.has_checks = true;
+  state_.num_parameters = 5;
+  const auto loaded = load(kernel);
+  run(*loaded, 1);
+  const FakeLaunch first = last();
+  device_ = 1;
+  run(*loaded, 1);
+  EXPECT_NE(first.parameters[4], last().parameters[4]);
+  fail_late(last(), 9);
+  EXPECT_FALSE(loaded->poll(0));
+  device_ = 0;
+  EXPECT_EQ(run(*loaded, 1).code, 0);
+  EXPECT_TRUE(loaded->poll(1));
 }
 
 TEST_F(CudaKernelTest, TellsAFailedCheckOnce) {
@@ -206,18 +267,40 @@ TEST_F(CudaKernelTest, TellsAFailedCheckOnce) {
   EXPECT_EQ(run(*other, 1).code, 0);
   EXPECT_EQ(run(*loaded, 1).code, 0);
 
-  // Found late, as on a device: before the next launch, which does not take place, or when asked.
+  // Found late, as on a device: after the next launch, which takes place, or when asked.
   auto* record = reinterpret_cast<FaultRecord*>(last().parameters[4]);
   record->code = -1;  // its thread is still writing
   EXPECT_EQ(run(*loaded, 1).code, 0);
   record->code = 9;
   const int32_t launches = state_.num_launches;
   EXPECT_EQ(run(*loaded, 1).code, 9);
-  EXPECT_EQ(state_.num_launches, launches);
+  EXPECT_EQ(state_.num_launches, launches + 1);
   EXPECT_EQ(run(*loaded, 1).code, 0);
   record->code = 4;
   EXPECT_EQ(loaded->take_failure().code, 4);
   EXPECT_EQ(loaded->take_failure().code, 0);
+}
+
+TEST_F(CudaKernelTest, AnyKernelTellsTheFailuresOfAll) {
+  ModuleKernel kernel = simple();
+  const auto plain = load(kernel);
+  kernel.info.has_checks = true;
+  state_.num_parameters = 5;
+  const auto one = load(kernel), other = load(kernel);
+  run(*one, 1);
+  const FakeLaunch of_one = last();
+  run(*other, 1);
+  EXPECT_FALSE(plain->poll(0));
+  fail_late(last(), 9);
+  fail_late(of_one, 9);
+  for (int i = 0; i < 2; ++i) {
+    const std::optional<runtime::KernelError> error = plain->poll(0);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->exception, "IndexError");
+    EXPECT_THAT(error->text, AllOf(HasSubstr("5 is not below 7\n"), HasSubstr("k (add, relu)")));
+  }
+  EXPECT_FALSE(plain->poll(0));
+  EXPECT_EQ(run(*one, 1).code, 0);
 }
 
 TEST_F(CudaKernelTest, ErrorsNameTheKernel) {
@@ -226,17 +309,22 @@ TEST_F(CudaKernelTest, ErrorsNameTheKernel) {
   EXPECT_THAT(error_of_run(*loaded),
               AllOf(HasSubstr("kernel k (add, relu): launching phase 0 on 1 blocks of 128 threads"),
                     HasSubstr("CUDA_ERROR_LAUNCH_FAILED")));
+  state_.launch_status = 0;
+  state_.context_status = 719;  // found later
+  EXPECT_THAT(error_of_run(*loaded), AllOf(HasSubstr("kernel k (add, relu): device cuda:0: asking"),
+                                           HasSubstr("CUDA_ERROR_LAUNCH_FAILED")));
+  state_.context_status = 0;
   state_.load_status = kDriverOutOfMemory;
   try {
     load(simple());
     FAIL();
-  } catch (const Error& error) {
+  } catch (const LoadError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("loading code for sm_90 of the kernels k"),
                                     HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")));
   }
   state_.load_status = 0;
   state_.blocks_per_multiprocessor = 0;
-  EXPECT_THROW(load(simple()), Error);
+  EXPECT_THROW(load(simple()), LoadError);
 }
 
 TEST_F(CudaKernelTest, AModuleThatIsNoneIsAnError) {

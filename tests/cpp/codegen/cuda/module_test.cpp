@@ -26,6 +26,7 @@ Module example() {
   kernel.info.value_bytes = {0, 4};
   kernel.info.divisible = {{SymExpr::parse("s0*2 + floordiv(s1, 4)"), 8}};
   kernel.info.below_2_30 = {SymExpr::parse("s0*s1")};
+  kernel.info.nonnegative = {1};
   kernel.info.has_checks = true;
   module.kernels = {kernel, {.name = "k_2", .sizes = {}, .info = {}}};
   module.code = std::string("\x7f"
@@ -46,6 +47,7 @@ TEST(Module, ReadsWhatItWrote) {
   EXPECT_EQ(info.phases[1].static_shared_bytes, 16);
   EXPECT_EQ(info.divisible[0].expr.str(), example().kernels[0].info.divisible[0].expr.str());
   EXPECT_EQ(info.below_2_30[0].str(), "s0*s1");
+  EXPECT_THAT(info.nonnegative, ::testing::ElementsAre(1));
   EXPECT_TRUE(info.has_checks);
 }
 

@@ -36,6 +36,7 @@ FAKE_DRIVER_API Status cuDriverGetVersion(int32_t* version) {
 }
 FAKE_DRIVER_API Status cuGetErrorName(Status status, const char** text) {
   *text = status == 2     ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : status == 214 ? "CUDA_ERROR_ECC_UNCORRECTABLE"
           : status == 719 ? "CUDA_ERROR_LAUNCH_FAILED"
                           : "CUDA_ERROR_UNKNOWN";
   return 0;
@@ -86,6 +87,7 @@ FAKE_DRIVER_API Status cuCtxSetCurrent(void* current) {
 }
 FAKE_DRIVER_API Status cuCtxGetDevice(int32_t* device) {
   if (context == nullptr) return 201;
+  if (state.context_status != 0) return state.context_status;
   *device = static_cast<int32_t>(reinterpret_cast<intptr_t>(context) - 1);
   return 0;
 }
@@ -132,6 +134,7 @@ FAKE_DRIVER_API Status cuLaunchKernel(void* function, uint32_t grid_x, uint32_t,
   launch.block = block_x;
   launch.shared_bytes = shared_bytes;
   launch.stream = stream;
+  launch.device = static_cast<int32_t>(reinterpret_cast<intptr_t>(context) - 1);
   for (int32_t i = 0; i < state.num_parameters; ++i)
     std::memcpy(&launch.parameters[i], parameters[i], sizeof(int64_t));
   if (state.failing_launch_code != 0) {
@@ -139,6 +142,7 @@ FAKE_DRIVER_API Status cuLaunchKernel(void* function, uint32_t grid_x, uint32_t,
     record[0] = state.failing_launch_code;
     record[1] = 5;
     record[2] = 7;
+    *reinterpret_cast<int64_t*>(record[3]) = 1;
   }
   return 0;
 }
@@ -169,7 +173,7 @@ FAKE_DRIVER_API Status cuMemHostGetDevicePointer_v2(uint64_t* device, void* host
 
 FAKE_DRIVER_API const char* nvrtcGetErrorString(int32_t) { return "as the test wants it"; }
 FAKE_DRIVER_API int32_t nvrtcVersion(int32_t* major, int32_t* minor) {
-  *major = 13;
+  *major = state.nvrtc_major;
   *minor = 0;
   return 0;
 }
