@@ -26,7 +26,6 @@ from tests.python import cuda_corpus, cuda_tools
 # The project's promises, in milliseconds.
 MOST_ALONE, MOST_BATCHED = 60.0, 30.0
 BATCH = 8
-OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
 
 
 class Nvrtc:
@@ -37,6 +36,9 @@ class Nvrtc:
         for builtins in folder.glob("libnvrtc-builtins.so.*"):  # or it does not find them itself
             ctypes.CDLL(str(builtins))
         self._library = ctypes.CDLL(str(path))
+        command = [cuda_tools.mlcc_program("mlcc-cuda"), "--options", f"--nvrtc={path}"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True)
+        self._options = printed.stdout.split()
 
     def compile(self, text: str, arch: str) -> tuple[float, int]:
         """Milliseconds of this process and bytes of machine code."""
@@ -45,7 +47,7 @@ class Nvrtc:
         self._library.nvrtcCreateProgram(
             byref(program), text.encode(), b"program.cu", 0, None, None
         )
-        words = [*OPTIONS, f"--gpu-architecture={arch}"]
+        words = [*self._options, f"--gpu-architecture={arch}"]
         options = (c_char_p * len(words))(*(word.encode() for word in words))
         if self._library.nvrtcCompileProgram(program, len(words), options) != 0:
             raise RuntimeError(

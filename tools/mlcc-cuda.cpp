@@ -3,14 +3,15 @@
 //   mlcc-cuda [--arch=sm_80,sm_90,sm_100] [--nvrtc=PATH] [--general] [--shared=BYTES]
 //             [--no-spills] [-v] [-o FILE] file...
 //   mlcc-cuda --emit [--general] [--shared=BYTES] file.mlcc...
+//   mlcc-cuda --options [--nvrtc=PATH]
 //
 // A file is loop IR (.mlcc): its kernels become one program behind the prelude; or CUDA C++ (.cu),
 // compiled as it stands. For each architecture and function are printed: registers, bytes spilled,
 // local and static shared memory, of loop IR also the dynamic shared memory and the threads of a
 // block, and for the program its milliseconds. --emit prints the text instead; --general takes the
 // code that assumes nothing of addresses and sizes; --shared is what a block may have of shared
-// memory; -v prints the compiler's log; -o writes the last program's code. Values follow '=' or
-// stand in the next word.
+// memory; -v prints the compiler's log; -o writes the last program's code; --options prints with
+// which options NVRTC is called. Values follow '=' or stand in the next word.
 // The exit code is 1 if something does not compile or, with --no-spills, if a function spills or
 // has local memory. NVRTC is found as mlcc finds it: --nvrtc, MLCC_NVRTC, the toolkit's.
 #include <charconv>
@@ -36,7 +37,8 @@ namespace cuda = codegen::cuda;
 
 constexpr std::string_view kUsage =
     "usage: mlcc-cuda [--arch=sm_80,sm_90] [--nvrtc=PATH] [--emit] [--general] [--shared=BYTES]\n"
-    "                 [--no-spills] [-v] [-o FILE] file...\n";
+    "                 [--no-spills] [-v] [-o FILE] file...\n"
+    "       mlcc-cuda --options [--nvrtc=PATH]\n";
 
 struct Command {
   std::vector<std::string> files;
@@ -45,6 +47,7 @@ struct Command {
   std::string output;
   int64_t shared_bytes = 48 * 1024;  // what every device since sm_80 has
   bool emit = false;
+  bool options = false;
   bool general = false;
   bool no_spills = false;
   bool verbose = false;
@@ -62,6 +65,7 @@ std::vector<std::string> split(std::string_view list) {
 
 bool set_flag(std::string_view word, Command& command) {
   bool* flag = word == "--emit"        ? &command.emit
+               : word == "--options"   ? &command.options
                : word == "--general"   ? &command.general
                : word == "--no-spills" ? &command.no_spills
                : word == "-v"          ? &command.verbose
@@ -100,7 +104,7 @@ Command parse_command(const std::vector<std::string_view>& words) {
       command.files.emplace_back(words[i]);
     }
   }
-  MLCC_USER_CHECK(!command.files.empty(), "no file given");
+  MLCC_USER_CHECK(command.options || !command.files.empty(), "no file given");
   return command;
 }
 
@@ -166,6 +170,8 @@ bool run(const Command& command) {
   }
   const Result<const cuda::NvrtcApi*> nvrtc = cuda::open_nvrtc({command.nvrtc, {}});
   MLCC_USER_CHECK(nvrtc, nvrtc.reason());
+  if (command.options)
+    for (const std::string& option : cuda::program_options(**nvrtc)) std::puts(option.c_str());
   bool is_right = true;
   for (const std::string& file : command.files) {
     const Text text = program_of(file, command);

@@ -31,8 +31,10 @@ class CudaBackend : public Backend {
     target_.backend = "cuda";
     target_.cpu = target.arch;
     target_.features = detail::join("+shared", max_shared_bytes_);
+    for (const std::string& option : program_options(nvrtc))
+      options_ += (options_.empty() ? "" : " ") + option;
     target_.emitter = detail::join(emitter_version(), ", NVRTC ", nvrtc.version_text, ", ",
-                                   program_options(), " ", architecture_.name);
+                                   options_, " ", architecture_.name);
   }
 
   const Target& target() const override { return target_; }
@@ -65,7 +67,7 @@ class CudaBackend : public Backend {
     }
     module.arch = architecture_.name;
     module.nvrtc = nvrtc_.version_text;
-    module.options = program_options();
+    module.options = options_;
     module.is_ptx = program.is_ptx;
     module.code = std::move(program.code);
     object.bytes = encode_module(module);
@@ -87,6 +89,7 @@ class CudaBackend : public Backend {
   const NvrtcApi& nvrtc_;
   const Architecture architecture_;
   const int64_t max_shared_bytes_;
+  std::string options_;  // in one line
   Target target_;
 };
 

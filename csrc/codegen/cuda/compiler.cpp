@@ -1,7 +1,6 @@
 #include "codegen/cuda/compiler.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -12,9 +11,9 @@
 namespace mlcc::codegen::cuda {
 namespace {
 
-// No contraction of a product and a sum into one rounding: `fma` is an op of its own.
-constexpr std::array<const char*, 3> kOptions = {"--std=c++17", "--fmad=false",
-                                                 "--ptxas-options=-v"};
+// NVRTC 12.4 learned --minimal, which leaves out textures, device-side launches and the runtime's
+// types. It saves 4 of the 23 ms that an empty program takes.
+constexpr int32_t kFirstVersionWithMinimal = 12040;
 
 std::optional<int32_t> to_number(std::string_view text) {
   int32_t value = 0;
@@ -162,23 +161,21 @@ Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi
   return Architecture{detail::join("compute_", *(above - 1)), true};
 }
 
-std::string_view program_options() {
-  static const auto* const text = [] {
-    auto* joined = new std::string;
-    for (const char* option : kOptions)
-      *joined += (joined->empty() ? "" : " ") + std::string(option);
-    return joined;
-  }();
-  return *text;
+std::vector<std::string> program_options(const NvrtcApi& nvrtc) {
+  // No contraction of a product and a sum into one rounding: `fma` is an op of its own.
+  std::vector<std::string> options = {"--std=c++17", "--fmad=false", "--ptxas-options=-v"};
+  if (nvrtc.version_number >= kFirstVersionWithMinimal) options.emplace_back("--minimal");
+  return options;
 }
 
 namespace {
 
 Program compile_once(const std::string& text, const Architecture& architecture,
                      const NvrtcApi& nvrtc, bool want_ptx) {
-  const std::string arch = "--gpu-architecture=" + architecture.name;
-  std::vector<const char*> options(kOptions.begin(), kOptions.end());
-  options.push_back(arch.c_str());
+  std::vector<std::string> words = program_options(nvrtc);
+  words.push_back("--gpu-architecture=" + architecture.name);
+  std::vector<const char*> options;
+  for (const std::string& word : words) options.push_back(word.c_str());
   ProgramHandle handle(nvrtc, text);
   handle.check(handle.compile(options), "compiling for " + architecture.name);
   Program program;

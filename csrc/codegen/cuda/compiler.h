@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "codegen/cuda/emitter.h"
 #include "codegen/cuda/nvrtc_api.h"
@@ -35,7 +36,7 @@ Result<Architecture> choose_architecture(std::string_view device, const NvrtcApi
                                          int32_t driver_version = 0);
 
 // The options that every program is compiled with, but for the architecture.
-std::string_view program_options();
+std::vector<std::string> program_options(const NvrtcApi& nvrtc);
 
 struct Program {
   std::string code;  // a cubin, or PTX

@@ -255,15 +255,16 @@ std::string Expressions::integer_op(const loop::Apply& apply,
       {ScalarOp::kMul, "wrap_mul"},
       {ScalarOp::kNeg, "wrap_neg"},
       {ScalarOp::kAbs, "abs_of"}};
-  static constexpr std::array<std::pair<ScalarOp, std::array<std::string_view, 2>>, 3> kLogic = {
-      {{ScalarOp::kAnd, {"&", "&&"}}, {ScalarOp::kOr, {"|", "||"}}, {ScalarOp::kXor, {"^", "!="}}}};
+  // Not && and ||: both operands are evaluated anyway, and branches take the compiler long.
+  static constexpr std::pair<ScalarOp, std::string_view> kLogic[] = {
+      {ScalarOp::kAnd, "&"}, {ScalarOp::kOr, "|"}, {ScalarOp::kXor, "^"}};
   const std::string type(type_text(apply.dtype));
   const auto converted = [&](const std::string& text) { return "((" + type + ")" + text + ")"; };
   const bool is_bool = apply.dtype == DType::kBool;
   for (const auto& [op, name] : kWrapping)
     if (op == apply.op) return call(std::string(name) + "<" + type + ">", args);
-  for (const auto& [op, names] : kLogic)
-    if (op == apply.op) return is_bool ? infix(names[1], args) : converted(infix(names[0], args));
+  for (const auto& [op, name] : kLogic)
+    if (op == apply.op) return is_bool ? infix(name, args) : converted(infix(name, args));
   if (apply.op == ScalarOp::kNot) return is_bool ? "(!" + args[0] + ")" : converted("~" + args[0]);
   if (const auto function = prelude_function(apply.op); !function.empty())
     return call(std::string(function) + "<" + type + ">", args);

@@ -154,6 +154,9 @@ void PhaseEmitter::emit_iterations(const Block& body, const loop::For* parallel)
                                         : std::string("(i32)blockIdx.x");
   const std::string step =
       groups_ > 1 ? "(i32)gridDim.x * " + number(groups_) : std::string("(i32)gridDim.x");
+  // Groups have a vector loop's loads in flight: copies of it would only take long to compile. A
+  // thread by itself has one element, and gains by more.
+  if (group_ > 1) out_.unroll_by(1);
   out_.open("for (" + index_type_ + " item = " + first + "; item < (" + index_type_ +
             ")iterations; item += " + step + ") {");
   out_.line("begin_iteration();");

@@ -23,6 +23,7 @@ class TextWriter {
   void open(const std::string& text);  // "for (...) {"
   void close();
   void unroll() { line("MLCC_UNROLL"); }
+  void unroll_by(int64_t rounds) { line("MLCC_UNROLL_BY(" + std::to_string(rounds) + ")"); }
   std::string take() { return std::move(text_); }
 
  private:

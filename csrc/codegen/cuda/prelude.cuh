@@ -22,8 +22,8 @@ struct bf16 { u16 bits; };
 #define MLCC_UNROLL_BY(n) MLCC_PRAGMA(unroll n)
 #define MLCC_PRAGMA(text) _Pragma(#text)
 #define MLCC_DYNAMIC_SHARED(name) extern __shared__ __align__(16) char name[]
-MLCC_INLINE void touch(const void*, u32, bool) {}
-MLCC_INLINE void begin_iteration() {}
+#define touch(address, bytes, is_store)
+#define begin_iteration()
 #else
 #define MLCC_UNROLL
 #define MLCC_UNROLL_BY(n)

@@ -67,10 +67,12 @@ void PhaseEmitter::open_rounds(const VectorLoop& loop) {
       std::any_of(loop.accesses.begin(), loop.accesses.end(), [](const VectorAccess& access) {
         return access.cache != nullptr && !access.cache->is_shared;
       });
-  if (rounds > 1 && (has_registers || rounds <= kMostUnrolledRounds))
+  if (rounds > 1 && loop.has_inner_loops && !has_registers)
+    out_.unroll_by(1);  // the loops inside have loads in flight; side by side they do not run
+  else if (rounds > 1 && (has_registers || rounds <= kMostUnrolledRounds))
     out_.unroll();
   else if (rounds > 1)
-    out_.line("MLCC_UNROLL_BY(" + number(kUnrolledRounds) + ")");
+    out_.unroll_by(kUnrolledRounds);
   const std::string name = identifier(loop.variable->name);
   out_.open("for (i32 k = 0; k < " + number(rounds) + "; ++k) {");
   out_.line("const " + index_type_ + " " + name + " = " +
@@ -105,7 +107,7 @@ void PhaseEmitter::emit_rounds(const VectorLoop& loop) {
   text_.define(loop.variable, VariableKind::kElementIndex);
   const std::string rank =
       group_ > 1 ? sum(begin, shape.width == 1 ? "rank" : "rank * " + number(shape.width)) : begin;
-  out_.line("MLCC_UNROLL_BY(" + number(kUnrolledRounds) + ")");
+  out_.unroll_by(loop.has_inner_loops ? 1 : kUnrolledRounds);
   out_.open("for (" + index_type_ + " " + name + " = " + rank + "; " + name + last_start(shape) +
             "; " + name + " += " + number(group_ * shape.width) + ") {");
   emit_elements(loop, shape.width);
@@ -159,6 +161,7 @@ void PhaseEmitter::emit_tail(const VectorLoop& loop) {
   const std::string name = identifier(loop.variable->name);
   const std::string begin = text_.index(shape.begin), end = text_.index(shape.end);
   text_.define(loop.variable, VariableKind::kIndex);
+  out_.unroll_by(1);  // fewer elements than a thread has in a round
   out_.open("for (" + index_type_ + " " + name + " = " + end + " - (" + end + " - (" + begin +
             ")) % " + number(shape.width) + (group_ > 1 ? " + rank" : "") + "; " + name + " < " +
             end + "; " + name + " += " + number(group_) + ") {");

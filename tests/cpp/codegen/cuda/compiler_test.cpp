@@ -15,7 +15,10 @@ namespace mlcc::codegen::cuda {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::string_view kAdd = R"(
@@ -131,6 +134,14 @@ kernel @k(%b0: in f32[1000003], %b1: out f32[1]) {
   compile_sources(sources, choose_architecture("sm_90", *nvrtc_).value(), *nvrtc_, false);
   EXPECT_EQ(sources[0].info.phases[0].spilled_bytes, 0);
   EXPECT_GT(sources[0].info.phases[0].registers, 32);
+}
+
+TEST(ProgramOptions, HoldOnlyWhatTheNvrtcKnows) {
+  NvrtcApi nvrtc{};
+  nvrtc.version_number = 12030;
+  EXPECT_THAT(program_options(nvrtc), Not(Contains("--minimal")));
+  nvrtc.version_number = 12040;
+  EXPECT_THAT(program_options(nvrtc), IsSupersetOf({"--fmad=false", "--minimal"}));
 }
 
 TEST_F(Nvrtc, AProgramThatDoesNotCompileIsABugWithLogAndText) {
