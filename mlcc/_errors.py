@@ -11,3 +11,8 @@ class LoadError(Error):
 
 class InternalError(Error):
     """A bug in mlcc. The text names where; a reproducer is on disk where the text says so."""
+
+    @property
+    def headline(self) -> str:
+        """The text without the program that did not compile: hundreds of lines, which a reproducer holds."""
+        return str(self).partition("\nwhile compiling\n")[0]

@@ -283,7 +283,8 @@ class Session:
         if self.options["strict"]:
             failure.add_note(f"in a graph of kind {kind}{place}")
             raise failure
-        warnings.warn(f"mlcc failed, the {kind} graph runs eagerly: {failure}{place}", stacklevel=2)
+        what = failure.headline if folder else failure
+        warnings.warn(f"mlcc failed, the {kind} graph runs eagerly: {what}{place}", stacklevel=2)
         return EagerGraph(gm)
 
     def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:

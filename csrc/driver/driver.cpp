@@ -38,6 +38,14 @@ schedule::Machine machine_of(const codegen::Target& target) {
   return {.vector_bits = target.vector_bits};
 }
 
+fusion::RowLimits row_limits(const schedule::Machine& machine) {
+  if (!machine.is_gpu) return {};
+  fusion::RowLimits limits;
+  limits.block_bytes = machine.shared_bytes_per_block;
+  limits.enough_rows = machine.multiprocessors;
+  return limits;
+}
+
 class Compiler {
  public:
   Compiler(std::unique_ptr<graph::Graph> graph, const Options& options)
@@ -53,7 +61,7 @@ class Compiler {
     graph::run_pipeline(*graph_, pass_options());
     if (!options_.strict) graph::verify(*graph_);
     dump_.write("graph", "fused", graph::print(*graph_));
-    fusion_ = fusion::plan_fusion(*graph_, {});
+    fusion_ = fusion::plan_fusion(*graph_, fusion_options());
     count(result.stats);
     if (!fusion_.groups.empty()) lower_groups();
     runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_);
@@ -78,6 +86,18 @@ class Compiler {
     return passes;
   }
 
+  const codegen::Target& target_for(const Device& device) const {
+    return backend_for(options_, device).backend->target();
+  }
+
+  fusion::FusionOptions fusion_options() const {
+    fusion::FusionOptions options;
+    options.row_limits = [this](const Device& device) {
+      return row_limits(machine_of(target_for(device)));
+    };
+    return options;
+  }
+
   void count(CompileStats& stats) const {
     for (const graph::Node* node : graph_->nodes()) {
       if (!counts_as_work(*node)) continue;
@@ -93,7 +113,7 @@ class Compiler {
 
   void lower_groups() {
     for (const fusion::Group& group : fusion_.groups) {
-      const codegen::Target& target = backend_for(options_, group.device).backend->target();
+      const codegen::Target& target = target_for(group.device);
       const schedule::Machine machine = machine_of(target);
       loop::Arena arena;
       PlannedKernel planned;
@@ -135,8 +155,8 @@ class Compiler {
       const std::vector<Result<runtime::FoundKernel>> found =
           find_kernels(requests, backend_for(options_, device), options_, dump_);
       for (size_t k = 0; k < indices.size(); ++k) {
-        MLCC_CHECK(found[k], "kernel ", requests[k].label, ": ", found[k].reason(), "\n",
-                   requests[k].text);
+        MLCC_CHECK(found[k], "kernel ", requests[k].label, ": ", found[k].reason(),
+                   detail::kWhileCompiling, requests[k].text);
         launched[indices[k]] = found[k]->kernel;
         ++counter_of(found[k]->origin, stats);
       }

@@ -437,11 +437,22 @@ class Planner {
     return join;
   }
 
+  // Whether passes over a row of the group would better be kernels of their own. Bytes are those of
+  // the types that are reduced.
   bool row_is_long(const Group& group, const std::vector<bool>& reduced) const {
-    SymExpr row = 1;
-    for (size_t d = 0; d < reduced.size(); ++d)
-      if (reduced[d]) row = row * group.domain[d];
-    return row.evaluate([&](std::string_view name) { return hint(name); }) > options_.max_row;
+    const RowLimits limits = options_.row_limits ? options_.row_limits(group.device) : RowLimits{};
+    SymExpr row = 1, rows = 1;
+    for (size_t d = 0; d < reduced.size(); ++d) (reduced[d] ? row : rows) *= group.domain[d];
+    int64_t element_bytes = 1;
+    for (const Node* node : group.nodes)
+      if (is_reduction(*node))
+        element_bytes = std::max(element_bytes, dtype_size(node->operand(0)->type().dtype));
+    const auto value = [&](const SymExpr& e) {
+      return e.evaluate([&](std::string_view name) { return hint(name); });
+    };
+    const int64_t bytes = value(row) * element_bytes;
+    if (bytes <= limits.bytes) return false;
+    return !reduced.back() || (bytes > limits.block_bytes && value(rows) < limits.enough_rows);
   }
 
   int64_t hint(std::string_view name) const {
@@ -482,9 +493,9 @@ class Planner {
         return unsupported("%", leaf.value->id(), " is written after the kernel read it");
     }
     if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
-      return unsupported("its row is too long to stay in cache");
+      return unsupported("its row is too long to be passed over again");
     if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced))
-      return unsupported("its row is too long to stay in cache");
+      return unsupported("its row is too long to be passed over again");
     return *std::move(join);
   }
 

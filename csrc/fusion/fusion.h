@@ -14,6 +14,9 @@
 // domain per level of reductions (softmax: three levels).
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -45,14 +48,25 @@ struct Group {
 
 std::string axis_name(size_t axis);  // "d0", ...
 
+// What rows (the reduced axes at one point of the others) cost a kernel that passes over them again.
+struct RowLimits {
+  // A row of so many bytes stays close between the passes of a kernel, however it lies.
+  int64_t bytes = 64 * 1024;
+  // The same of a row along the last axis, for which a whole block works.
+  int64_t block_bytes = 64 * 1024;
+  // Rows along the last axis that keep the machine busy, if there are so many: longer ones are then
+  // read again in each pass, which moves fewer bytes than writing what the passes share. Fewer rows
+  // are cut into pieces instead, each pass in a kernel of its own.
+  int64_t enough_rows = std::numeric_limits<int64_t>::max();
+};
+
 struct FusionOptions {
   // false: every node is a kernel of its own. What the reference interpreter runs.
   bool fuse = true;
   // Above this many nodes a group takes no more: bounds the compile time of one kernel.
   int64_t max_nodes = 48;
-  // Longest row (elements of the reduced axes) that stays in cache between passes of one kernel: 64
-  // KB of f32.
-  int64_t max_row = 16384;
+  // Of the machine behind a device; none: those of a CPU.
+  std::function<RowLimits(const Device&)> row_limits;
 };
 
 // What the executable runs in one place: a group's kernel, or an extern node.

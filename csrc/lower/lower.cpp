@@ -175,6 +175,7 @@ class GroupLowering {
     facts.ops_per_point = recording.ops;
     facts.widest_bytes = recording.widest_bytes;
     facts.carried_values = carried_values_;
+    facts.can_be_cut = can_be_cut();
     for (const auto& access : recording.accesses) {
       schedule::AccessPattern pattern;
       const SymExpr offset = axes_->map(access.offset);
@@ -269,7 +270,7 @@ class GroupLowering {
   // One phase; or two, where the reduction is cut into pieces.
   std::vector<Block> build(const Recording& recording) {
     if (schedule_.tile_axis >= 0) return {build_tiled(recording)};
-    if (!is_split()) return {build_phase(Part::kWhole)};
+    if (schedule_.pieces == 1) return {build_phase(Part::kWhole)};
     make_partials();
     std::vector<Block> phases{build_phase(Part::kPieces)};
     phases.push_back(build_phase(Part::kCombine));
@@ -277,8 +278,7 @@ class GroupLowering {
   }
 
   // Pieces can be combined afterwards if nothing but row values waits for the reductions.
-  bool is_split() const {
-    if (schedule_.pieces <= 1) return false;
+  bool can_be_cut() const {
     bool has_reduction = false;
     for (const Node* node : group_.nodes) {
       has_reduction |= is_reduction(*node);

@@ -137,14 +137,16 @@ Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hi
     schedule.group = choose_row_group(length, rows, schedule.width, machine);
     schedule.unroll = kRounds;
     const int64_t per_piece = kChunkThreads * schedule.width * kRounds;
-    schedule.pieces = choose_pieces(machine, rows * kChunkThreads, reduced / per_piece,
-                                    points * facts.widest_bytes);
+    if (facts.can_be_cut)
+      schedule.pieces = choose_pieces(machine, rows * kChunkThreads, reduced / per_piece,
+                                      points * facts.widest_bytes);
     if (schedule.pieces > 1) schedule.group = kChunkThreads;
     return schedule;
   }
   if (any_reduced) {  // each thread reduces its columns
-    schedule.pieces = choose_pieces(machine, rows * length / schedule.width, reduced / kRowsOfPiece,
-                                    points * facts.widest_bytes);
+    if (facts.can_be_cut)
+      schedule.pieces = choose_pieces(machine, rows * length / schedule.width,
+                                      reduced / kRowsOfPiece, points * facts.widest_bytes);
     schedule.group =
         std::min(kWarp, power_of_two_from((length + schedule.width - 1) / schedule.width));
     schedule.chunk = schedule.group * schedule.width;

@@ -37,6 +37,7 @@ int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
 // Parts of the reduced axes, where the kept ones give threads too little to share: `columns` kept
 // elements are one iteration. By sizes alone: the same parts for any number of threads.
 int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint) {
+  if (!facts.can_be_cut) return 1;
   int64_t kept = 1, reduced = 1;
   for (const Axis& axis : facts.axes)
     (axis.reduced ? reduced : kept) *= std::max<int64_t>(1, axis.extent.evaluate(hint));

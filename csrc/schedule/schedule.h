@@ -37,6 +37,7 @@ struct NestFacts {
   int64_t ops_per_point = 1;   // scalar ops, transcendentals counted as kTranscendentalOps
   int64_t widest_bytes = 4;    // widest element type computed in
   int64_t carried_values = 0;  // of the reductions
+  bool can_be_cut = true;      // the reduced axes may be reduced in pieces
 };
 
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp

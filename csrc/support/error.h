@@ -35,6 +35,9 @@ class InternalError : public std::runtime_error {
 
 namespace detail {
 
+// Stands in a message between what is wrong and the program in which it is: mlcc/_errors.py.
+constexpr const char* kWhileCompiling = "\nwhile compiling\n";
+
 template <typename... Parts>
 std::string join(const Parts&... parts) {
   std::ostringstream stream;

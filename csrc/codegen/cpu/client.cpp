@@ -59,7 +59,7 @@ class CpuBackend : public Backend {
     const int32_t failed = api_->compile(&call, Outputs::receive, &outputs);
     if (outputs.has(kMlccUnsupported)) return Unsupported{outputs.take(kMlccUnsupported)};
     if (failed)
-      throw InternalError(detail::join(outputs.take(kMlccError), "\nwhile compiling\n", text));
+      throw InternalError(detail::join(outputs.take(kMlccError), detail::kWhileCompiling, text));
     return ObjectCode{.bytes = outputs.take(kMlccObject),
                       .llvm_text = outputs.take(kMlccLlvmText),
                       .asm_text = outputs.take(kMlccAsmText)};

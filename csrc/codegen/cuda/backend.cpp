@@ -82,7 +82,7 @@ class CudaBackend : public Backend {
       loop::verify(kernel);
       return kernel;
     } catch (const Error& error) {
-      throw InternalError(detail::join(error.what(), "\nwhile compiling\n", text.text));
+      throw InternalError(detail::join(error.what(), detail::kWhileCompiling, text.text));
     }
   }
 

@@ -62,7 +62,7 @@ class ProgramHandle {
     if (status == 0) return;
     throw InternalError(detail::join("NVRTC ", nvrtc_.version_text, ": ", what, ": ",
                                      nvrtc_.get_error_string(status), "\n", log(),
-                                     "\nin the program\n", text_));
+                                     detail::kWhileCompiling, text_));
   }
 
   std::string log() const {
@@ -77,7 +77,7 @@ class ProgramHandle {
                                                     : read(nvrtc_.get_cubin_size, nvrtc_.get_cubin);
     if (!bytes || bytes->empty())
       throw InternalError(detail::join("NVRTC ", nvrtc_.version_text, ": gave no ",
-                                       as_ptx ? "PTX" : "cubin", "\n", log(), "\nfor the program\n",
+                                       as_ptx ? "PTX" : "cubin", "\n", log(), detail::kWhileCompiling,
                                        text_));
     return *bytes;
   }

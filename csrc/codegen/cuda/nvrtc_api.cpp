@@ -113,7 +113,6 @@ Result<const NvrtcApi*> describe(const OpenedLibrary& library) {
   std::sort(api->archs.begin(), api->archs.end());
   api->version_number = major * 1000 + minor * 10;
   api->version_text = detail::join(major, ".", minor);
-  api->version_number = 1000 * major + 10 * minor;
   return api.release();  // the library is never closed, nor is its table
 }
 

@@ -34,9 +34,8 @@ struct NvrtcApi {
   NvrtcStatus (*get_ptx)(NvrtcProgram program, char* code);
 
   std::string path;            // what was opened
-  int32_t version_number = 0;  // 12040 is 12.4, as of drivers
   std::string version_text;    // "13.0"
-  int32_t version_number = 0;  // 13000: 1000 * major + 10 * minor
+  int32_t version_number = 0;  // 12040 is 12.4, as of drivers
   std::vector<int32_t> archs;  // that it generates code for, ascending: 75, 80, ..., 90, ...
 };
 

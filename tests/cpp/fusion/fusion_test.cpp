@@ -228,5 +228,29 @@ TEST(Fusion, SiblingsThatReadTheSameDataShareAKernel) {
   EXPECT_EQ(plan(graph).groups.size(), 1u);
 }
 
+size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& options) {
+  const std::string type = "f32[" + shape + "]", dims = " {dims = [" + std::to_string(dim);
+  const std::string row = dim == 1 ? "f32[" + shape.substr(0, shape.find(',')) + ", 1]"
+                                   : "f32[1" + shape.substr(shape.find(',')) + "]";
+  const auto graph = graph::parse_graph(
+      "graph @g(%x: " + type + ") {\n  %0: " + row + " = amax %x" + dims + "], keepdim = true}\n" +
+      "  %1: " + type + " = sub %x, %0\n  %2: " + type + " = exp %1\n  %3: " + row + " = sum %2" +
+      dims + "], keepdim = true}\n  %4: " + type + " = div %2, %3\n  return %4\n}");
+  return plan_fusion(*graph, options).groups.size();
+}
+
+TEST(Fusion, RowsOfAGpuAreLongerThanThoseOfACache) {
+  EXPECT_EQ(softmax_kernels("256, 16384", 1, {}), 1u);
+  EXPECT_EQ(softmax_kernels("256, 30000", 1, {}), 3u);
+  FusionOptions gpu;
+  gpu.row_limits = [](const Device&) {
+    return RowLimits{.block_bytes = 200 * 1024, .enough_rows = 100};
+  };
+  EXPECT_EQ(softmax_kernels("1, 30000", 1, gpu), 1u);  // fits a block
+  EXPECT_EQ(softmax_kernels("100, 300000", 1, gpu), 1u);
+  EXPECT_EQ(softmax_kernels("99, 300000", 1, gpu), 3u);  // too few rows for all of the machine
+  EXPECT_EQ(softmax_kernels("30000, 256", 0, gpu), 3u);  // columns: no block works for one
+}
+
 }  // namespace
 }  // namespace mlcc::fusion

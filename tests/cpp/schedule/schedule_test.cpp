@@ -55,5 +55,20 @@ TEST(Schedule, WidthFollowsTheMachineAndTheWidestElement) {
   EXPECT_EQ(choose(facts, {512}, no_symbols).width, 8);
 }
 
+// A whole row for one block, which is the larger for it.
+TEST(Schedule, RowsThatLaterPassesWaitForAreNotCut) {
+  NestFacts facts;
+  facts.axes = {{"d0", 4, false}, {"d1", 40000, true}};
+  facts.accesses = {access({40000, 1}), access({1, 0}, true)};
+  for (const Machine& machine : {Machine{}, gpu_machine("sm_90")}) {
+    facts.can_be_cut = true;
+    const Schedule cut = choose(facts, machine, no_symbols);
+    facts.can_be_cut = false;
+    const Schedule whole = choose(facts, machine, no_symbols);
+    EXPECT_EQ(whole.pieces, 1);
+    EXPECT_GE(whole.group, cut.group);
+  }
+}
+
 }  // namespace
 }  // namespace mlcc::schedule

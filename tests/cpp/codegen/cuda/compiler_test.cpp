@@ -151,7 +151,7 @@ TEST_F(Nvrtc, AProgramThatDoesNotCompileIsABugWithLogAndText) {
     FAIL();
   } catch (const InternalError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("compiling for sm_90"), HasSubstr("is undefined"),
-                                    HasSubstr("in the program\n__global__ void f()")));
+                                    HasSubstr("while compiling\n__global__ void f()")));
   }
 }
 
