@@ -10,8 +10,10 @@ import torch
 from torch.fx import Node
 
 from mlcc import _torch_compat
+from mlcc._fx_expand import MEMORY, MEMORY_AFTER_WRITE
+from mlcc._fx_pointwise import symbolic_float
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, source_line
+from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, Unsupported, source_line
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -30,7 +32,10 @@ def import_extern(importer: Importer, node: Node, bind: Callable[[Iterable[Size]
     `bind` learns which symbols the call defines. Raises GraphUnsupported for arguments or results that the graph IR
     cannot hold.
     """
-    return _Call(importer, node).emit(bind)
+    try:
+        return _Call(importer, node).emit(bind)
+    except Unsupported as reason:
+        raise GraphUnsupported(f"{node.target}: {reason}") from None
 
 
 class _Call:
@@ -115,7 +120,7 @@ class _Call:
             return self._convert_node(value, is_write)
         if isinstance(value, list | tuple):
             return [self._convert(item, is_write) for item in value]
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, bool | int | float | complex | str):
             return value
         if isinstance(value, torch.dtype):
             return core.enum("dtype", str(value).removeprefix("torch."))
@@ -140,6 +145,8 @@ class _Call:
         fake = value.meta.get("val")
         if isinstance(fake, bool | int | float):
             return fake
+        if isinstance(fake, torch.SymFloat):  # its item() is taken when the call runs
+            return core.reference(self._place(symbolic_float(self._importer, fake).handle))
         if isinstance(fake, torch.SymInt | torch.SymBool):
             return core.size(self._importer.sizes.size(fake))
         raise GraphUnsupported(f"{self._name}: argument {value.name} is a {type(fake).__name__}")
@@ -156,8 +163,8 @@ class _Call:
     # -- facts
 
     def _has_effects(self) -> bool:
-        """An op of torch that gives nothing back is called for what it does."""
-        return not self._schema.returns
+        """An op of torch that gives nothing back is called for what it does; reads behind a write keep their place."""
+        return not self._schema.returns or self._node.meta.get(MEMORY) == MEMORY_AFTER_WRITE
 
     def _may_alias(self) -> bool:
         return any(result.alias_info is not None for result in self._schema.returns)

@@ -46,6 +46,15 @@ class SizePrinter:
         for facts in _torch_compat.symbol_facts(value):
             self._add(facts)
 
+    def knows(self, name: str) -> bool:
+        """Whether the symbol of this name of torch's was declared."""
+        return name in self._names
+
+    def named(self, facts: _torch_compat.SymbolFacts) -> str:
+        """The text of one symbol."""
+        self._add(facts)
+        return self._names[facts.name]
+
     def truth(self, expression: Any) -> str:
         """The text of a relation of sympy over sizes that were inputs of the trace: 1 where it holds, else 0."""
         for symbol in sorted(expression.free_symbols, key=str):

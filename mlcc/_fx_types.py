@@ -12,6 +12,21 @@ from torch.fx import Node
 
 from mlcc._fx_sizes import Size
 
+# What no kernel computes: values of these dtypes are inputs, outputs, and operands and results of externs.
+FOREIGN_DTYPES: dict[torch.dtype, str] = {
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.float8_e4m3fn: "f8e4m3",
+    torch.float8_e4m3fnuz: "f8e4m3fnuz",
+    torch.float8_e5m2: "f8e5m2",
+    torch.float8_e5m2fnuz: "f8e5m2fnuz",
+    torch.float8_e8m0fnu: "f8e8m0",
+    torch.complex32: "c32",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
 DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
     torch.uint8: "u8",
@@ -23,6 +38,7 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bfloat16: "bf16",
     torch.float32: "f32",
     torch.float64: "f64",
+    **FOREIGN_DTYPES,
 }
 
 

@@ -489,6 +489,8 @@ def _facts(
     guards = sizes.as_expressions()
     if guards is None or module.containers:
         return None
+    if any(o.kind == "float" or isinstance(o.constant, float) for o in graph.imported.outputs):
+        return None
     outputs = [
         (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
     ]

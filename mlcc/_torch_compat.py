@@ -143,6 +143,37 @@ def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     return unset_fake_temporarily()
 
 
+def run_on_fakes(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What a function gives for the fake tensors among its arguments."""
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode(torch.utils._pytree.tree_leaves((args, kwargs)))
+    with mode or contextlib.nullcontext():
+        return function(*args, **kwargs)
+
+
+def trace_on_fakes(function: Callable[..., Any], args: Sequence[Any]) -> torch.fx.GraphModule:
+    """The ATen graph of a function of fake tensors and numbers."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._guards import detect_fake_mode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    mode = detect_fake_mode(list(args))
+    with enable_python_dispatcher(), mode or contextlib.nullcontext():
+        return make_fx(function, tracing_mode="real")(*args)
+
+
+def functional_form(op: Any) -> Callable[..., Any] | None:
+    """What a higher-order op that stands for a mutating op does to its arguments, in plain ops."""
+    from torch._higher_order_ops import auto_functionalize
+
+    forms = {
+        "auto_functionalized": auto_functionalize.auto_functionalized_dense,
+        "auto_functionalized_v2": auto_functionalize.auto_functionalized_v2_dense,
+    }
+    return forms.get(str(op)) if is_higher_order(op) else None
+
+
 def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
     return torch._functorch.config.patch(bundled_autograd_cache=True)
 

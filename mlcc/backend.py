@@ -178,9 +178,16 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
     def run(inputs: list[Any]) -> list[Any]:
         inputs.extend(constants)
         values = executable(inputs)
-        return [values[o.index] if o.kind == "value" else o.constant for o in outputs]
+        return [_result(output, values) for output in outputs]
 
     return run
+
+
+def _result(output: fx_import.Output, values: Sequence[Any]) -> Any:
+    if output.kind == "constant":
+        return output.constant
+    value = values[output.index]
+    return value.item() if output.kind == "float" else value
 
 
 def _caller_with_floats(

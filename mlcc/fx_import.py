@@ -22,12 +22,15 @@ from torch.fx import GraphModule, Node
 
 from mlcc import _torch_compat
 from mlcc._errors import Error, InternalError
+from mlcc._fx_expand import MEMORY, NotExpanded, expanded
 from mlcc._fx_extern import import_extern
 from mlcc._fx_handlers import HANDLERS
 from mlcc._fx_pointwise import pointwise, symbolic_float
+from mlcc._fx_regions import Region, attribute, import_control_flow, is_constant_input
 from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
 from mlcc._fx_types import (
     DTYPES,
+    FOREIGN_DTYPES,
     GraphUnsupported,
     Tensor,
     TensorType,
@@ -43,9 +46,11 @@ from mlcc.logging import get_logger
 class Output:
     """One output of the FX graph: what it is and, for a value, its place among the executable's outputs."""
 
-    kind: str  # "value", or "constant": an int or None that the executable does not return
+    # "value"; "float": a Python float, a tensor of the executable; or "constant": a number or None that the
+    # executable does not return
+    kind: str
     index: int = 0
-    constant: int | None = None
+    constant: float | None = None
 
 
 @dataclass
@@ -67,10 +72,10 @@ class ImportedGraph:
 def import_graph(gm: GraphModule, builder: Any, table: OpTable) -> ImportedGraph:
     """Fill `builder` (mlcc._C.GraphBuilder) with the nodes of `gm`, a functional ATen graph with fake tensors in its
     metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed."""
-    importer = Importer(gm, builder, table)
     try:
+        importer = Importer(expanded(gm), builder, table)
         importer.run()
-    except UnsupportedSize as reason:
+    except (UnsupportedSize, NotExpanded) as reason:
         raise GraphUnsupported(str(reason)) from None
     return importer.imported
 
@@ -100,8 +105,13 @@ _logged: set[tuple[str, str]] = set()
 class Importer:
     """The state of one import. Handlers use its public methods."""
 
-    def __init__(self, gm: GraphModule, builder: Any, table: OpTable) -> None:
+    def __init__(
+        self, gm: GraphModule, builder: Any, table: OpTable, region: Region | None = None
+    ) -> None:
         self.builder = builder
+        # What the regions of a higher-order op get for their operands; None for a size.
+        self.input_types: list[TensorType | None] = []
+        self._region = region
         self.table = table
         self.imported = ImportedGraph()
         self.sizes = SizePrinter(self._declare_symbol)
@@ -112,6 +122,8 @@ class Importer:
         ] = {}  # inputs that are floats, by torch's name of the symbol
         self._bound_symbols: set[str] = set()
         self._used_symbols: dict[str, str] = {}  # name -> torch's name
+        self._constants: dict[str, Tensor] = {}  # a region's, by the name of the attribute
+        self._num_regions = 0
 
     # -- the walk
 
@@ -122,6 +134,8 @@ class Importer:
         self.imported.num_inputs = len(inputs)
         for place, node in enumerate(inputs):
             self._import_placeholder(node, place)
+        if self._region is not None:
+            self._import_surroundings(self._region)
         for node in nodes:
             if node.op == "get_attr":
                 self._import_constant(node)
@@ -153,37 +167,85 @@ class Importer:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             form = self.tensor_type(node, value)
+            self.input_types.append(form)
             self._bind(form.shape)
             handle = self.builder.add_input(_identifier(node.name), *form)
             self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            self.input_types.append(None)
             size = self.sizes.size(value)
             self._bind([size])
             self.builder.add_size_input(_identifier(node.name), size)
         elif isinstance(value, torch.SymFloat):
+            self.input_types.append(None)
             number = Tensor(self.builder.add_input(_identifier(node.name), "f64", []), "f64")
             self.numbers[_torch_compat.sym_name(value)] = number
             self.imported.float_inputs.append(place)
         else:
             raise GraphUnsupported(f"input {node.name} is a {type(value).__name__}")
 
+    def _import_surroundings(self, region: Region) -> None:
+        """Inputs for what a region takes from the graph around it."""
+        for number, facts in enumerate(region.sizes):
+            name = self.sizes.named(facts)
+            self._bind([name])
+            self.builder.add_size_input(f"size{number}", name)
+        for number, (graph, target, value) in enumerate(region.constants):
+            form = self._form_of_constant(f"constant {target}", value)
+            handle = self.builder.add_input(f"constant{number}", *form)
+            if graph is self._gm:
+                self._constants[target] = Tensor(handle, form.dtype)
+
     def _import_constant(self, node: Node) -> None:
-        value: Any = self._gm
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        if str(node.target) in self._constants:
+            self._env[node] = self._constants[str(node.target)]
+            return
+        value = attribute(self._gm, node)
+        if isinstance(value, GraphModule):
+            return  # its higher-order op imports it
         if not isinstance(value, torch.Tensor):
             raise GraphUnsupported(f"constant {node.target} is a {type(value).__name__}")
         node.meta.setdefault("val", value)
+        if is_constant_input(value):
+            self._env[node] = self.constant_input(node, value)
+            return
         form = self.tensor_type(node, value)
         with _torch_compat.outside_fake_mode():
             number = value.item() if value.numel() == 1 else 0
-        if value.numel() < 2:
-            handle = self.full(form.shape, form.dtype, number, form.device)
-            self._env[node] = Tensor(handle, form.dtype)
-            return
+        handle = self.full(form.shape, form.dtype, number, form.device)
+        self._env[node] = Tensor(handle, form.dtype)
+
+    def _form_of_constant(self, name: str, value: torch.Tensor) -> TensorType:
+        try:
+            return self._tensor_type(name, value)
+        except UnsupportedSize as reason:
+            raise GraphUnsupported(str(reason)) from None
+
+    def constant_input(self, node: Node, value: torch.Tensor) -> Tensor:
+        """An input for a tensor that stands in the FX graph."""
+        if self._region is not None:
+            raise GraphUnsupported(f"{node.name}: a constant in a region of a region")
+        form = self._form_of_constant(node.name, value)
         self.imported.constants.append(value)
         name = f"constant{len(self.imported.constants) - 1}"
-        self._env[node] = Tensor(self.builder.add_input(name, *form), form.dtype)
+        return Tensor(self.builder.add_input(name, *form), form.dtype)
+
+    def graph_of(self, node: Node) -> Any:
+        """The graph that a get_attr node stands for; None for other nodes."""
+        return attribute(self._gm, node) if node.op == "get_attr" else None
+
+    def nested(self, gm: GraphModule, region: Region) -> Importer:
+        """The importer of a region, when it has run."""
+        builder = type(self.builder)(f"region{self._num_regions}")
+        self._num_regions += 1
+        inner = Importer(expanded(gm), builder, self.table, region)
+        inner.run()
+        for name, count in inner.imported.nodes.items():
+            self.imported.nodes[name] = self.imported.nodes.get(name, 0) + count
+        for name, count in inner.imported.externs.items():
+            self.imported.externs[name] = self.imported.externs.get(name, 0) + count
+        self.imported.gpu = self.imported.gpu or inner.imported.gpu
+        return inner
 
     def _import_call(self, node: Node) -> None:
         target = node.target
@@ -203,7 +265,8 @@ class Importer:
                 self._import_op(node, name)
                 return
         elif _torch_compat.is_higher_order(target):
-            raise GraphUnsupported(f"higher-order op {target}")
+            self._env[node] = import_control_flow(self, node)
+            return
         # Arithmetic on sizes stands in the metadata of its result.
         if not isinstance(
             node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat | float
@@ -242,8 +305,10 @@ class Importer:
 
     def _extern_reason(self, node: Node, name: str) -> str | None:
         """Why the node is an extern from the outset, or None."""
+        if MEMORY in node.meta:
+            return "memory that a custom op writes into"
         for value in _leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
-            if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
+            if isinstance(value, torch.Tensor) and value.dtype in FOREIGN_DTYPES:
                 return f"dtype {value.dtype}"
         if name in HANDLERS or self.table.knows(name):
             return None
@@ -283,22 +348,61 @@ class Importer:
         places: dict[Node, int] = {}
         (results,) = node.args
         for result in results if isinstance(results, list | tuple) else [results]:  # type: ignore[union-attr]
-            if result is None or isinstance(result, int):
+            if result is None or isinstance(result, int | float):
                 self.imported.outputs.append(Output("constant", constant=result))
+                continue
+            if self._region is not None and isinstance(self.fake(result), int | torch.SymInt):
+                self.imported.outputs.append(
+                    Output("size")
+                )  # which the outer graph's metadata tells
                 continue
             if not isinstance(result, Node):
                 raise GraphUnsupported(f"output {result!r} is a {type(result).__name__}")
+            if self._region is not None:
+                self._import_region_output(self._region, result, handles)
+                continue
             if result not in places:
                 places[result] = len(handles)
                 handles.append(self._output_handle(result))
-            self.imported.outputs.append(Output("value", places[result]))
+            is_float = isinstance(self.fake(result), torch.SymFloat)
+            self.imported.outputs.append(Output("float" if is_float else "value", places[result]))
         self.builder.set_outputs(handles)
+
+    def _import_region_output(self, region: Region, node: Node, handles: list[Any]) -> None:
+        """One output for each result; what is carried has the strides of its input."""
+        tensor = self._env.get(node)
+        if not isinstance(tensor, Tensor):
+            raise GraphUnsupported(f"output {node.name} of a region is no tensor")
+        place = len(self.imported.outputs)
+        if place < region.num_carried:
+            expected = self.input_types[place]
+            if expected is None:
+                raise GraphUnsupported(f"output {node.name}: a size is carried")
+            tensor = self.restrided(tensor, self.tensor_type(node, self.fake(node)), expected)
+        self.imported.outputs.append(Output("value", len(handles)))
+        handles.append(tensor.handle)
+
+    def restrided(self, tensor: Tensor, found: TensorType, expected: TensorType) -> Tensor:
+        """The same elements in the strides of `expected`."""
+        if found.strides == expected.strides:
+            return tensor
+        if tensor.dtype in FOREIGN_DTYPES.values():
+            raise GraphUnsupported(f"{tensor.dtype} in other strides than its region expects")
+        copy = self.copy(tensor)
+        strides = expected.strides
+        self.builder.set_strides(copy.handle, [] if strides is None else strides)
+        return copy
 
     def _output_handle(self, node: Node) -> Any:
         value = self._env.get(node)
         if isinstance(value, Tensor):
             return value.handle
         size = self.fake(node)
+        if isinstance(size, torch.SymFloat):
+            try:
+                return symbolic_float(self, size).handle
+            except Unsupported as reason:
+                raise GraphUnsupported(f"output {node.name}: {reason}") from None
         if isinstance(size, int | torch.SymInt) and not isinstance(size, bool):
             return self.builder.size_result(self.sizes.size(size))
         raise GraphUnsupported(f"output {node.name} is a {type(size).__name__}")
@@ -340,18 +444,21 @@ class Importer:
 
     def tensor_type(self, node: Node, value: torch.Tensor) -> TensorType:
         """What the graph IR says of a fake tensor."""
+        return self._tensor_type(node.name, value)
+
+    def _tensor_type(self, name: str, value: torch.Tensor) -> TensorType:
         if value.layout != torch.strided:
-            raise GraphUnsupported(f"{node.name}: layout {value.layout}")
+            raise GraphUnsupported(f"{name}: layout {value.layout}")
         if value.dtype not in DTYPES:
-            raise GraphUnsupported(f"{node.name}: dtype {value.dtype}")
+            raise GraphUnsupported(f"{name}: dtype {value.dtype}")
         try:
             device = device_of(value)
         except GraphUnsupported as reason:
-            raise GraphUnsupported(f"{node.name}: {reason}") from None
+            raise GraphUnsupported(f"{name}: {reason}") from None
         if device != "cpu":
             self.imported.gpu = self.imported.gpu or device
             if device != self.imported.gpu:
-                raise GraphUnsupported(f"{node.name}: devices {self.imported.gpu} and {device}")
+                raise GraphUnsupported(f"{name}: devices {self.imported.gpu} and {device}")
         shape = self.sizes.sizes(value.shape)
         strides = None if _is_row_major(value) else self.sizes.sizes(value.stride())
         return TensorType(DTYPES[value.dtype], shape, strides, device)

@@ -48,7 +48,7 @@ fusion::RowLimits row_limits(const schedule::Machine& machine) {
 
 class Compiler {
  public:
-  Compiler(std::unique_ptr<graph::Graph> graph, const Options& options)
+  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options)
       : graph_(std::move(graph)), options_(options), dump_(options, graph_->name()) {}
 
   Compilation compile() {
@@ -64,7 +64,8 @@ class Compiler {
     fusion_ = fusion::plan_fusion(*graph_, fusion_options());
     count(result.stats);
     if (!fusion_.groups.empty()) lower_groups();
-    runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_);
+    const CompiledRegions regions = compile_regions(result.stats);
+    runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_, regions);
     std::vector<runtime::KernelPtr> launched = compile_kernels(result.stats);
     std::vector<runtime::KernelPtr> in_order;
     for (const fusion::Unit& unit : fusion_.order)
@@ -102,13 +103,33 @@ class Compiler {
     for (const graph::Node* node : graph_->nodes()) {
       if (!counts_as_work(*node)) continue;
       ++stats.nodes;
-      if (node->op() == graph::Op::kExtern)
+      if (node->op() == graph::Op::kExtern && node->extern_call().regions.empty())
         ++stats.extern_calls;
       else
         ++stats.generated_nodes;
     }
     stats.kernels = static_cast<int64_t>(fusion_.groups.size());
     for (const std::string& reason : fusion_.reasons) log_debug(LogChannel::kFusion, reason);
+  }
+
+  // Each as a graph of its own; what they did counts for the whole.
+  CompiledRegions compile_regions(CompileStats& stats) const {
+    CompiledRegions regions;
+    for (const graph::Node* node : graph_->nodes()) {
+      if (node->op() != graph::Op::kExtern) continue;
+      for (const auto& region : node->extern_call().regions) {
+        const Compilation inner = Compiler(region, options_).compile();
+        regions[node].push_back(inner.executable);
+        stats.nodes += inner.stats.nodes;
+        stats.generated_nodes += inner.stats.generated_nodes;
+        stats.kernels += inner.stats.kernels;
+        stats.compiled += inner.stats.compiled;
+        stats.memory_hits += inner.stats.memory_hits;
+        stats.disk_hits += inner.stats.disk_hits;
+        stats.extern_calls += inner.stats.extern_calls;
+      }
+    }
+    return regions;
   }
 
   void lower_groups() {
@@ -181,7 +202,7 @@ class Compiler {
         static_cast<int64_t>(stats.seconds * 1e3), " ms");
   }
 
-  std::unique_ptr<graph::Graph> graph_;
+  std::shared_ptr<graph::Graph> graph_;
   const Options& options_;
   Dump dump_;
   fusion::FusionPlan fusion_;

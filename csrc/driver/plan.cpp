@@ -27,8 +27,8 @@ TensorSpec spec_of(const Value& value) {
 class PlanBuilder {
  public:
   PlanBuilder(const graph::Graph& graph, const fusion::FusionPlan& plan,
-              const std::vector<PlannedKernel>& kernels)
-      : graph_(graph), fusion_(plan), kernels_(kernels) {}
+              const std::vector<PlannedKernel>& kernels, const CompiledRegions& regions)
+      : graph_(graph), fusion_(plan), kernels_(kernels), regions_(regions) {}
 
   runtime::ExecutablePlan build() {
     find_device();
@@ -176,6 +176,7 @@ class PlanBuilder {
     step.args = call.args;
     step.kwargs = call.kwargs;
     step.aliases = call.facts.aliases;
+    if (!call.regions.empty()) step.regions = regions_.at(&node);
     std::vector<Slot> operands;
     for (Value* operand : node.operands())
       operands.push_back(operand->kind() == ValueKind::kTensor ? tensor_slot(operand)
@@ -253,6 +254,7 @@ class PlanBuilder {
   const graph::Graph& graph_;
   const fusion::FusionPlan& fusion_;
   const std::vector<PlannedKernel>& kernels_;
+  const CompiledRegions& regions_;
   runtime::ExecutablePlan plan_;
   std::unordered_map<const Value*, Slot> slots_;
   std::set<const Value*> host_values_;  // membership only
@@ -263,8 +265,9 @@ class PlanBuilder {
 }  // namespace
 
 runtime::ExecutablePlan plan_executable(const graph::Graph& graph, const fusion::FusionPlan& plan,
-                                        const std::vector<PlannedKernel>& kernels) {
-  return PlanBuilder(graph, plan, kernels).build();
+                                        const std::vector<PlannedKernel>& kernels,
+                                        const CompiledRegions& regions) {
+  return PlanBuilder(graph, plan, kernels, regions).build();
 }
 
 }  // namespace mlcc::driver

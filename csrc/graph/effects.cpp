@@ -4,7 +4,8 @@ namespace mlcc::graph {
 
 bool is_pure(const Node& node) {
   if (node.op() != Op::kExtern) return node.op() != Op::kCopy;  // a copy is a tensor of its own
-  return !has_effects(node) && !node.extern_call().facts.aliases;
+  const ExternCall& call = node.extern_call();
+  return !has_effects(node) && !call.facts.aliases && call.regions.empty();  // not compared
 }
 
 bool writes_memory(const Node& node) {

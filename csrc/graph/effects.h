@@ -5,7 +5,7 @@
 
 namespace mlcc::graph {
 
-// The same operands give the same results, and nothing else happens.
+// The same operands and attributes give the same results, and nothing else happens.
 bool is_pure(const Node& node);
 // Writes into memory that other values may lie in.
 bool writes_memory(const Node& node);

@@ -214,6 +214,8 @@ std::unique_ptr<Graph> Graph::clone() const {
     for (const Value* operand : node->operands_) operands.push_back(copy_of.at(operand));
     Node* twin = copy->insert_node(node->op_, std::move(operands), node->attrs_);
     if (node->extern_) twin->extern_ = std::make_unique<ExternCall>(*node->extern_);
+    if (node->extern_)
+      for (auto& region : twin->extern_->regions) region = region->clone();
     twin->source_ = node->source_;
     for (const auto& result : node->results_) twin->results_.push_back(copy_value(*result, twin));
   }

@@ -25,6 +25,9 @@
 // Extern      Any other dispatcher op, called below autograd. Its facts (pure, random,
 //             mutates, ...) stand on the node. Operand i is what the i-th reference in its
 //             arguments names.
+// Regions     Control flow (cond, while_loop, scan, ...) is an extern node that holds graphs of
+//             its own: to all passes a call like any other. A region sees nothing of the graph
+//             around it but its inputs; its symbols are its own, bound by its inputs.
 #pragma once
 
 #include <functional>
@@ -154,6 +157,9 @@ struct ExternCall {
   std::vector<Argument> args;  // in schema order; ArgRef counts the node's operands
   std::vector<std::pair<std::string, Argument>> kwargs;
   ExternFacts facts;
+  // Graphs that the call runs. Calls that have any are no ops of the dispatcher but control flow,
+  // see graph/control_flow.h.
+  std::vector<std::shared_ptr<Graph>> regions;
 };
 
 class Node {

@@ -44,6 +44,8 @@ class Checker {
       require(draft_.operands[i] != nullptr, "operand ", i, " is null");
       require(draft_.operands[i]->kind() == ValueKind::kTensor, "operand ", i,
               " is a size, expected a tensor");
+      require(!is_foreign(type(i).dtype), "operand ", i, " is ", dtype_name(type(i).dtype),
+              ", which only extern calls take");
     }
   }
 
@@ -365,6 +367,8 @@ TensorType infer(const NodeDraft& draft) {
   check.check_operands();
   check.check_attrs();
   TensorType type = infer_on_any_device(check);
+  check.require(!is_foreign(type.dtype), "result is ", dtype_name(type.dtype),
+                ", which only extern calls make");
   type.device = infer_device(check);
   return type;
 }

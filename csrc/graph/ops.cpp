@@ -34,6 +34,7 @@ std::optional<Op> parse_op(std::string_view text) {
 std::span<const OpInfo> all_ops() { return kOps; }
 
 bool holds(DTypeDomain domain, DType dtype) {
+  if (is_foreign(dtype)) return false;
   switch (domain) {
   case DTypeDomain::kAny: return true;
   case DTypeDomain::kNumber: return dtype != DType::kBool;

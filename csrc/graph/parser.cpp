@@ -16,7 +16,7 @@ bool is_function(const Token& token) {
 
 class Parser {
  public:
-  explicit Parser(std::string_view text) : lexer_(text) {}
+  explicit Parser(Lexer& lexer) : lexer_(lexer) {}
 
   std::unique_ptr<Graph> parse() {
     lexer_.expect("graph");
@@ -30,8 +30,6 @@ class Parser {
     std::vector<Value*> outputs;
     if (lexer_.is(TokenKind::kValue)) outputs = parse_operands();
     lexer_.expect("}");
-    if (!lexer_.at_end())
-      lexer_.fail("expected end of text, found ", Lexer::describe(lexer_.peek()));
     graph_->set_outputs(std::move(outputs));
     return std::move(graph_);
   }
@@ -344,6 +342,7 @@ class Parser {
       }
     }
     call.facts = parse_facts(operands.size());
+    if (lexer_.accept("regions")) call.regions = parse_regions();
     return at(place, [&] { return make_extern(std::move(call), std::move(operands), results); });
   }
 
@@ -357,6 +356,13 @@ class Parser {
       types.push_back(result.type);
     }
     return graph_->extern_call(std::move(call), std::move(operands), std::move(types));
+  }
+
+  std::vector<std::shared_ptr<Graph>> parse_regions() {
+    std::vector<std::shared_ptr<Graph>> regions;
+    lexer_.expect("{");
+    while (!lexer_.accept("}")) regions.push_back(Parser(lexer_).parse());
+    return regions;
   }
 
   ExternFacts parse_facts(size_t num_operands) {
@@ -396,9 +402,20 @@ class Parser {
     }
     if (lexer_.is(TokenKind::kFloat) || (lexer_.is("-") && lexer_.is(TokenKind::kFloat, 1)))
       return lexer_.expect_float();
+    if (lexer_.is("complex") && lexer_.is("(", 1)) return parse_complex();
     if (lexer_.is(TokenKind::kIdentifier) && lexer_.is("(", 1) && !is_function(lexer_.peek()))
       return parse_enum();
     return parse_expression();
+  }
+
+  std::complex<double> parse_complex() {
+    lexer_.expect("complex");
+    lexer_.expect("(");
+    const double real = lexer_.expect_float();
+    lexer_.expect(",");
+    const double imaginary = lexer_.expect_float();
+    lexer_.expect(")");
+    return {real, imaginary};
   }
 
   ArgEnum parse_enum() {
@@ -411,7 +428,7 @@ class Parser {
     return value;
   }
 
-  Lexer lexer_;
+  Lexer& lexer_;
   std::unique_ptr<Graph> graph_;
   std::map<std::string, Value*, std::less<>> values_;
   std::vector<Token> early_symbols_;
@@ -420,6 +437,11 @@ class Parser {
 
 }  // namespace
 
-std::unique_ptr<Graph> parse_graph(std::string_view text) { return Parser(text).parse(); }
+std::unique_ptr<Graph> parse_graph(std::string_view text) {
+  Lexer lexer(text);
+  std::unique_ptr<Graph> graph = Parser(lexer).parse();
+  if (!lexer.at_end()) lexer.fail("expected end of text, found ", Lexer::describe(lexer.peek()));
+  return graph;
+}
 
 }  // namespace mlcc::graph

@@ -61,6 +61,16 @@ std::string print_facts(const ExternFacts& facts) {
   return text;
 }
 
+// Each graph as it stands alone, further right.
+std::string print_regions(const std::vector<std::shared_ptr<Graph>>& regions) {
+  if (regions.empty()) return "";
+  std::string text = " regions {\n    ";
+  for (const auto& region : regions)
+    for (const char c : print(*region)) text += c == '\n' ? "\n    " : std::string(1, c);
+  text.resize(text.size() - 2);
+  return text + "}";
+}
+
 std::string print_call(const Node& node, const NameOf& name_of) {
   const ExternCall& call = node.extern_call();
   const auto name_of_reference = [&](int index) {
@@ -72,7 +82,8 @@ std::string print_call(const Node& node, const NameOf& name_of) {
   for (const auto& [name, argument] : call.kwargs)
     arguments += (arguments.empty() ? "" : ", ") + name + " = " +
                  print_argument(argument, name_of_reference);
-  return " " + quote(call.name) + "(" + arguments + ")" + print_facts(call.facts);
+  return " " + quote(call.name) + "(" + arguments + ")" + print_facts(call.facts) +
+         print_regions(call.regions);
 }
 
 std::string print_node(const Node& node, const NameOf& name_of) {

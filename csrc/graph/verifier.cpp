@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/control_flow.h"
 #include "graph/inference.h"
 #include "graph/text.h"
 #include "support/error.h"
@@ -134,6 +135,7 @@ class Verifier {
     for (const auto& [name, argument] : call.kwargs) check_argument(argument);
     require(&node, references == static_cast<int>(node.operands().size()), "found ", references,
             " references in the arguments for ", node.operands().size(), " operands");
+    check_regions(node);
     for (const int operand : call.facts.mutates)
       require(&node, operand >= 0 && operand < references, "mutates operand ", operand,
               " which is not there");
@@ -142,6 +144,13 @@ class Verifier {
         require(&node, declared_.contains(symbol), "symbol ", symbol, " is not declared");
         known_.insert(symbol);
       });
+  }
+
+  void check_regions(const Node& node) const {
+    const ExternCall& call = node.extern_call();
+    if (call.regions.empty()) return;
+    for (const auto& region : call.regions) Verifier(*region).verify();
+    if (const auto error = control_flow_error(node)) require(&node, false, *error);
   }
 
   void check_use_lists() const {

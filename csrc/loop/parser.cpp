@@ -13,6 +13,11 @@
 namespace mlcc::loop {
 namespace {
 
+std::optional<DType> kernel_dtype(std::string_view name) {
+  const std::optional<DType> dtype = parse_dtype(name);
+  return dtype && !is_foreign(*dtype) ? dtype : std::nullopt;
+}
+
 using Expected = std::optional<DType>;
 
 // An expression as read: either typed, or made of literals alone, whose dtype its surroundings
@@ -179,7 +184,7 @@ class ExprParser {
       return {.token = token,
               .typed = Constant::make(arena_, DType::kBool, token.text == "true" ? 1 : 0)};
     if (token.text == "load") return {.token = token, .typed = parse_masked_load()};
-    if (const auto dtype = parse_dtype(token.text)) return parse_cast(token, *dtype);
+    if (const auto dtype = kernel_dtype(token.text)) return parse_cast(token, *dtype);
     const auto op = parse_scalar_op(token.text);
     if (!op) Lexer::fail_at(token, "unknown op '", token.text, "'");
     std::vector<Operand> args;
@@ -392,7 +397,7 @@ class KernelParser {
 
   DType expect_dtype() {
     const Token token = lexer_.peek();
-    const auto dtype = parse_dtype(lexer_.expect_identifier("a dtype"));
+    const auto dtype = kernel_dtype(lexer_.expect_identifier("a dtype"));
     if (!dtype) Lexer::fail_at(token, "unknown dtype '", token.text, "'");
     return *dtype;
   }

@@ -249,34 +249,18 @@ uint64_t int_to_float(DType to, int64_t value) {
 }  // namespace
 
 uint64_t encode_float(DType dtype, double value) {
-  switch (dtype) {
-  case DType::kF16: return to_f16(static_cast<float>(value));
-  case DType::kBF16: return to_bf16(static_cast<float>(value));
-  case DType::kF32: return to_bits(static_cast<float>(value));
-  case DType::kF64: return to_bits(value);
-  case DType::kBool:
-  case DType::kU8:
-  case DType::kI8:
-  case DType::kI16:
-  case DType::kI32:
-  case DType::kI64: break;
-  }
+  if (dtype == DType::kF16) return to_f16(static_cast<float>(value));
+  if (dtype == DType::kBF16) return to_bf16(static_cast<float>(value));
+  if (dtype == DType::kF32) return to_bits(static_cast<float>(value));
+  if (dtype == DType::kF64) return to_bits(value);
   MLCC_UNREACHABLE(dtype_name(dtype), " is not a float dtype");
 }
 
 double decode_float(DType dtype, uint64_t bits) {
-  switch (dtype) {
-  case DType::kF16: return from_f16(bits);
-  case DType::kBF16: return static_cast<double>(from_bits<float>(bits << 16));
-  case DType::kF32: return static_cast<double>(from_bits<float>(bits));
-  case DType::kF64: return from_bits<double>(bits);
-  case DType::kBool:
-  case DType::kU8:
-  case DType::kI8:
-  case DType::kI16:
-  case DType::kI32:
-  case DType::kI64: break;
-  }
+  if (dtype == DType::kF16) return from_f16(bits);
+  if (dtype == DType::kBF16) return static_cast<double>(from_bits<float>(bits << 16));
+  if (dtype == DType::kF32) return static_cast<double>(from_bits<float>(bits));
+  if (dtype == DType::kF64) return from_bits<double>(bits);
   MLCC_UNREACHABLE(dtype_name(dtype), " is not a float dtype");
 }
 

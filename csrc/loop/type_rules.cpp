@@ -72,20 +72,10 @@ TypeError tile_type_error(const TileRef& tile) {
 }
 
 bool is_contract_operand(DType accumulator, DType operand) {
-  switch (accumulator) {
-  case DType::kF32:
+  if (accumulator == DType::kF32)
     return operand == DType::kF32 || operand == DType::kBF16 || operand == DType::kF16;
-  case DType::kF64: return operand == DType::kF64;
-  case DType::kI32: return operand == DType::kU8 || operand == DType::kI8;
-  case DType::kBool:
-  case DType::kU8:
-  case DType::kI8:
-  case DType::kI16:
-  case DType::kI64:
-  case DType::kF16:
-  case DType::kBF16: return false;
-  }
-  MLCC_UNREACHABLE("dtype ", static_cast<int>(accumulator));
+  if (accumulator == DType::kF64) return operand == DType::kF64;
+  return accumulator == DType::kI32 && (operand == DType::kU8 || operand == DType::kI8);
 }
 
 TypeError combine_type_error(std::span<const Carried> carried, const Combine& combine) {

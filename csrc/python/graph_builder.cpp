@@ -1,11 +1,13 @@
 #include "python/graph_builder.h"
 
+#include <pybind11/complex.h>
 #include <pybind11/stl.h>
 
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "graph/control_flow.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -101,6 +103,7 @@ class ArgumentReader {
     if (py::isinstance<py::bool_>(object)) return py::cast<bool>(object);
     if (py::isinstance<py::int_>(object)) return SymExpr(py::cast<int64_t>(object));
     if (py::isinstance<py::float_>(object)) return py::cast<double>(object);
+    if (PyComplex_Check(object.ptr()) != 0) return py::cast<std::complex<double>>(object);
     if (py::isinstance<py::str>(object)) return py::cast<std::string>(object);
     if (py::isinstance<ValueHandle>(object)) return reference(py::cast<ValueHandle>(object));
     if (py::isinstance<py::tuple>(object)) return to_tagged(py::cast<py::tuple>(object));
@@ -161,9 +164,13 @@ PreparedCall prepare_call(const GraphBuilder& builder, const std::string& name,
 py::list extern_call(const GraphBuilder& builder, const std::string& name, const py::list& args,
                      const py::object& kwargs, const std::optional<Handles>& operands,
                      const py::list& results, bool random, bool effects, std::vector<int> mutates,
-                     bool aliases) {
+                     bool aliases, const py::list& regions) {
   PreparedCall prepared = prepare_call(builder, name, args, kwargs, operands,
                                        {random, effects, std::move(mutates), aliases});
+  for (py::handle region : regions)
+    prepared.call.regions.push_back(py::cast<GraphBuilder&>(region).take());
+  if (!prepared.call.regions.empty())
+    prepared.call.facts = graph::facts_of_regions(prepared.call.regions);
   std::vector<TensorType> types;
   for (py::handle result : results) {
     if (result.is_none()) {
@@ -390,7 +397,7 @@ void bind_extern(Builder& builder) {
            py::arg("kwargs") = py::none(), py::arg("operands") = py::none(),
            py::arg("results") = py::list(), py::kw_only(), py::arg("random") = false,
            py::arg("effects") = false, py::arg("mutates") = std::vector<int>{},
-           py::arg("aliases") = false)
+           py::arg("aliases") = false, py::arg("regions") = py::list())
       .def("extern_size", &extern_size, py::arg("name"), py::arg("args"),
            py::arg("kwargs") = py::none(), py::arg("operands") = py::none(), py::arg("size"),
            py::kw_only(), py::arg("random") = false, py::arg("effects") = false,

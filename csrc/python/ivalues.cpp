@@ -41,6 +41,31 @@ constexpr std::array<Named<c10::MemoryFormat>, 4> kMemoryFormats = {{
     {"channels_last_3d", c10::MemoryFormat::ChannelsLast3d},
 }};
 
+// In the order of DType.
+constexpr std::array<c10::ScalarType, kNumDTypes> kScalarTypes = {
+    c10::ScalarType::Bool,
+    c10::ScalarType::Byte,
+    c10::ScalarType::Char,
+    c10::ScalarType::Short,
+    c10::ScalarType::Int,
+    c10::ScalarType::Long,
+    c10::ScalarType::Half,
+    c10::ScalarType::BFloat16,
+    c10::ScalarType::Float,
+    c10::ScalarType::Double,
+    c10::ScalarType::UInt16,
+    c10::ScalarType::UInt32,
+    c10::ScalarType::UInt64,
+    c10::ScalarType::Float8_e4m3fn,
+    c10::ScalarType::Float8_e4m3fnuz,
+    c10::ScalarType::Float8_e5m2,
+    c10::ScalarType::Float8_e5m2fnuz,
+    c10::ScalarType::Float8_e8m0fnu,
+    c10::ScalarType::ComplexHalf,
+    c10::ScalarType::ComplexFloat,
+    c10::ScalarType::ComplexDouble,
+};
+
 template <typename E, size_t N>
 c10::IValue named_value(const std::array<Named<E>, N>& table, const ArgEnum& name) {
   for (const auto& row : table)
@@ -69,6 +94,10 @@ bool is_one_of(TypeKind kind, TypeKind a, TypeKind b) { return kind == a || kind
 c10::IValue adapted(c10::IValue value, TypeKind kind) {
   if (kind == TypeKind::TensorType && value.isNone()) return at::Tensor();
   if (kind == TypeKind::TensorType && is_number(value)) return wrapped_number(value);
+  // A Python float that the graph computes is a tensor of the CPU without dimensions.
+  if (value.isTensor() && is_one_of(kind, TypeKind::FloatType, TypeKind::SymFloatType))
+    return value.toTensor().item().toDouble();
+  if (value.isTensor() && kind == TypeKind::NumberType) return value.toTensor().item();
   if (is_one_of(kind, TypeKind::FloatType, TypeKind::SymFloatType) && value.isInt())
     return static_cast<double>(value.toInt());
   if (is_one_of(kind, TypeKind::BoolType, TypeKind::SymBoolType) && value.isInt())
@@ -94,24 +123,10 @@ bool fits(const c10::IValue& value, TypeKind kind) {
 
 }  // namespace
 
-c10::ScalarType to_torch(DType dtype) {
-  switch (dtype) {
-  case DType::kBool: return c10::ScalarType::Bool;
-  case DType::kU8: return c10::ScalarType::Byte;
-  case DType::kI8: return c10::ScalarType::Char;
-  case DType::kI16: return c10::ScalarType::Short;
-  case DType::kI32: return c10::ScalarType::Int;
-  case DType::kI64: return c10::ScalarType::Long;
-  case DType::kF16: return c10::ScalarType::Half;
-  case DType::kBF16: return c10::ScalarType::BFloat16;
-  case DType::kF32: return c10::ScalarType::Float;
-  case DType::kF64: return c10::ScalarType::Double;
-  }
-  MLCC_UNREACHABLE("dtype ", static_cast<int>(dtype));
-}
+c10::ScalarType to_torch(DType dtype) { return kScalarTypes[static_cast<size_t>(dtype)]; }
 
 bool is_number(const c10::IValue& value) {
-  return value.isInt() || value.isDouble() || value.isBool();
+  return value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble();
 }
 
 c10::IValue wrapped_number(const c10::IValue& number) {
@@ -164,6 +179,9 @@ c10::IValue ArgumentConverter::plain_value(const Argument& argument) const {
     }
     c10::IValue operator()(bool value) const { return value; }
     c10::IValue operator()(double value) const { return value; }
+    c10::IValue operator()(const std::complex<double>& value) const {
+      return c10::complex<double>(value);
+    }
     c10::IValue operator()(const std::string& value) const { return value; }
     c10::IValue operator()(const ArgEnum& value) const { return enum_value(value); }
     c10::IValue operator()(const ArgList&) const {

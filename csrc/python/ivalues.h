@@ -20,7 +20,7 @@ using Evaluate = std::function<int64_t(const SymExpr&)>;
 
 c10::ScalarType to_torch(DType dtype);
 
-// An int, a float or a bool.
+// An int, a float, a complex number or a bool.
 bool is_number(const c10::IValue& value);
 // A number where the schema wants a tensor: 0-d, and marked as a number for type promotion.
 c10::IValue wrapped_number(const c10::IValue& number);

@@ -25,19 +25,6 @@ namespace {
 
 using runtime::Slot;
 
-// A tensor over the storage of `base`, as at::as_strided makes it, without the dispatcher: it stays
-// inside the call.
-at::Tensor make_alias(const at::Tensor& base, at::IntArrayRef shape, at::IntArrayRef strides,
-                      int64_t offset) {
-  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
-  c10::TensorImpl* impl = view.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(shape, strides, offset);
-  if (!base.is_inference())
-    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
-  return view;
-}
-
 [[noreturn]] void raise_error(const std::string& exception, const std::string& text) {
   TORCH_CHECK_INDEX(exception != "IndexError", text);
   TORCH_CHECK_VALUE(exception != "ValueError", text);
@@ -70,11 +57,23 @@ at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::Sc
 
 }  // namespace
 
+at::Tensor make_alias(const at::Tensor& base, at::IntArrayRef shape, at::IntArrayRef strides,
+                      int64_t offset) {
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
+  c10::TensorImpl* impl = view.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(shape, strides, offset);
+  if (!base.is_inference())
+    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  return view;
+}
+
 // The tensors of one call.
 class TensorHost final : public runtime::Host {
  public:
-  TensorHost(const TensorProgram& program, std::vector<c10::IValue> inputs)
-      : program_(program), slots_(std::move(inputs)) {
+  TensorHost(const TensorProgram& program, std::vector<c10::IValue> inputs,
+             std::span<const at::Tensor> places)
+      : program_(program), slots_(std::move(inputs)), places_(places) {
     slots_.resize(static_cast<size_t>(program.executable().plan().num_slots));
     for (size_t i = 0; i < program.num_inputs(); ++i)
       if (program.is_kernel_input_[i]) prepare_input(i);
@@ -107,9 +106,16 @@ class TensorHost final : public runtime::Host {
 
   void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
                 std::span<const int64_t> strides, Device device) override {
+    const at::IntArrayRef sizes(shape.data(), shape.size());
+    const at::IntArrayRef steps(strides.data(), strides.size());
+    if (const at::Tensor* place = place_of(slot); place != nullptr && place->sizes() == sizes &&
+                                                  place->strides() == steps &&
+                                                  place->scalar_type() == to_torch(dtype)) {
+      slots_[static_cast<size_t>(slot)] = *place;
+      return;
+    }
     slots_[static_cast<size_t>(slot)] =
-        empty_strided({shape.data(), shape.size()}, {strides.data(), strides.size()},
-                      to_torch(dtype), to_torch(device));
+        empty_strided(sizes, steps, to_torch(dtype), to_torch(device));
   }
 
   // From torch's caching allocator: what a call frees is used again in the order of the stream, and
@@ -133,10 +139,16 @@ class TensorHost final : public runtime::Host {
 
   void call_extern(const runtime::ExternStep& step, size_t step_index,
                    const std::function<int64_t(const SymExpr&)>& evaluate) override {
-    program_.extern_calls_[step_index]->run(slots_, evaluate, stack_);
-    for (const auto& [slot, device] : program_.kernel_results_[step_index])
+    if (program_.control_flow_[step_index] != nullptr)
+      program_.control_flow_[step_index]->run(slots_, evaluate);
+    else
+      program_.extern_calls_[step_index]->run(slots_, evaluate, stack_);
+    for (const auto& [slot, device] : program_.kernel_results_[step_index]) {
       MLCC_USER_CHECK(tensor(slot).device() == device, "extern op ", step.op, ": a result is on ",
                       tensor(slot).device(), ", expected ", device);
+      // Kernels read memory as it is.
+      if (tensor(slot).is_neg()) slots_[static_cast<size_t>(slot)] = at::resolve_neg(tensor(slot));
+    }
   }
 
   void release(Slot slot) override { slots_[static_cast<size_t>(slot)] = c10::IValue(); }
@@ -147,6 +159,14 @@ class TensorHost final : public runtime::Host {
 
  private:
   const at::Tensor& tensor(Slot slot) const { return slots_[static_cast<size_t>(slot)].toTensor(); }
+
+  // Where the caller wants the output that lies in this slot.
+  const at::Tensor* place_of(Slot slot) const {
+    const std::vector<Slot>& outputs = program_.executable().plan().outputs;
+    for (size_t i = 0; i < places_.size(); ++i)
+      if (outputs[i] == slot && places_[i].defined()) return &places_[i];
+    return nullptr;
+  }
 
   // A kernel reads memory as it is: a lazily negated input is negated first, and written back if an
   // op changes it.
@@ -167,6 +187,7 @@ class TensorHost final : public runtime::Host {
 
   const TensorProgram& program_;
   Slots slots_;
+  std::span<const at::Tensor> places_;
   torch::jit::Stack stack_;
   c10::SmallVector<at::DataPtr, 1> workspaces_;
   std::vector<std::pair<at::Tensor, at::Tensor>>
@@ -182,13 +203,17 @@ TensorProgram::TensorProgram(std::shared_ptr<const runtime::Executable> executab
 void TensorProgram::find_extern_calls() {
   const std::vector<runtime::Step>& steps = executable_->plan().steps;
   extern_calls_.resize(steps.size());
+  control_flow_.resize(steps.size());
   std::set<std::string> bound;
   for (size_t i = 0; i < steps.size(); ++i) {
     if (const auto* bind = std::get_if<runtime::BindStep>(&steps[i])) bound.insert(bind->symbol);
     const auto* call = std::get_if<runtime::ExternStep>(&steps[i]);
     if (call == nullptr) continue;
-    extern_calls_[i] = std::make_unique<ExternCall>(*call, bound);
     ++num_extern_calls_;
+    if (call->regions.empty())
+      extern_calls_[i] = std::make_unique<ExternCall>(*call, bound);
+    else
+      control_flow_[i] = std::make_unique<ControlFlowCall>(*call);
   }
 }
 
@@ -232,16 +257,18 @@ std::vector<c10::IValue> TensorProgram::run(std::vector<c10::IValue> inputs) con
   const at::AutoDispatchBelowAutograd below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::NoGradGuard no_grad;
-  if (device_.is_cpu()) return run_on_current_device(std::move(inputs));
+  if (device_.is_cpu()) return run_nested(std::move(inputs));
   at::globalContext().lazyInitDevice(device_.type());
   const c10::DeviceGuard device_guard(device_);  // allocations and launches go there
-  return run_on_current_device(std::move(inputs));
+  return run_nested(std::move(inputs));
 }
 
-std::vector<c10::IValue>
-TensorProgram::run_on_current_device(std::vector<c10::IValue> inputs) const {
+std::vector<c10::IValue> TensorProgram::run_nested(std::vector<c10::IValue> inputs,
+                                                   std::span<const at::Tensor> places) const {
   static const runtime::ParallelFor parallel_for = torch_parallel;
-  TensorHost host(*this, std::move(inputs));
+  MLCC_CHECK(inputs.size() == num_inputs(), "executable: found ", inputs.size(),
+             " inputs, expected ", num_inputs());
+  TensorHost host(*this, std::move(inputs), places);
   executable_->run(host, parallel_for);
   return host.take_outputs();
 }

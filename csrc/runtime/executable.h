@@ -59,6 +59,8 @@ struct LaunchStep {
   std::string source;  // the user's line, for errors and logs
 };
 
+class Executable;
+
 struct ExternStep {
   std::string op;              // "aten.addmm.default"
   std::vector<Argument> args;  // ArgRef: slots
@@ -66,6 +68,8 @@ struct ExternStep {
   std::vector<Slot> results;                        // -1: not used
   std::vector<std::optional<TensorSpec>> expected;  // per result; nothing: a size or not a tensor
   bool aliases;                                     // results may share memory with operands
+  // Control flow: the op is no dispatcher's, but says how the host runs these.
+  std::vector<std::shared_ptr<const Executable>> regions{};
 };
 
 // `slot` becomes a view of `base`'s tensor: sizes, strides, and an offset in elements from the

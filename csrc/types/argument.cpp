@@ -29,6 +29,9 @@ struct Printer {
   std::string operator()(bool value) const { return value ? "true" : "false"; }
   std::string operator()(const SymExpr& value) const { return value.str(); }
   std::string operator()(double value) const { return print_float(value); }
+  std::string operator()(const std::complex<double>& value) const {
+    return "complex(" + print_float(value.real()) + ", " + print_float(value.imag()) + ")";
+  }
   std::string operator()(const std::string& value) const { return quote(value); }
   std::string operator()(const ArgEnum& value) const {
     return value.kind + "(" + (is_identifier(value.name) ? value.name : quote(value.name)) + ")";

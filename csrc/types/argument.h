@@ -3,6 +3,7 @@
 // in the runtime.
 #pragma once
 
+#include <complex>
 #include <functional>
 #include <string>
 #include <utility>
@@ -36,7 +37,9 @@ struct Argument;
 using ArgList = std::vector<Argument>;
 
 struct Argument {
-  std::variant<ArgNone, ArgRef, bool, SymExpr, double, std::string, ArgEnum, ArgList> value;
+  std::variant<ArgNone, ArgRef, bool, SymExpr, double, std::complex<double>, std::string, ArgEnum,
+               ArgList>
+      value;
 
   Argument() = default;
   template <typename T>
@@ -47,7 +50,7 @@ struct Argument {
 // The shortest decimal that reads back the same, always with '.', 'e', inf or nan.
 std::string print_float(double value);
 // Text: none, %-references by the given naming, true, s0*2, 0.5 (floats by print_float), "text",
-// layout(strided), device("cuda:0") where the name is no identifier, [a, b].
+// layout(strided), device("cuda:0") where the name is no identifier, complex(0.5, -1.0), [a, b].
 std::string print_argument(const Argument& argument,
                            const std::function<std::string(int)>& name_of_reference);
 // Calls `change` on every reference inside.

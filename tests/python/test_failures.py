@@ -144,7 +144,7 @@ def test_each_op_that_falls_back_is_told_once(mlcc_log: Any) -> None:
 def test_a_graph_that_falls_back_is_told_once(mlcc_log: Any) -> None:
     backend.reset()
     with mlcc_log("fallback") as lines:
-        run = compiled(lambda x: torch.fft.fft(x).abs())
+        run = compiled(lambda x: (x.exp(), x.to("meta")))
         run(torch.ones(3))
         run(torch.ones(3))
     assert len([line for line in lines if "runs eagerly" in line]) == 1

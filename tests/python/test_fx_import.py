@@ -492,7 +492,6 @@ def test_node_counts() -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x: torch.complex(x, x).abs(), "dtype torch.complex64"),
         (lambda x: x.to_sparse(), "layout"),
         (lambda x: x.to("meta"), "device meta"),
     ],

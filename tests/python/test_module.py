@@ -110,7 +110,7 @@ def test_references_count_the_given_operands():
         (lambda b, x: b.pointwise("ad", [x]), "op ad: unknown"),
         (lambda b, x: b.cast(x, "float"), "dtype float: unknown"),
         (lambda b, x: b.reshape(x, [1.5]), "size: found a float"),
-        (lambda b, x: b.extern_call("aten.x.default", [1j]), "argument: a complex"),
+        (lambda b, x: b.extern_call("aten.x.default", [b"x"]), "argument: a bytes"),
         (lambda b, x: b.extern_call("aten.x.default", [("a", 1)]), "a kind and a text"),
         (lambda b, x: b.extern_call("aten.x.default", [x], operands=[]), "not among the operands"),
         (lambda b, x: core.GraphBuilder().set_outputs([x]), "belongs to another graph"),

@@ -252,19 +252,11 @@ llvm::Value* float_op(const OpContext& c, ScalarOp op, llvm::ArrayRef<llvm::Valu
 }  // namespace
 
 llvm::Type* register_type(llvm::LLVMContext& context, DType dtype) {
-  switch (dtype) {
-  case DType::kBool: return llvm::Type::getInt1Ty(context);
-  case DType::kU8:
-  case DType::kI8: return llvm::Type::getInt8Ty(context);
-  case DType::kI16:
-  case DType::kF16:
-  case DType::kBF16: return llvm::Type::getInt16Ty(context);
-  case DType::kI32: return llvm::Type::getInt32Ty(context);
-  case DType::kI64: return llvm::Type::getInt64Ty(context);
-  case DType::kF32: return llvm::Type::getFloatTy(context);
-  case DType::kF64: return llvm::Type::getDoubleTy(context);
-  }
-  MLCC_UNREACHABLE("dtype ", static_cast<int>(dtype));
+  MLCC_CHECK(!is_foreign(dtype), "a kernel holds a ", dtype_name(dtype));
+  if (dtype == DType::kBool) return llvm::Type::getInt1Ty(context);
+  if (dtype == DType::kF32) return llvm::Type::getFloatTy(context);
+  if (dtype == DType::kF64) return llvm::Type::getDoubleTy(context);
+  return llvm::Type::getIntNTy(context, static_cast<unsigned>(8 * dtype_size(dtype)));
 }
 
 llvm::Type* memory_type(llvm::LLVMContext& context, DType dtype) {

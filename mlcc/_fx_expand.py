@@ -1,0 +1,120 @@
+"""Higher-order ops that only wrap another op, written out: mutating ops and ops whose order is told by tokens."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from mlcc import _torch_compat
+
+# In a node's metadata: its memory counts, not its value only. It is an extern then; one that stands after a write keeps
+# its place among the nodes with effects.
+MEMORY = "mlcc_memory"
+MEMORY_OF_WRITE = "of a write"
+MEMORY_AFTER_WRITE = "after a write"
+
+
+class NotExpanded(Exception):  # noqa: N818 (an expected answer)
+    """Such an op in a form that is not written out; the text says which."""
+
+
+def expanded(gm: GraphModule) -> GraphModule:
+    """The same graph without auto_functionalized, auto_functionalized_v2 and with_effects; `gm` stays as it is.
+
+    A mutating op becomes clones and the op itself, which writes into them. Ops with effects keep their order by
+    themselves, so that tokens pass through.
+    """
+    if not any(_is_wrapper(node) for node in gm.graph.nodes):
+        return gm
+    result = GraphModule(gm, copy.deepcopy(gm.graph))
+    for node in list(result.graph.nodes):
+        if not _is_wrapper(node):
+            continue
+        if str(node.target) == "with_effects":
+            _unwrap_effects(node)
+        else:
+            _write_out(result, node)
+    result.graph.lint()
+    return result
+
+
+def _is_wrapper(node: Node) -> bool:
+    if node.op != "call_function" or not _torch_compat.is_higher_order(node.target):
+        return False
+    return str(node.target) == "with_effects" or (
+        _torch_compat.functional_form(node.target) is not None
+    )
+
+
+def _replace_items(node: Node, items: list[Any]) -> None:
+    """The node's results, one for each item, for those who take them out of it."""
+    for user in list(node.users):
+        if user.target is not operator.getitem:
+            raise NotExpanded(f"{node.name}: {user.name} takes all results at once")
+        user.replace_all_uses_with(items[user.args[1]])  # type: ignore[index]
+        user.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+def _unwrap_effects(node: Node) -> None:
+    token, op, *args = node.args
+    with node.graph.inserting_before(node):
+        call = node.graph.call_function(op, tuple(args), dict(node.kwargs))  # type: ignore[arg-type]
+        value = node.meta["val"]
+        number = len(op._schema.returns)  # type: ignore[union-attr]
+        call.meta = dict(node.meta)
+        call.meta["val"] = None if not number else value[1] if number == 1 else tuple(value[1:])
+        items: list[Any] = [token, call]
+        if number > 1:
+            items[1:] = [
+                node.graph.call_function(operator.getitem, (call, i)) for i in range(number)
+            ]
+            for item, one in zip(items[1:], value[1:], strict=True):
+                item.meta["val"] = one
+    _replace_items(node, items)
+
+
+def _write_out(gm: GraphModule, node: Node) -> None:
+    function: Any = _torch_compat.functional_form(node.target)
+    leaves, spec = torch.utils._pytree.tree_flatten((node.args, node.kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Node)]
+
+    def run(*values: Any) -> Any:
+        filled = list(leaves)
+        for place, value in zip(places, values, strict=True):
+            filled[place] = value
+        args, kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
+        return function(*args, **kwargs)
+
+    inner = _torch_compat.trace_on_fakes(run, [leaves[place].meta["val"] for place in places])
+    inner.graph.eliminate_dead_code()
+    outer = dict(
+        zip(
+            [one for one in inner.graph.nodes if one.op == "placeholder"],
+            [leaves[place] for place in places],
+            strict=True,
+        )
+    )
+    if any(one.op == "get_attr" for one in inner.graph.nodes):
+        raise NotExpanded(f"{node.name}: holds a constant")
+    before = set(gm.graph.nodes)
+    with gm.graph.inserting_before(node):
+        copied: Any = gm.graph.graph_copy(inner.graph, outer)  # type: ignore[arg-type]
+        for one in gm.graph.nodes:
+            if one not in before:
+                one.meta[MEMORY] = MEMORY_OF_WRITE
+        results = [_after_write(gm, result) for result in copied]
+    _replace_items(node, results)
+
+
+def _after_write(gm: GraphModule, result: Any) -> Any:
+    """A value of its own for memory as it is after the write, so that nobody reads it before."""
+    if not isinstance(result, Node) or not isinstance(result.meta.get("val"), torch.Tensor):
+        return result
+    value = gm.graph.call_function(torch.ops.aten.alias.default, (result,))
+    value.meta.update(val=result.meta["val"], **{MEMORY: MEMORY_AFTER_WRITE})
+    return value

@@ -1,0 +1,326 @@
+"""Higher-order ops as control flow of the graph IR: extern calls with regions (csrc/graph/control_flow.h).
+
+The graphs that hang on such a node become graphs of their own, with an input for each operand and, after those, for
+each size of the outer graph and each constant tensor that any of them mentions.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from mlcc import _torch_compat
+from mlcc._fx_pointwise import symbolic_float
+from mlcc._fx_types import DTYPES, FOREIGN_DTYPES, GraphUnsupported, Tensor, TensorType
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+
+@dataclass
+class Region:
+    """What the importer of a region needs to know of the place where it hangs."""
+
+    num_carried: int = 0  # outputs that are the inputs of the next round
+    sizes: list[_torch_compat.SymbolFacts] = field(default_factory=list)
+    # Constant tensors as (whose attribute, its name, the tensor).
+    constants: list[tuple[GraphModule, str, torch.Tensor]] = field(default_factory=list)
+
+
+@dataclass
+class _Form:
+    """A higher-order op in the words of the graph IR."""
+
+    name: str
+    graphs: list[GraphModule]
+    lists: list[Sequence[Any]]  # of operands; those of the regions, in order
+    predicate: Any = None
+    num_carried: int = 0
+    num_rows: int = 0  # operands after the carried ones that regions get row by row
+    state: Any = None  # of a random generator
+    saves_state: bool = False
+
+
+def import_control_flow(importer: Importer, node: Node) -> Any:
+    """The results of a higher-order op as the environment holds them; GraphUnsupported for ops that are not known."""
+    name = str(node.target)
+    form_of = _FORMS.get(name)
+    if form_of is None:
+        raise GraphUnsupported(f"higher-order op {name}")
+    return _ControlFlow(importer, node, form_of(importer, node)).emit()
+
+
+class _ControlFlow:
+    """One node under construction."""
+
+    def __init__(self, importer: Importer, node: Node, form: _Form) -> None:
+        self._importer = importer
+        self._node = node
+        self._form = form
+        self._operands: list[Any] = []
+
+    def emit(self) -> Any:
+        """Add the node to the builder and wrap its results."""
+        region = self._region()
+        *before, body = self._form.graphs  # a condition carries nothing
+        inner = [self._importer.nested(graph, replace(region, num_carried=0)) for graph in before]
+        inner.append(self._importer.nested(body, region))
+        args = self._arguments(inner[-1], region)
+        results, types = self._results(inner)
+        handles = self._importer.builder.extern_call(
+            self._form.name,
+            args,
+            None,
+            self._operands,
+            types,
+            regions=[importer.builder for importer in inner],
+        )
+        return self._wrap(results, list(handles))
+
+    def _region(self) -> Region:
+        region = Region(self._form.num_carried)
+        seen: set[str] = set()
+        for graph in self._form.graphs:
+            for facts in _symbols_of(graph):
+                if facts.name not in seen and self._importer.sizes.knows(facts.name):
+                    seen.add(facts.name)
+                    region.sizes.append(facts)
+            for node in graph.graph.nodes:
+                if node.op == "get_attr":
+                    value = attribute(graph, node)
+                    if is_constant_input(value):
+                        region.constants.append((graph, str(node.target), value))
+        return region
+
+    # -- arguments
+
+    def _arguments(self, inner: Importer, region: Region) -> list[Any]:
+        core = self._importer.builder
+        args: list[Any] = []
+        if self._form.predicate is not None:
+            args.append(self._plain(self._form.predicate))
+        place = 0
+        for number, operands in enumerate(self._form.lists):
+            converted = []
+            if self._form.state is not None and not number:
+                converted.append(self._plain(self._form.state))
+            for operand in operands:
+                is_row = 0 <= place - self._form.num_carried < self._form.num_rows
+                converted.append(self._operand(operand, inner.input_types[place], is_row))
+                place += 1
+            args.append(converted)
+        args[-1].extend(core.size(self._importer.sizes.named(facts)) for facts in region.sizes)
+        for _, _, tensor in region.constants:
+            args[-1].append(self._reference(self._importer.constant_input(self._node, tensor)))
+        return args
+
+    def _reference(self, tensor: Tensor) -> Any:
+        self._operands.append(tensor.handle)
+        return self._importer.builder.reference(len(self._operands) - 1)
+
+    def _plain(self, operand: Any) -> Any:
+        value = self._importer.lookup(operand) if isinstance(operand, Node) else None
+        if isinstance(value, Tensor):
+            return self._reference(value)
+        fake = self._importer.fake(operand)
+        if isinstance(fake, bool | int | torch.SymInt | torch.SymBool):
+            return self._importer.builder.size(self._importer.sizes.size(fake))
+        raise GraphUnsupported(f"{self._form.name}: operand is a {type(fake).__name__}")
+
+    def _operand(self, operand: Any, expected: TensorType | None, is_row: bool) -> Any:
+        """`expected` is what the regions were traced with; None for a size."""
+        fake = self._importer.fake(operand)
+        if isinstance(fake, torch.SymFloat):
+            return self._reference(symbolic_float(self._importer, fake))
+        if expected is None or not isinstance(fake, torch.Tensor):
+            return self._plain(operand)
+        found = self._importer.tensor_type(self._node, fake)
+        tensor = self._importer.tensor(operand)
+        if is_row:
+            return self._reference(self._rows(tensor, found, expected))
+        return self._reference(self._importer.restrided(tensor, found, expected))
+
+    def _rows(self, tensor: Tensor, found: TensorType, expected: TensorType) -> Tensor:
+        strides = found.strides[1:] if found.strides is not None else None
+        if strides == expected.strides:
+            return tensor
+        if expected.strides is None:  # rows are row-major where the whole is
+            return self._importer.restrided(tensor, found, found._replace(strides=None))
+        raise GraphUnsupported(f"{self._form.name}: strides of a row")
+
+    # -- results
+
+    def _results(self, inner: list[Importer]) -> tuple[list[Any], list[TensorType]]:
+        """The fake results, None for those that are no tensors, and the types of the others."""
+        lead = 1 if self._form.saves_state else 0
+        fakes = [
+            fake if isinstance(fake, torch.Tensor) else None
+            for fake in _flat(self._node.meta["val"])
+        ]
+        kinds = [fake is not None for fake in fakes[lead:]]
+        for importer in inner[1 if self._form.name == "while_loop" else 0 :]:
+            if kinds != [output.kind == "value" for output in importer.imported.outputs]:
+                raise GraphUnsupported(f"{self._form.name}: its graphs differ in their results")
+        types = [self._importer.tensor_type(self._node, fake) for fake in fakes if fake is not None]
+        return fakes, types
+
+    def _wrap(self, fakes: list[Any], handles: list[Any]) -> Any:
+        tensors = [
+            None if fake is None else Tensor(handles.pop(0), DTYPES[fake.dtype]) for fake in fakes
+        ]
+        value = self._node.meta["val"]
+        if self._form.saves_state:
+            return [tensors[0], tensors[1:] if isinstance(value[1], list | tuple) else tensors[1]]
+        return tensors if isinstance(value, list | tuple) else tensors[0]
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value]
+
+
+def attribute(graph: GraphModule, node: Node) -> Any:
+    """What a get_attr node stands for."""
+    value: Any = graph
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def is_constant_input(value: Any) -> bool:
+    """Whether an attribute is a tensor that the graph takes as an input; small ones stand in it."""
+    return isinstance(value, torch.Tensor) and (value.numel() >= 2 or value.dtype in FOREIGN_DTYPES)
+
+
+def _symbols_of(graph: GraphModule) -> Iterable[_torch_compat.SymbolFacts]:
+    """Of all sizes that the graph and those inside it mention."""
+    for module in graph.modules():
+        if not isinstance(module, GraphModule):
+            continue
+        for node in module.graph.nodes:
+            for value in _flat(node.meta.get("val")):
+                sizes = (*value.shape, *value.stride()) if _is_strided(value) else (value,)
+                for size in sizes:
+                    if isinstance(size, torch.SymInt):
+                        yield from _torch_compat.symbol_facts(size)
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+# -- torch's higher-order ops
+
+
+def _graph(importer: Importer, node: Any) -> GraphModule:
+    value = importer.graph_of(node) if isinstance(node, Node) else node
+    if not isinstance(value, GraphModule):
+        raise GraphUnsupported(f"{node}: no graph")
+    return value
+
+
+def _cond(importer: Importer, node: Node) -> _Form:
+    predicate, then, otherwise, operands = node.args
+    graphs = [_graph(importer, then), _graph(importer, otherwise)]
+    return _Form("cond", graphs, [operands], predicate=predicate)  # type: ignore[list-item]
+
+
+def _while_loop(importer: Importer, node: Node) -> _Form:
+    condition, body, carried, others = node.args
+    graphs = [_graph(importer, condition), _graph(importer, body)]
+    lists: list[Any] = [carried, others]
+    return _Form("while_loop", graphs, lists, num_carried=len(lists[0]))
+
+
+def _scan(importer: Importer, node: Node) -> _Form:
+    body, carried, xs, others = node.args
+    lists: list[Any] = [carried, xs, others]
+    return _Form(
+        "scan",
+        [_graph(importer, body)],
+        lists,
+        num_carried=len(lists[0]),
+        num_rows=len(lists[1]),
+    )
+
+
+def _map(importer: Importer, node: Node) -> _Form:
+    body, xs, others = node.args
+    lists: list[Any] = [[], xs, others]
+    return _Form("scan", [_graph(importer, body)], lists, num_rows=len(lists[1]))
+
+
+def _call(importer: Importer, node: Node) -> _Form:
+    graph, _, *operands = node.args
+    return _Form("call", [_graph(importer, graph)], [operands])
+
+
+def _save_rng(importer: Importer, node: Node) -> _Form:
+    op, *args = node.args
+    value = _fake_result(importer, op, args, node.kwargs)
+    node.meta["val"] = (_state_like(importer, node), value)
+    graph, operands = _graph_of_op(op, args, node.kwargs, value)
+    return _Form("save_rng", [graph], [operands], saves_state=True)
+
+
+def _with_rng(importer: Importer, node: Node) -> _Form:
+    state, op, *args = node.args
+    node.meta["val"] = _fake_result(importer, op, args, node.kwargs)
+    graph, operands = _graph_of_op(op, args, node.kwargs, node.meta["val"])
+    return _Form("with_rng", [graph], [operands], state=state)
+
+
+def _fake_result(importer: Importer, op: Any, args: Any, kwargs: Any) -> Any:
+    """What the op gives for fake tensors; torch's partitioner leaves it out of the metadata."""
+    fakes = torch.fx.node.map_arg((tuple(args), dict(kwargs)), importer.fake)
+    return _torch_compat.run_on_fakes(op, *fakes)
+
+
+def _state_like(importer: Importer, node: Node) -> torch.Tensor:
+    """A tensor of the form of the generator's state: it lies on the CPU."""
+    fakes = [importer.fake(operand) for operand in node.all_input_nodes]
+    on_gpu = any(isinstance(fake, torch.Tensor) and fake.is_cuda for fake in fakes)
+    with _torch_compat.outside_fake_mode():
+        return torch.cuda.get_rng_state() if on_gpu else torch.get_rng_state()
+
+
+def _graph_of_op(op: Any, args: Any, kwargs: Any, value: Any) -> tuple[GraphModule, list[Node]]:
+    """A graph of one node, and what its inputs stand for."""
+    graph = Graph()
+    inputs: dict[Node, Node] = {}
+
+    def input_for(node: Node) -> Node:
+        if node not in inputs:
+            inputs[node] = graph.placeholder(re.sub(r"\W", "_", node.name))
+            inputs[node].meta.update(node.meta)
+        return inputs[node]
+
+    args, kwargs = torch.fx.node.map_arg((tuple(args), dict(kwargs)), input_for)
+    call = graph.call_function(op, args, kwargs)
+    call.meta["val"] = value
+    results: Any = call
+    if isinstance(value, list | tuple):
+        results = []
+        for place, one in enumerate(value):
+            results.append(graph.call_function(operator.getitem, (call, place)))
+            results[-1].meta["val"] = one
+    graph.output(results)
+    return GraphModule({}, graph), list(inputs)
+
+
+_FORMS: dict[str, Callable[[Any, Node], _Form]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "scan": _scan,
+    "map_impl": _map,
+    "invoke_subgraph": _call,
+    "run_and_save_rng_state": _save_rng,
+    "run_with_rng_state": _with_rng,
+}
