@@ -117,12 +117,11 @@ def rewrite_model(copy_gb_per_s: float) -> None:
         "threads_per_multiprocessor": p.max_threads_per_multi_processor,
         "registers_per_multiprocessor": p.regs_per_multiprocessor,
         "shared_bytes_per_block": p.shared_memory_per_block_optin,
-        "l2_bytes": p.L2_cache_size,
         "memory_gb_per_s": round(copy_gb_per_s),
     }
     source = (
         f"{p.name}, measured {time.strftime('%Y-%m-%d')} by benchmarks/gpu_ceilings.py"
-        " (the bandwidth is a copy's); the latency is the vendor's."
+        " (the bandwidth is a copy's); the latencies are others'."
     )
     path.write_text(rewritten(path.read_text(), source, numbers))
     record(step="ceilings", kind="fact", name="rewritten model", value=path.name)

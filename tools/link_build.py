@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make the libraries of a build folder reachable in the source tree: links mlcc/*.so and mlcc/_build_info.py.
 
-usage: link_build.py <build folder>
+usage: link_build.py <build folder> [<package>]: into that copy of mlcc/ instead
 """
 
 import sys
@@ -13,7 +13,7 @@ PATTERNS = ("_C*.so", "libmlcc_llvm.so", "libmlcc_emulator.so", "_build_info.py"
 
 def main() -> None:
     source = Path(sys.argv[1]).resolve() / "mlcc"
-    package = ROOT / "mlcc"
+    package = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "mlcc"
     for pattern in PATTERNS:
         built = sorted(source.glob(pattern))
         wanted = {path.name: path for path in built}

@@ -145,6 +145,8 @@ Result<const DeviceBackend*> find_cuda_backend(const Options& options, int32_t i
   if (!opened) return Unsupported{opened.reason()};
   const DeviceBackend& kept = state.cuda_backends[key] = std::move(opened).value();
   lock.unlock();  // a log sink may wait for a thread that waits for this lock
+  if (is_emulated && !(options.libcuda.empty() && options.nvrtc.empty()))
+    log_warning(LogChannel::kKernels, "options libcuda and nvrtc mean nothing to an emulated GPU");
   log(LogChannel::kKernels, "device cuda:", index, ": ", kept.description);
   return &kept;
 }

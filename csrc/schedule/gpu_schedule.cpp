@@ -11,7 +11,6 @@ namespace {
 constexpr int64_t kAccessBytes = 16;
 constexpr int64_t kMostWidth = 8;
 constexpr int64_t kWarp = 32;
-constexpr int64_t kMostThreads = 1024;
 // Of a block that handles a piece of a long axis.
 constexpr int64_t kChunkThreads = 256;
 constexpr int64_t kFewestChunkThreads = 64;
@@ -20,15 +19,17 @@ constexpr int64_t kRounds = 4;
 constexpr int64_t kMostChunkRounds = 4;
 // Blocks of each multiprocessor below which a smaller block spreads the work better.
 constexpr int64_t kBlocksPerMultiprocessor = 2;
-// Threads of a multiprocessor (of 2048) that rows should keep busy.
-constexpr int64_t kThreadsPerMultiprocessor = 512;
+// Of a multiprocessor's threads, the part that rows should keep busy: a quarter.
+constexpr int64_t kBusyPart = 4;
 
 // Axes shorter than half a tile are not worth exchanging.
 constexpr int64_t kShortestTiled = 16;
-// What a second launch costs, about: from published measurements, not ours yet.
-constexpr int64_t kLaunchNs = 2500;
 // Rows that a piece of a reduction over columns has at least.
 constexpr int64_t kRowsOfPiece = 32;
+
+int64_t busy_threads(const Machine& machine) {
+  return machine.threads_per_multiprocessor / kBusyPart;
+}
 
 int64_t power_of_two_from(int64_t value) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, value))));
@@ -77,11 +78,11 @@ void choose_chunk(Schedule& schedule, const NestFacts& facts, const Machine& mac
 // Threads for a row of `length` elements, of which there are `rows`.
 int64_t choose_row_group(int64_t length, int64_t rows, int64_t width, const Machine& machine) {
   int64_t group = power_of_two_from((length + width * kRounds - 1) / (width * kRounds));
-  const int64_t enough = machine.multiprocessors * kThreadsPerMultiprocessor;
+  const int64_t enough = machine.multiprocessors * busy_threads(machine);
   while (group * width < length && rows * group < enough) group *= 2;
   // A warp exchanges without barriers: up to twice the rounds are worth it.
   if (group == 2 * kWarp && rows * kWarp >= enough) group = kWarp;
-  return std::min(group, kMostThreads);
+  return std::min(group, machine.threads_per_block);
 }
 
 // The axis along which loads are contiguous that jump along the vector axis; -1 if there is none
@@ -104,12 +105,12 @@ int choose_tile_axis(const NestFacts& facts, int vector_axis, const Hint& hint) 
 
 // Parts of a reduction, at most `most`, so that `threads` for each keep the machine busy.
 int64_t choose_pieces(const Machine& machine, int64_t threads, int64_t most, int64_t bytes) {
-  const int64_t wanted = machine.multiprocessors * kThreadsPerMultiprocessor;
+  const int64_t wanted = machine.multiprocessors * busy_threads(machine);
   // What one phase takes with the multiprocessors that `threads` keep busy must be worth a launch.
   const int64_t busy =
-      std::clamp<int64_t>(threads / kThreadsPerMultiprocessor, 1, machine.multiprocessors);
+      std::clamp<int64_t>(threads / busy_threads(machine), 1, machine.multiprocessors);
   const int64_t ns = bytes * machine.multiprocessors / (machine.memory_gb_per_s * busy);
-  if (ns < kLaunchNs) return 1;
+  if (ns < machine.launch_ns) return 1;
   const int64_t pieces = wanted / std::max<int64_t>(1, threads);
   return pieces < 2 || most < 2 ? 1 : std::min(pieces, most);
 }

@@ -13,9 +13,10 @@ struct Machine {
   bool is_gpu = false;
   int64_t multiprocessors = 0;
   int64_t threads_per_multiprocessor = 0;
+  int64_t threads_per_block = 0;
   int64_t registers_per_multiprocessor = 0;
   int64_t shared_bytes_per_block = 0;
-  int64_t l2_bytes = 0;
+  int64_t launch_ns = 0;  // of a second launch, about: published, not measured here
   int64_t memory_gb_per_s = 0;
   int64_t memory_latency_ns = 0;
   // What each thread of a full machine must have under way to keep the memory busy (Little's law).

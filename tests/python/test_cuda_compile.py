@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,14 @@ import pytest
 
 from tests.python import cuda_corpus
 from tests.python.cuda_corpus import LoopKernel
-from tests.python.cuda_tools import Function, compile_files, needs_nvrtc, sass
+from tests.python.cuda_tools import (
+    Function,
+    compile_files,
+    mlcc_program,
+    needs_nvrtc,
+    nvrtc_library,
+    sass,
+)
 
 pytestmark = needs_nvrtc
 
@@ -164,3 +172,18 @@ def test_products_and_sums_stay_apart(arch: str, tmp_path: Path) -> None:
     assert separate["FFMA"] + separate["FFMA2"] == 0
     assert together["FFMA"] + together["FFMA2"] > 0
     assert together["FMUL"] + together["FADD"] == 0
+
+
+def test_an_nvrtc_that_is_loaded_already(tmp_path: Path) -> None:
+    """By somebody who did not load the second half, which it looks for by name."""
+    file = tmp_path / "k.mlcc"
+    file.write_text(
+        "kernel @k(%x: in f32[8], %y: out f32[8]) {\n"
+        "  for %i in 0..8 parallel { store %y[%i] = %x[%i] + 1.0 }\n}\n"
+    )
+    ended = subprocess.run(
+        [mlcc_program("mlcc-cuda"), "--arch=sm_90", file],
+        env=os.environ | {"LD_PRELOAD": str(nvrtc_library())},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr

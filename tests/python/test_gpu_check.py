@@ -55,6 +55,7 @@ def check(tmp_path: Path) -> Any:
         out=tmp_path / "out",
         build=tmp_path / "build",
         emulate=True,
+        rehearses_build=False,
         quick=True,
         rewrite_model=False,
         deadline=time.monotonic() + 30,
@@ -103,6 +104,34 @@ def test_a_bad_step_stops_no_other(check: Any) -> None:
 
 def test_a_command_that_is_not_there(check: Any) -> None:
     assert check.run("none", ["/nowhere/at/all"], 5).outcome == "failed"
+
+
+def test_a_rehearsed_build_leaves_the_package_alone(
+    check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ROOT / "mlcc"
+    before = {path: path.resolve() for path in package.glob("*.so")}
+    assert check.build()[0] == "skipped"
+    object.__setattr__(check.settings, "rehearses_build", True)
+    run, commands = check.run, []
+
+    def without_cmake(log: str, command: list[str], *arguments: Any, **options: Any) -> Any:
+        """The libraries stand where CMake would put them."""
+        if command[0] != "cmake":
+            return run(log, command, *arguments, **options)
+        commands.append(command)
+        built = check.settings.build / "mlcc"
+        built.mkdir(parents=True, exist_ok=True)
+        for path in [*package.glob("_C*.so"), package / "_build_info.py"]:
+            (built / path.name).unlink(missing_ok=True)
+            (built / path.name).symlink_to(path.resolve())
+        return run(log, [sys.executable, "-c", ""], 20)
+
+    monkeypatch.setattr(check, "run", without_cmake)
+    assert check.build() == ("passed", "")
+    assert "-DMLCC_WITH_LLVM=OFF" in commands[0]
+    assert {path: path.resolve() for path in package.glob("*.so")} == before
+    assert (check.settings.build / "rehearsal" / "mlcc" / "_build_info.py").exists()
 
 
 def test_a_step_without_time_is_left_out(check: Any) -> None:
@@ -158,10 +187,10 @@ def test_rewriting_a_machines_model() -> None:
     from benchmarks.gpu_ceilings import rewritten
 
     text = (ROOT / "csrc/schedule/machines/sm_90.def").read_text()
-    new = rewritten(text, "some device", {"memory_gb_per_s": 4321, "l2_bytes": 7})
+    new = rewritten(text, "some device", {"memory_gb_per_s": 4321, "launch_ns": 7})
     assert new.startswith("// some device\nMACHINE(")
     assert "MACHINE(memory_gb_per_s, 4321)\n" in new
-    assert "MACHINE(l2_bytes, 7)\n" in new
+    assert "MACHINE(launch_ns, 7)\n" in new
     assert new.count("\n") == text.count("\n")
     with pytest.raises(ValueError, match="0 rows nothing"):
         rewritten(text, "", {"nothing": 1})

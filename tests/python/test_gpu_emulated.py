@@ -311,3 +311,31 @@ def test_casts_of_floats_to_bytes() -> None:
         values = x.to(dtype)
         expected = values.long().to(torch.uint8)
         assert torch.equal(compiled(lambda x: x.to(torch.uint8))(values), expected)
+
+
+# -- sizes that are symbols
+
+ROWS: dict[str, Callable[..., Any]] = {
+    "sum": lambda x, w: x.sum(-1),
+    "amax": lambda x, w: x.amax(-1),
+    "softmax": lambda x, w: x.softmax(-1),
+    "log softmax": lambda x, w: x.log_softmax(-1),
+    "layer norm": lambda x, w: F.layer_norm(x, w.shape, w),
+    "rms norm": lambda x, w: F.rms_norm(x, w.shape, w),
+    "cross entropy": lambda x, w: F.cross_entropy(x, torch.arange(x.shape[0])),
+    "columns": lambda x, w: x.sum(0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("name", ROWS)
+def test_aligned_dynamic_rows_run_their_usual_code(
+    name: str, dtype: torch.dtype, mlcc_log: Any
+) -> None:
+    x, w = torch.randn(64, 64, dtype=dtype), torch.ones(64, dtype=dtype)
+    run = mlcc.jit(ROWS[name])
+    with config.patch(gpu="emulate"), mlcc_log("kernels") as lines:
+        result = run(x, w)
+    torch.testing.assert_close(result, ROWS[name](x, w))
+    assert lines
+    assert not [line for line in lines if "general code" in line]

@@ -1,9 +1,13 @@
 // The test controls; see emulator.h.
 #include <cctype>
 #include <cstddef>
+#include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "emulator.h"
+#include "kernel_api.h"
 #include "launch.h"
 #include "memory.h"
 #include "settings.h"
@@ -70,6 +74,16 @@ void mlcc_emulator_register_range(const void* begin, unsigned long long size) {
 }
 
 int mlcc_emulator_unregister_range(const void* begin) { return unregister_range(begin); }
+
+void mlcc_emulator_use(const MlccEmulatorUse* uses, int count) {
+  std::vector<MemoryRange> ranges;
+  for (int i = 0; i < count; ++i) {
+    const MlccEmulatorUse& use = uses[i];
+    ranges.push_back({reinterpret_cast<uintptr_t>(use.begin), use.size, MemoryKind::kRegistered});
+    if (use.is_fresh) std::memset(const_cast<void*>(use.begin), kPoison, use.size);
+  }
+  use_ranges(std::move(ranges));
+}
 
 unsigned long long mlcc_emulator_allocated_bytes() { return allocated_bytes(); }
 

@@ -119,6 +119,7 @@ extern "C" {
 
 CUresult cuInit(unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!settings().is_valid) return CUDA_ERROR_INVALID_VALUE;  // told on stderr
   if (settings().devices <= 0) return CUDA_ERROR_NO_DEVICE;
   is_initialized = true;
   return CUDA_SUCCESS;

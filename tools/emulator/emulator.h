@@ -53,6 +53,16 @@ int mlcc_emulator_launch_bytes(int index, const void* begin, MlccEmulatorBytes* 
 void mlcc_emulator_register_range(const void* begin, unsigned long long size);
 int mlcc_emulator_unregister_range(const void* begin);
 
+// Memory that the following launches of this thread use, whoever allocated it; what the last call
+// said is forgotten. Fresh memory, whose contents are undefined, is filled with poison now. Under
+// the setting `strict` launches may touch this memory beside allocations and registered ranges.
+typedef struct {
+  const void* begin;
+  unsigned long long size;
+  int is_fresh;
+} MlccEmulatorUse;
+void mlcc_emulator_use(const MlccEmulatorUse* uses, int count);
+
 // Bytes that are allocated and not freed.
 unsigned long long mlcc_emulator_allocated_bytes(void);
 

@@ -206,7 +206,8 @@ CUresult run_launch(const Launch& launch, void** parameters) {
   std::optional<ByteCounter> bytes;
   const bool counts = counts_bytes();
   if (counts || now.strict)
-    bytes.emplace(all_ranges(), static_cast<int>(launch.block.x * launch.block.y * launch.block.z));
+    bytes.emplace(usable_ranges(),
+                  static_cast<int>(launch.block.x * launch.block.y * launch.block.z));
   const DynamicShared shared(launch.shared_bytes);
   Api& api = state().api;
   api.block_size = launch.block;

@@ -1,9 +1,11 @@
 #include "memory.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -29,6 +31,8 @@ State& state() {
 }
 
 size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+thread_local std::vector<MemoryRange> used;
 
 // The whole mapping of an allocation, guard pages included.
 struct Mapping {
@@ -106,11 +110,26 @@ std::optional<MemoryRange> find_range(const void* pointer) {
   return range;
 }
 
-std::vector<MemoryRange> all_ranges() {
-  std::lock_guard lock(state().mutex);
-  std::vector<MemoryRange> ranges;
-  for (const auto& [begin, range] : state().ranges) ranges.push_back(range);
-  return ranges;
+void use_ranges(std::vector<MemoryRange> ranges) { used = std::move(ranges); }
+
+std::vector<MemoryRange> usable_ranges() {
+  std::vector<MemoryRange> ranges = used;
+  {
+    std::lock_guard lock(state().mutex);
+    for (const auto& [begin, range] : state().ranges) ranges.push_back(range);
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const MemoryRange& a, const MemoryRange& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.size > b.size;
+  });
+  std::vector<MemoryRange> merged;
+  for (const MemoryRange& range : ranges) {
+    if (merged.empty() || range.begin >= merged.back().begin + merged.back().size)
+      merged.push_back(range);
+    else
+      merged.back().size =
+          std::max(merged.back().size, range.begin + range.size - merged.back().begin);
+  }
+  return merged;
 }
 
 size_t allocated_bytes() {

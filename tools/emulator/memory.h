@@ -31,8 +31,12 @@ bool deallocate(const void* begin, MemoryKind kind);
 void register_range(const void* begin, size_t size);
 bool unregister_range(const void* begin);
 
+// Memory that launches of this thread may touch until the next call; it need not be known.
+void use_ranges(std::vector<MemoryRange> ranges);
+// By address, without overlaps: what is known, and what this thread uses beside it.
+std::vector<MemoryRange> usable_ranges();
+
 std::optional<MemoryRange> find_range(const void* address);
-std::vector<MemoryRange> all_ranges();  // by address
 size_t allocated_bytes();
 
 // Where an address lies in relation to the nearest known range, for messages.

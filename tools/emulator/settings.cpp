@@ -76,7 +76,7 @@ void read_variable(Settings& settings, const std::string& name) {
   if (!value || !*value || set(settings, name, value)) return;
   std::fprintf(stderr, "libmlcc_emulator: %s=%s is not a value of this setting\n", variable.c_str(),
                value);
-  std::abort();
+  settings.is_valid = false;
 }
 
 // Never destroyed: calls may come while the process ends.

@@ -25,6 +25,7 @@ struct Settings {
   int64_t driver_version = 13000;
   int64_t memory = int64_t{8} << 30;  // bytes of one device
   std::string cxx = "g++";
+  bool is_valid = true;  // false: a variable holds no value; cuInit fails
   // The next calls of a kind that fail, and with which CUresult (0: that kind's usual one).
   int64_t fail_allocations = 0, fail_launches = 0, fail_loads = 0, fail_with = 0;
 };

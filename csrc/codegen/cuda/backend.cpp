@@ -7,6 +7,7 @@
 #include "codegen/cuda/emitter.h"
 #include "codegen/cuda/module.h"
 #include "loop/text.h"
+#include "schedule/machine.h"
 #include "support/error.h"
 #include "support/logging.h"
 
@@ -27,10 +28,12 @@ class CudaBackend : public Backend {
  public:
   CudaBackend(const NvrtcApi& nvrtc, Architecture architecture, const CudaTarget& target)
       : nvrtc_(nvrtc), architecture_(std::move(architecture)),
-        max_shared_bytes_(target.max_shared_bytes) {
+        machine_(schedule::gpu_machine(target.arch)), max_shared_bytes_(target.max_shared_bytes) {
     target_.backend = "cuda";
     target_.cpu = target.arch;
-    target_.features = detail::join("+shared", max_shared_bytes_);
+    target_.features =
+        detail::join("+registers", machine_.registers_per_multiprocessor, ",+shared",
+                     max_shared_bytes_, ",+threads", machine_.threads_per_multiprocessor);
     for (const std::string& option : program_options(nvrtc))
       options_ += (options_.empty() ? "" : " ") + option;
     target_.emitter = detail::join(emitter_version(), ", NVRTC ", nvrtc.version_text, ", ",
@@ -50,7 +53,10 @@ class CudaBackend : public Backend {
       loop::Arena arena;
       const loop::Kernel kernel = parse(arena, text);
       const EmitOptions options{.variant = request.is_general ? Variant::kGeneral : Variant::kUsual,
-                                .max_shared_bytes = max_shared_bytes_};
+                                .max_shared_bytes = max_shared_bytes_,
+                                .registers_per_multiprocessor =
+                                    machine_.registers_per_multiprocessor,
+                                .threads_per_multiprocessor = machine_.threads_per_multiprocessor};
       Result<CudaSource> source = emit_kernel(kernel, text.name, options);
       if (!source) return unsupported("kernel ", text.name, ": ", source.reason());
       sources.push_back(std::move(source).value());
@@ -88,6 +94,7 @@ class CudaBackend : public Backend {
 
   const NvrtcApi& nvrtc_;
   const Architecture architecture_;
+  const schedule::Machine machine_;
   const int64_t max_shared_bytes_;
   std::string options_;  // in one line
   Target target_;

@@ -18,10 +18,6 @@ using loop::StmtKind;
 
 namespace {
 
-// Registers of a thread that caches may take: half of what a full block leaves each thread, and
-// never so many that fewer than half the threads fit a multiprocessor of 65536 registers.
-constexpr int64_t kRegistersOfMultiprocessor = 65536;
-constexpr int64_t kMostCacheRegisters = 64;
 // Loops over registers are unrolled whole: more rounds take long to compile (50 rounds of an exp
 // 310 ms) and spill.
 constexpr int64_t kMostRegisterRounds = 16;
@@ -466,9 +462,12 @@ class BodyPlanner {
     return *shape.rounds * ((shape.width * dtype_size(buffer->dtype) + 3) / 4);
   }
 
+  // Registers of a thread that caches may take: half of what a block leaves each of its threads if
+  // it has the multiprocessor for itself, and never so many that fewer than half the threads fit.
   int64_t cache_registers() const {
+    const int64_t registers = options_.registers_per_multiprocessor;
     const int64_t threads = std::max<int64_t>(group_ * groups_, 1);
-    return std::min(kMostCacheRegisters, kRegistersOfMultiprocessor / threads / 2);
+    return std::min(registers / (options_.threads_per_multiprocessor / 2), registers / threads / 2);
   }
 
   void add_candidate(std::vector<Candidate>& candidates, const VectorLoop& loop,

@@ -59,6 +59,8 @@ std::string fill(DriverApi& api, void* library) {
   symbols.take(api.memcpy_d_to_h, "cuMemcpyDtoH_v2");
   symbols.take(api.mem_host_alloc, "cuMemHostAlloc");
   symbols.take(api.mem_host_get_device_pointer, "cuMemHostGetDevicePointer_v2");
+  api.emulator_use =
+      reinterpret_cast<decltype(api.emulator_use)>(dlsym(library, "mlcc_emulator_use"));
   return symbols.missing();
 }
 

@@ -44,6 +44,13 @@ constexpr uint32_t kHostMemoryDeviceMap = 2;
 // CUstreamCaptureStatus
 constexpr int32_t kCaptureNone = 0;
 
+// MlccEmulatorUse of tools/emulator/emulator.h.
+struct EmulatedUse {
+  const void* begin;
+  uint64_t size;
+  int32_t is_fresh;
+};
+
 // Named as in the CUDA driver API, without "cu" and version suffix.
 struct DriverApi {
   DriverStatus (*init)(uint32_t flags);
@@ -87,6 +94,9 @@ struct DriverApi {
   DriverStatus (*memcpy_d_to_h)(void* to, DevicePointer from, size_t bytes);
   DriverStatus (*mem_host_alloc)(void** pointer, size_t bytes, uint32_t flags);
   DriverStatus (*mem_host_get_device_pointer)(DevicePointer* device, void* host, uint32_t flags);
+
+  // mlcc_emulator_use of tools/emulator; null of a real driver.
+  void (*emulator_use)(const EmulatedUse* uses, int32_t count);
 
   int32_t version;  // 12040 is 12.4
 

@@ -59,6 +59,13 @@ bool is_over_sizes(const SymExpr& e, const loop::Kernel& kernel) {
   });
 }
 
+// From its first element to behind its last one; 0 where it has none, whatever its strides.
+SymExpr bytes_of(const loop::Buffer* buffer) {
+  SymExpr elements = 1;
+  for (loop::Expr size : buffer->shape) elements *= *loop::to_symbolic(size);
+  return SymExpr::min(elements, 1) * Offsets::extent(buffer) * dtype_size(buffer->dtype);
+}
+
 }  // namespace
 
 Result<CudaSource> emit_kernel(const loop::Kernel& kernel, std::string_view name,
@@ -81,6 +88,9 @@ Result<CudaSource> emit_kernel(const loop::Kernel& kernel, std::string_view name
     const bool is_value = buffer->access == loop::Access::kValue;
     info.value_bytes.push_back(is_value ? static_cast<int32_t>(dtype_size(buffer->dtype)) : 0);
     info.alignment.push_back(static_cast<int32_t>(dtype_size(buffer->dtype)));
+    info.buffer_bytes.push_back(is_value ? 0 : bytes_of(buffer));
+    info.is_fresh.push_back(buffer->access == loop::Access::kOut ||
+                            buffer->access == loop::Access::kScratch);
   }
   for (size_t i = 0; i < kernel.phases.size(); ++i) {
     Result<PhaseEmitter::Output> phase =

@@ -13,6 +13,8 @@ namespace mlcc::codegen::cuda {
 struct EmitOptions {
   Variant variant = Variant::kUsual;
   int64_t max_shared_bytes = 48 * 1024;  // of a block
+  int64_t registers_per_multiprocessor = 65536;
+  int64_t threads_per_multiprocessor = 2048;
 };
 
 // The functions of one kernel, to be put behind the prelude, with others or alone.

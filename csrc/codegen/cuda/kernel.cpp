@@ -45,6 +45,8 @@ CudaKernel::CudaKernel(const DriverApi& api, int32_t device, const ModuleKernel&
   for (const Divisibility& condition : info_.divisible)
     divisible_.push_back({runtime::SizeExpr(condition.expr, index_of), condition.divisor});
   for (const SymExpr& expr : info_.below_2_30) below_2_30_.emplace_back(expr, index_of);
+  if (api.emulator_use != nullptr)
+    for (const SymExpr& expr : info_.buffer_bytes) buffer_bytes_.emplace_back(expr, index_of);
   prepare(device);
 }
 
@@ -75,6 +77,7 @@ runtime::CheckFailure CudaKernel::run(const runtime::KernelArgs& args,
   if (!accepts(args)) return general(context).run(args, ranges, context);
   const DeviceScope scope(api_, context.device, who_);
   const OnDevice& on_device = this->on_device(context);
+  if (api_.emulator_use != nullptr) tell_uses(args);
   launch(args, ranges, context, on_device);
   return on_device.faults ? on_device.faults->take() : runtime::CheckFailure{};
 }
@@ -96,6 +99,16 @@ std::optional<runtime::KernelError> CudaKernel::poll(int32_t device) const {
       place < kMostDevices ? devices_[place].load(std::memory_order_acquire) : nullptr;
   if (found == nullptr) return std::nullopt;
   return found->log->take_any();
+}
+
+void CudaKernel::tell_uses(const runtime::KernelArgs& args) const {
+  std::vector<EmulatedUse> uses;
+  for (size_t i = 0; i < buffer_bytes_.size(); ++i) {
+    const int64_t bytes = buffer_bytes_[i].evaluate({args.sizes, num_sizes_});
+    if (bytes > 0 && args.buffers[i] != nullptr)
+      uses.push_back({args.buffers[i], static_cast<uint64_t>(bytes), info_.is_fresh[i]});
+  }
+  api_.emulator_use(uses.data(), static_cast<int32_t>(uses.size()));
 }
 
 void CudaKernel::launch(const runtime::KernelArgs& args, std::span<const int64_t> ranges,

@@ -62,6 +62,8 @@ class CudaKernel final : public runtime::Kernel {
   void prepare(int32_t device) const;
   int64_t most_blocks(size_t phase, int32_t device) const;
   const runtime::Kernel& general(const runtime::LaunchContext& context) const;
+  // Tells an emulator which memory the following launches use.
+  void tell_uses(const runtime::KernelArgs& args) const;
   void refuse_capture(const runtime::LaunchContext& context, std::string_view why) const;
   void launch(const runtime::KernelArgs& args, std::span<const int64_t> ranges,
               const runtime::LaunchContext& context, const OnDevice& on_device) const;
@@ -79,6 +81,7 @@ class CudaKernel final : public runtime::Kernel {
   std::vector<uintptr_t> address_masks_;  // per buffer: bits that must be 0; values have none
   std::vector<Divisor> divisible_;
   std::vector<runtime::SizeExpr> below_2_30_;
+  std::vector<runtime::SizeExpr> buffer_bytes_;  // for an emulator
 
   mutable std::mutex mutex_;  // of what is made late
   mutable std::array<std::atomic<const OnDevice*>, kMostDevices> devices_{};

@@ -43,6 +43,10 @@ struct KernelInfo {
   std::vector<PhaseInfo> phases;
   std::vector<int32_t> alignment;    // per buffer, in bytes: what its address must be a multiple of
   std::vector<int32_t> value_bytes;  // per buffer: size of what is passed by value, 0: a pointer
+  // For the emulator, per buffer: how much of it there is, over the kernel's sizes, and 1 if what
+  // it holds before the kernel is undefined.
+  std::vector<SymExpr> buffer_bytes;
+  std::vector<int32_t> is_fresh;
   std::vector<Divisibility> divisible;
   std::vector<SymExpr> below_2_30;   // over the kernel's sizes
   std::vector<int32_t> nonnegative;  // sizes, by place, that an index takes for non-negative

@@ -18,6 +18,8 @@ std::string names_of(const Module& module) {
   return names;
 }
 
+// Its code stays loaded to the end of the process: launches may be under way, and a captured graph
+// may launch it long after the kernel cache has dropped it.
 class LoadedModule : public runtime::LoadedObject,
                      public std::enable_shared_from_this<LoadedModule> {
  public:

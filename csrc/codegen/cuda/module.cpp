@@ -46,6 +46,8 @@ class Writer {
     put(kernel.info.phases);
     put(kernel.info.alignment);
     put(kernel.info.value_bytes);
+    put(kernel.info.buffer_bytes);
+    put(kernel.info.is_fresh);
     put(kernel.info.divisible);
     put(kernel.info.below_2_30);
     put(kernel.info.nonnegative);
@@ -122,11 +124,14 @@ class Reader {
     get(kernel.info.phases);
     get(kernel.info.alignment);
     get(kernel.info.value_bytes);
+    get(kernel.info.buffer_bytes);
+    get(kernel.info.is_fresh);
     get(kernel.info.divisible);
     get(kernel.info.below_2_30);
     get(kernel.info.nonnegative);
     get(kernel.info.has_checks);
-    MLCC_USER_CHECK(kernel.info.alignment.size() == kernel.info.value_bytes.size(),
+    MLCC_USER_CHECK(kernel.info.alignment.size() == kernel.info.value_bytes.size() &&
+                        kernel.info.buffer_bytes.size() == kernel.info.is_fresh.size(),
                     "module: lists of unequal length");
     for (const int32_t place : kernel.info.nonnegative)
       MLCC_USER_CHECK(place >= 0 && static_cast<size_t>(place) < kernel.sizes.size(),

@@ -1,6 +1,7 @@
 #include "codegen/cuda/nvrtc_api.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <array>
@@ -55,11 +56,23 @@ OpenedLibrary open_path(const fs::path& path, std::string& tried) {
   return {handle, path.string()};
 }
 
+// Where a library lies that somebody has loaded.
+fs::path path_of(void* handle, const char* name) {
+  const link_map* map = nullptr;
+  const bool is_known = dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0;
+  return is_known && map->l_name[0] != '\0' ? map->l_name : name;
+}
+
 OpenedLibrary search(const NvrtcPlaces& places, std::string& tried) {
   if (!places.path.empty()) return open_path(places.path, tried);
   const std::vector<const char*> names = names_for(places.driver_version);
-  for (const char* name : names)
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return {handle, name};
+  for (const char* name : names) {
+    void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle == nullptr) continue;
+    const fs::path path = path_of(handle, name);
+    if (path.has_parent_path()) open_builtins(path.parent_path());
+    return {handle, path.string()};
+  }
   std::vector<std::string> folders = places.folders;
   folders.emplace_back(kToolkit);
   for (const std::string& folder : folders) {

@@ -125,8 +125,7 @@ std::optional<SymExpr> Offsets::bound(Expr e) const {
   const auto of = [&]() -> std::optional<SymExpr> {
     if (apply->op == ScalarOp::kAdd || apply->op == ScalarOp::kSub) return *a + *b;
     if (apply->op == ScalarOp::kMul) return *a * *b;
-    if (apply->op == ScalarOp::kFloorDiv)
-      return is_unsigned ? SymExpr::floordiv(*a, SymExpr::max(*b, 1)) : *a;
+    if (apply->op == ScalarOp::kFloorDiv) return quotient_bound(*a, *apply);
     if (apply->op == ScalarOp::kMin && is_unsigned) return SymExpr::min(*a, *b);
     if (apply->op == ScalarOp::kMin || apply->op == ScalarOp::kMax) return SymExpr::max(*a, *b);
     return std::nullopt;
@@ -138,6 +137,17 @@ std::optional<SymExpr> Offsets::bound(Expr e) const {
   } catch (const Error&) {  // a coefficient that overflows
     return std::nullopt;
   }
+}
+
+// Of a number up to `most` in magnitude, divided: a negative one is rounded away from 0. Only a
+// divisor that is known exactly makes it smaller.
+SymExpr Offsets::quotient_bound(const SymExpr& most, const loop::Apply& quotient) const {
+  const auto divisor = symbolic(quotient.args[1]);
+  if (!divisor || !is_nonnegative(quotient.args[1])) return most;
+  for (const std::string& name : divisor->symbols())
+    if (!is_size(name)) return most;
+  const SymExpr rounded_down = SymExpr::floordiv(most, SymExpr::max(*divisor, 1));
+  return is_nonnegative(quotient.args[0]) ? rounded_down : rounded_down + 1;
 }
 
 bool Offsets::is_nonnegative(Expr e) const {

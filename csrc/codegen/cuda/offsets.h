@@ -49,6 +49,7 @@ class Offsets {
 
  private:
   bool is_nonnegative_size(const std::string& name) const;
+  SymExpr quotient_bound(const SymExpr& most, const loop::Apply& quotient) const;
   int64_t common_divisor(int64_t divisor, const SymExpr& e, bool sizes_divide) const;
 
   const bool assumes_sizes_;

@@ -126,7 +126,9 @@ void PhaseEmitter::emit_prologue() {
               parameter + ";");
   }
   if (group_ > 1) out_.line("const i32 rank = (i32)threadIdx.x % " + number(group_) + ";");
-  if (groups_ > 1) out_.line("const i32 team = (i32)threadIdx.x / " + number(group_) + ";");
+  if (groups_ > 1)
+    out_.line("const i32 team = (i32)threadIdx.x" +
+              (group_ > 1 ? " / " + number(group_) : std::string()) + ";");
   if (group_ == 32) out_.line("const u32 mask = 0xffffffffu;");
   if (group_ > 1 && group_ < 32)
     out_.line("const u32 mask = " + number((int64_t{1} << group_) - 1) +
@@ -163,8 +165,10 @@ void PhaseEmitter::emit_iterations(const Block& body, const loop::For* parallel)
   if (parallel != nullptr) {
     text_.require_index_range(parallel->begin, parallel->end);
     text_.define(parallel->variable, VariableKind::kIndex);
+    const auto* begin = loop::as<loop::Constant>(parallel->begin);
+    const bool is_from_0 = begin != nullptr && begin->as_int() == 0;
     out_.line("const " + index_type_ + " " + identifier(parallel->variable->name) + " = " +
-              text_.index(parallel->begin) + " + item;");
+              (is_from_0 ? "item;" : text_.index(parallel->begin) + " + item;"));
   }
   fail_label_ = "next_item";
   if (plan_->has_checks()) {

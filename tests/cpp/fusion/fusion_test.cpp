@@ -233,7 +233,7 @@ size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& o
   const std::string row = dim == 1 ? "f32[" + shape.substr(0, shape.find(',')) + ", 1]"
                                    : "f32[1" + shape.substr(shape.find(',')) + "]";
   const auto graph = graph::parse_graph(
-      "graph @g(%x: " + type + ") {\n  %0: " + row + " = amax %x" + dims + "], keepdim = true}\n" +
+      "graph @g(%x: " + type + ") {\n  %0: " + row + " = max %x" + dims + "], keepdim = true}\n" +
       "  %1: " + type + " = sub %x, %0\n  %2: " + type + " = exp %1\n  %3: " + row + " = sum %2" +
       dims + "], keepdim = true}\n  %4: " + type + " = div %2, %3\n  return %4\n}");
   return plan_fusion(*graph, options).groups.size();

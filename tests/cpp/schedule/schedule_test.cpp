@@ -70,5 +70,23 @@ TEST(Schedule, RowsThatLaterPassesWaitForAreNotCut) {
   }
 }
 
+TEST(Schedule, GpuSchedulesFollowTheMachine) {
+  NestFacts facts;
+  facts.axes = {{"d0", 4, false}, {"d1", 400000, true}};
+  facts.accesses = {access({400000, 1}), access({1, 0}, true)};
+  Machine machine = gpu_machine("sm_90");
+  EXPECT_GT(choose(facts, machine, no_symbols).pieces, 1);
+  machine.launch_ns = 1'000'000;
+  EXPECT_EQ(choose(facts, machine, no_symbols).pieces, 1);
+  EXPECT_EQ(choose(facts, machine, no_symbols).group, machine.threads_per_block);
+  machine.threads_per_block = 512;
+  EXPECT_EQ(choose(facts, machine, no_symbols).group, 512);
+  facts.axes = {{"d0", 2000, false}, {"d1", 512, true}};
+  facts.accesses = {access({512, 1}), access({1, 0}, true)};
+  const int64_t few = choose(facts, machine, no_symbols).group;
+  machine.threads_per_multiprocessor *= 2;  // more of them to keep busy
+  EXPECT_GT(choose(facts, machine, no_symbols).group, few);
+}
+
 }  // namespace
 }  // namespace mlcc::schedule

@@ -136,6 +136,26 @@ kernel @k(%b0: in f32[1000003], %b1: out f32[1]) {
   EXPECT_GT(sources[0].info.phases[0].registers, 32);
 }
 
+TEST(EmitKernel, RowsStayInRegistersIfTheMachineHasThem) {
+  loop::Arena arena;
+  const loop::Kernel kernel = loop::parse_kernel(arena, R"(
+kernel @k(%x: in f32[4, 16384], %y: out f32[4, 16384]) {
+  for %i in 0..4 parallel group(512) {
+    reduce %j in 0..16384 vector(4) (%s: f32 = 0.0) {
+      yield %s + %x[%i, %j]
+    } combine (%a, %b) {
+      yield %a + %b
+    } -> %t
+    for %k in 0..16384 vector(4) { store %y[%i, %k] = %x[%i, %k] - %t }
+  }
+}
+)");
+  EmitOptions options{.max_shared_bytes = 100 * 1024};
+  EXPECT_EQ(emit_kernel(kernel, "k", options)->info.phases[0].shared_bytes, 0);
+  options.registers_per_multiprocessor /= 4;
+  EXPECT_EQ(emit_kernel(kernel, "k", options)->info.phases[0].shared_bytes, 16384 * 4);
+}
+
 TEST(ProgramOptions, HoldOnlyWhatTheNvrtcKnows) {
   NvrtcApi nvrtc{};
   nvrtc.version_number = 12030;

@@ -24,6 +24,8 @@ Module example() {
                          .static_shared_bytes = 16}};
   kernel.info.alignment = {16, 1};
   kernel.info.value_bytes = {0, 4};
+  kernel.info.buffer_bytes = {SymExpr::parse("4*s0"), 0};
+  kernel.info.is_fresh = {1, 0};
   kernel.info.divisible = {{SymExpr::parse("s0*2 + floordiv(s1, 4)"), 8}};
   kernel.info.below_2_30 = {SymExpr::parse("s0*s1")};
   kernel.info.nonnegative = {1};
@@ -47,6 +49,8 @@ TEST(Module, ReadsWhatItWrote) {
   EXPECT_EQ(info.phases[1].static_shared_bytes, 16);
   EXPECT_EQ(info.divisible[0].expr.str(), example().kernels[0].info.divisible[0].expr.str());
   EXPECT_EQ(info.below_2_30[0].str(), "s0*s1");
+  EXPECT_EQ(info.buffer_bytes[0].str(), example().kernels[0].info.buffer_bytes[0].str());
+  EXPECT_THAT(info.is_fresh, ::testing::ElementsAre(1, 0));
   EXPECT_THAT(info.nonnegative, ::testing::ElementsAre(1));
   EXPECT_TRUE(info.has_checks);
 }
