@@ -174,6 +174,8 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
   case OpClass::kGather: return indirect(node, position);
   case OpClass::kReduction:
   case OpClass::kIndexMap:
+  case OpClass::kUpdate:
+  case OpClass::kScan:
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("lowering: %", node.result()->id(), " = ", graph::op_info(node.op()).text,
@@ -314,7 +316,7 @@ Expr Evaluator::indirect(const Node& node, const Index& index) {
 Index Evaluator::indexed_position(const Node& node, const Index& index) {
   Value* indices = node.operand(1);
   const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
-  const bool is_elementwise = node.op() == Op::kGather;
+  const bool is_elementwise = node.op() == Op::kGather || node.op() == Op::kScatter;
   const size_t rank = is_elementwise ? 1 : indices->type().shape.size();
   const Index index_position =
       is_elementwise ? index : Index(index.begin() + dim, index.begin() + dim + rank);

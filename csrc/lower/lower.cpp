@@ -6,6 +6,7 @@
 //   rows         what happens in a row             reduction    loops of one pass's reductions
 //   pieces       reductions cut into parts         tiles        loads exchanged through tiles
 //   kernel_buffers  parameters and errors
+// Groups of one update or scan have lowerings of their own: updates, scans.
 #include "lower/lower.h"
 
 #include <cctype>
@@ -17,7 +18,9 @@
 #include "lower/nest.h"
 #include "lower/pieces.h"
 #include "lower/rows.h"
+#include "lower/scans.h"
 #include "lower/tiles.h"
+#include "lower/updates.h"
 
 namespace mlcc::lower {
 
@@ -143,7 +146,14 @@ LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& p
   const Context context{graph, plan, group, machine, arena};
   KernelBuffers buffers(context);
   LoweredKernel lowered;
-  lower_passes(context, buffers, lowered);
+  const Node& first = *group.nodes.front();
+  const graph::OpClass op_class = graph::op_info(first.op()).op_class;
+  if (op_class == graph::OpClass::kUpdate)
+    lower_update(context, first, buffers, lowered);
+  else if (op_class == graph::OpClass::kScan)
+    lower_scan(context, first, buffers, lowered);
+  else
+    lower_passes(context, buffers, lowered);
   finish(context, buffers, lowered);
   return lowered;
 }

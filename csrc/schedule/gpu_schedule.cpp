@@ -143,8 +143,9 @@ Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hi
     return schedule;
   }
   if (any_reduced) {  // each thread reduces its columns
-    schedule.pieces = choose_pieces(machine, rows * length / schedule.width, reduced / kRowsOfPiece,
-                                    points * facts.widest_bytes);
+    if (facts.order == ReducedOrder::kFree)
+      schedule.pieces = choose_pieces(machine, rows * length / schedule.width,
+                                      reduced / kRowsOfPiece, points * facts.widest_bytes);
     schedule.group =
         std::min(kWarp, power_of_two_from((length + schedule.width - 1) / schedule.width));
     schedule.chunk = schedule.group * schedule.width;
