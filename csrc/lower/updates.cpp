@@ -87,7 +87,10 @@ class UpdateLowering {
 
   // -- the updates
   bool is_ordered() const {
-    return !context_.machine.is_gpu || node_.attr<bool>("ordered") || op_ == ScalarOp::kMul;
+    const DType dtype = result()->type().dtype;
+    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
+    const bool has_atomic = !op_ || (op_ != ScalarOp::kMul && !is_half);
+    return !context_.machine.is_gpu || node_.attr<bool>("ordered") || !has_atomic;
   }
 
   // The axes of the source that the index stands for.
