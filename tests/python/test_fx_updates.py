@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-import mlcc  # noqa: F401 (registers the backend)
+from mlcc import config
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int32, torch.uint8]
 
@@ -59,3 +59,18 @@ def test_gradient_of_embedding(padding: int | None) -> None:
     torch._dynamo.reset()
     got = torch.compile(gradient, backend="mlcc")(weight, index)
     torch.testing.assert_close(got, gradient(weight, index), rtol=0, atol=0)
+
+
+def test_16_bit_floats_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No atomic form: in order."""
+    monkeypatch.setenv("MLCC_STRICT", "1")
+    base, source = torch.randn(10, 5).bfloat16(), torch.randn(7, 5).bfloat16()
+    index = torch.randint(0, 10, (7,))
+
+    def function(b: torch.Tensor, s: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.index_put(b, (i,), s, accumulate=True)
+
+    torch._dynamo.reset()
+    with config.patch(gpu="emulate"):
+        got = torch.compile(function, backend="mlcc")(base, source, index)
+    torch.testing.assert_close(got, function(base, source, index), rtol=0, atol=0)
