@@ -90,6 +90,28 @@ class GraphBuilder:
     def size_result(self, size: _Size) -> Value: ...
     def take(self, x: Value, index: Value, dim: int, wrap: bool, error: str) -> Value: ...
     def gather(self, x: Value, index: Value, dim: int, error: str = "gather") -> Value: ...
+    def scatter(
+        self,
+        base: Value,
+        index: Value,
+        src: Value,
+        dim: int,
+        combine: str,
+        ordered: bool,
+        error: str = "scatter",
+    ) -> Value: ...
+    def index_put(
+        self,
+        base: Value,
+        index: Value,
+        src: Value,
+        dim: int,
+        combine: str,
+        ordered: bool,
+        wrap: bool,
+        error: str,
+    ) -> Value: ...
+    def scan(self, x: Value, dim: int, combine: str) -> Value: ...
     def extern_call(
         self,
         name: str,

@@ -51,6 +51,20 @@ from mlcc._fx_reductions import (
     var_mean,
 )
 from mlcc._fx_types import Handler
+from mlcc._fx_updates import (
+    cumulative,
+    cumulative_extreme,
+    embedding_dense_backward,
+    index_add,
+    index_copy,
+    index_fill,
+    index_put,
+    index_reduce,
+    masked_scatter,
+    put,
+    scatter,
+    scatter_reduce,
+)
 
 
 def _aten(handler: Handler, *names: str) -> dict[str, Handler]:
@@ -114,6 +128,29 @@ HANDLERS: dict[str, Handler] = {
     **_aten(index_select, "index_select.default"),
     **_aten(index_tensor, "index.Tensor", "_unsafe_index.Tensor"),
     **_aten(gather, "gather.default"),
+    # updates at computed places
+    **_aten(
+        scatter,
+        "scatter.src",
+        "scatter.value",
+        "scatter.reduce",
+        "scatter.value_reduce",
+        "scatter_add.default",
+    ),
+    **_aten(scatter_reduce, "scatter_reduce.two"),
+    **_aten(index_put, "index_put.default", "_unsafe_index_put.default"),
+    **_aten(index_add, "index_add.default"),
+    **_aten(index_copy, "index_copy.default"),
+    **_aten(index_fill, "index_fill.int_Scalar", "index_fill.int_Tensor"),
+    **_aten(index_reduce, "index_reduce.default"),
+    **_aten(put, "put.default"),
+    **_aten(masked_scatter, "masked_scatter.default"),
+    **_aten(embedding_dense_backward, "embedding_dense_backward.default"),
+    # scans
+    **_aten(cumulative("add"), "cumsum.default"),
+    **_aten(cumulative("mul"), "cumprod.default"),
+    **_aten(cumulative_extreme("max"), "cummax.default"),
+    **_aten(cumulative_extreme("min"), "cummin.default"),
     # creation
     **_aten(full, "full.default", "full_like.default", "scalar_tensor.default"),
     **_aten(arange, "arange.start_step"),

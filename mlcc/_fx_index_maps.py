@@ -280,7 +280,8 @@ def broadcast_in_dim(importer: Importer, node: Node) -> Tensor:
     return x if spread == shape else importer.expand(x, shape)
 
 
-def _index(importer: Importer, argument: Any) -> Tensor:
+def index_argument(importer: Importer, argument: Any) -> Tensor:
+    """An index tensor as i64."""
     index = importer.tensor(argument)
     if index.dtype not in ("i64", "i32"):
         raise Unsupported(f"index is {index.dtype}")
@@ -297,7 +298,7 @@ def embedding(importer: Importer, node: Node) -> Tensor:
     """embedding(weight, indices, ...): rows of the weight; the other arguments matter to its backward only."""
     bound = importer.bind(node)
     return _taken(
-        importer, bound["weight"], _index(importer, bound["indices"]), 0, False, "embedding"
+        importer, bound["weight"], index_argument(importer, bound["indices"]), 0, False, "embedding"
     )
 
 
@@ -307,7 +308,7 @@ def index_select(importer: Importer, node: Node) -> Tensor:
     fake = importer.fake(bound["self"])
     if fake.dim() == 0:
         raise Unsupported("operand is 0-d")
-    index = _index(importer, bound["index"])
+    index = index_argument(importer, bound["index"])
     if importer.fake(bound["index"]).dim() == 0:
         index = importer.reshape(index, [1])
     return _taken(importer, bound["self"], index, bound["dim"] % fake.dim(), False, "index_select")
@@ -320,7 +321,7 @@ def index_tensor(importer: Importer, node: Node) -> Tensor:
     if len(given) != 1:
         raise Unsupported(f"{len(given)} indices")
     dim, index = given[0]
-    return _taken(importer, bound["self"], _index(importer, index), dim, True, "index")
+    return _taken(importer, bound["self"], index_argument(importer, index), dim, True, "index")
 
 
 def gather(importer: Importer, node: Node) -> Tensor:
@@ -330,7 +331,7 @@ def gather(importer: Importer, node: Node) -> Tensor:
     if fake.dim() == 0 or fake.dim() != index_fake.dim():
         raise Unsupported("ranks differ")
     x = importer.tensor(bound["self"])
-    index = _index(importer, bound["index"])
+    index = index_argument(importer, bound["index"])
     error = "nll_loss" if _is_of_nll_loss(node) else "gather"
     handle = importer.builder.gather(x.handle, index.handle, bound["dim"] % fake.dim(), error)
     return Tensor(handle, x.dtype)

@@ -37,6 +37,14 @@ bool is_reduction(const Node& node) {
 
 bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() == Op::kGather; }
 
+bool is_update(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kUpdate; }
+
+// Updates and scans have a kernel of their own: what they write is read at other places than where
+// it is computed, and in another order.
+bool is_alone(const Node& node) {
+  return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan;
+}
+
 // Pointwise ops and cat: values that any reader may compute for itself at any index.
 bool is_inlinable(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat;
@@ -44,7 +52,22 @@ bool is_inlinable(const Node& node) {
 
 // The shape a node iterates over.
 const Index& iteration_shape(const Node& node) {
+  if (is_update(node)) return node.operand(2)->type().shape;
   return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
+}
+
+// How often `reader` reads elements of `value`, which it reads itself or through free nodes. An
+// update goes once over each operand.
+SymExpr points_of_read(const Node& reader, const Value& value) {
+  if (!is_update(reader)) return product(iteration_shape(reader));
+  for (const Value* operand : reader.operands()) {
+    const Value* at = operand;
+    while (at != &value && at->producer() != nullptr &&
+           graph::is_single_index_map(at->producer()->op()))
+      at = at->producer()->operand(0);
+    if (at == &value) return product(operand->type().shape);
+  }
+  return product(iteration_shape(reader));
 }
 
 Index axis_symbols(size_t rank) {
@@ -194,7 +217,7 @@ class Planner {
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
     // A reader with more points than this value has elements would repeat the work. Of a widening
     // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
-    const SymExpr points = product(iteration_shape(reader));
+    const SymExpr points = points_of_read(reader, *node.result());
     if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) &&
         !reads_a_part(node, points) && !is_widening_cast(node))
       return;
@@ -351,6 +374,9 @@ class Planner {
       const Index index = node.op() == Op::kGather ? position : take_index_position(node, position);
       collect_leaves(node.operand(1), index, assumptions, leaves);
       leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
+    } else if (is_update(node)) {  // where does not matter: it is alone
+      for (Value* operand : node.operands())
+        collect_leaves(operand, Index(operand->type().shape.size()), assumptions, leaves);
     } else {
       for (size_t i = 0; i < node.operands().size(); ++i)
         collect_leaves(node.operand(i), operand_index(node, i, position), assumptions, leaves);
@@ -464,6 +490,8 @@ class Planner {
 
   Result<Join> try_join(const Node& node, int group_index) const {
     const Group& group = plan_.groups[group_index];
+    if (is_alone(*group.nodes.front()))
+      return unsupported("the kernel runs in an order of its own");
     if (node.result()->type().device != group.device) return unsupported("it is on another device");
     if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes)
       return unsupported("the kernel is full");
@@ -526,7 +554,8 @@ class Planner {
   void place(Node* node) {
     if (node->op() == Op::kSizeResult || folds(*node)) return;
     if (node->op() == Op::kExtern) return place_extern(node);
-    for (const int g : options_.fuse ? candidate_groups(*node) : std::vector<int>{}) {
+    const bool may_join = options_.fuse && !is_alone(*node);
+    for (const int g : may_join ? candidate_groups(*node) : std::vector<int>{}) {
       Result<Join> join = try_join(*node, g);
       if (join) return add_to_group(node, g, std::move(join).value());
       plan_.reasons.push_back(detail::join("%", node->result()->id(), " = ",
@@ -628,7 +657,9 @@ class Planner {
       const bool read_elsewhere =
           std::any_of(readers.begin(), readers.end(),
                       [&](const Node* reader) { return !group.placements.count(reader); });
-      if (required_.count(value) || read_elsewhere) group.outputs.push_back(value);
+      // An update or scan that nobody reads writes its result all the same.
+      if (required_.count(value) || read_elsewhere || is_alone(*node))
+        group.outputs.push_back(value);
     }
     for (const auto* values : {&group.inputs, &group.outputs})
       for (const Value* value : *values)

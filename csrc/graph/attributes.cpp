@@ -22,6 +22,15 @@ constexpr std::array kGather = {AttrSpec{"dim", AttrKind::kInt},
                                 AttrSpec{"error", AttrKind::kString}};
 constexpr std::array kTake = {AttrSpec{"dim", AttrKind::kInt}, AttrSpec{"error", AttrKind::kString},
                               AttrSpec{"wrap", AttrKind::kBool}};
+constexpr std::array kScatter = {
+    AttrSpec{"combine", AttrKind::kString}, AttrSpec{"dim", AttrKind::kInt},
+    AttrSpec{"error", AttrKind::kString}, AttrSpec{"ordered", AttrKind::kBool}};
+constexpr std::array kIndexPut = {
+    AttrSpec{"combine", AttrKind::kString}, AttrSpec{"dim", AttrKind::kInt},
+    AttrSpec{"error", AttrKind::kString}, AttrSpec{"ordered", AttrKind::kBool},
+    AttrSpec{"wrap", AttrKind::kBool}};
+constexpr std::array kScan = {AttrSpec{"combine", AttrKind::kString},
+                              AttrSpec{"dim", AttrKind::kInt}};
 
 }  // namespace
 
@@ -37,6 +46,9 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kSizeValue) return kSizeValue;
   if (op == Op::kTake) return kTake;
   if (op == Op::kGather) return kGather;
+  if (op == Op::kScatter) return kScatter;
+  if (op == Op::kIndexPut) return kIndexPut;
+  if (op == Op::kScan) return kScan;
   return {};
 }
 

@@ -101,6 +101,29 @@ Value* Graph::gather(Value* x, Value* index, int64_t dim, std::string error) {
   return build(Op::kGather, {x, index}, {{"dim", dim}, {"error", std::move(error)}});
 }
 
+Value* Graph::scatter(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
+                      bool ordered, std::string error) {
+  return build(Op::kScatter, {base, index, src},
+               {{"combine", std::move(combine)},
+                {"dim", dim},
+                {"error", std::move(error)},
+                {"ordered", ordered}});
+}
+
+Value* Graph::index_put(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
+                        bool ordered, bool wrap, std::string error) {
+  return build(Op::kIndexPut, {base, index, src},
+               {{"combine", std::move(combine)},
+                {"dim", dim},
+                {"error", std::move(error)},
+                {"ordered", ordered},
+                {"wrap", wrap}});
+}
+
+Value* Graph::scan(Value* x, int64_t dim, std::string combine) {
+  return build(Op::kScan, {x}, {{"combine", std::move(combine)}, {"dim", dim}});
+}
+
 // ---- extern calls and sizes
 
 namespace {

@@ -55,7 +55,16 @@ enum class Op : uint8_t {
 #undef STRUCTURED
 };
 
-enum class OpClass : uint8_t { kPointwise, kIndexMap, kReduction, kCreation, kGather, kExtern };
+enum class OpClass : uint8_t {
+  kPointwise,
+  kIndexMap,
+  kReduction,
+  kCreation,
+  kGather,
+  kUpdate,
+  kScan,
+  kExtern
+};
 
 // How operand dtypes lead to the dtype a pointwise op is computed in, and to its result's (torch's
 // names of the rules).
@@ -246,6 +255,17 @@ class Graph {
   // `error` ("embedding", "index_select", "index").
   Value* take(Value* x, Value* index, int64_t dim, bool wrap, std::string error);
   Value* gather(Value* x, Value* index, int64_t dim, std::string error);  // torch.gather
+  // base with result[.., index[i..], ..] = combine(result[.., index[i..], ..], src[i..]) for each
+  // element of src, in row-major order if `ordered` or if floats are added on a CPU; otherwise in
+  // any. scatter: index has src's shape and stands for dim `dim` of it (torch.scatter,
+  // scatter_reduce). index_put: src has the index's dims in place of `dim`, as in take. combine.h
+  // says what combine may be; `wrap` and `error` are as in take.
+  Value* scatter(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
+                 bool ordered, std::string error);
+  Value* index_put(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
+                   bool ordered, bool wrap, std::string error);
+  // result[.., i, ..] = combine of x[.., 0..i, ..]; see combine.h.
+  Value* scan(Value* x, int64_t dim, std::string combine);
   // Operands are brought into the order of their references in the arguments, one per reference.
   std::vector<Value*> extern_call(ExternCall call, std::vector<Value*> operands,
                                   std::vector<TensorType> results);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/attributes.h"
+#include "graph/combine.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -329,6 +330,56 @@ TensorType infer_gather(const Checker& check) {
   return result;
 }
 
+// ---- updates, scans
+
+Combine combine_of(const Checker& check) {
+  const std::string& text = check.attr<std::string>("combine");
+  const std::optional<Combine> combine = parse_combine(text);
+  check.require(combine.has_value(), "combine is unknown: ", text);
+  return *combine;
+}
+
+TensorType infer_update(const Checker& check) {
+  check.check_num_operands(3);
+  const int64_t dim = check.attr<int64_t>("dim");
+  const Shape &base = check.shape(0), &index = check.shape(1), &src = check.shape(2);
+  check.check_dim(dim, check.rank(0));
+  check.require(is_integer(check.type(1).dtype), "index is ", dtype_name(check.type(1).dtype),
+                ", expected an integer dtype");
+  const DType dtype = check.type(0).dtype;
+  check.require(check.type(2).dtype == dtype, "operand 2 is ", dtype_name(check.type(2).dtype),
+                ", operand 0 is ", dtype_name(dtype));
+  check.require(can_update(combine_of(check), dtype), "combine ",
+                check.attr<std::string>("combine"), " is not for ", dtype_name(dtype));
+  if (check.op() == Op::kIndexPut) {
+    Shape expected(base.begin(), base.begin() + dim);
+    expected.insert(expected.end(), index.begin(), index.end());
+    expected.insert(expected.end(), base.begin() + dim + 1, base.end());
+    check.require(src == expected, "operand 2 is ", text_of(src), ", expected ", text_of(expected));
+    return {dtype, base, {}};
+  }
+  check.require(src == index, "operand 2 is ", text_of(src), ", index is ", text_of(index));
+  check.require(base.size() == index.size(), "operand ", text_of(base), " and index ",
+                text_of(index), " differ in the number of dimensions");
+  for (size_t d = 0; d < base.size(); ++d) {
+    const auto room = (base[d] - index[d]).as_constant();
+    check.require(static_cast<int64_t>(d) == dim || !room || *room >= 0, "index ", text_of(index),
+                  " is larger than operand ", text_of(base), " in dimension ", d);
+  }
+  return {dtype, base, {}};
+}
+
+TensorType infer_scan(const Checker& check) {
+  check.check_num_operands(1);
+  check.check_dim(check.attr<int64_t>("dim"), check.rank(0));
+  const DType dtype = check.type(0).dtype;
+  const Combine combine = combine_of(check);
+  check.require(can_scan(combine, dtype), "combine ", check.attr<std::string>("combine"),
+                " is not for ", dtype_name(dtype));
+  const bool is_place = combine == Combine::kArgMax || combine == Combine::kArgMin;
+  return {is_place ? DType::kI64 : dtype, check.shape(0), {}};
+}
+
 // ---- devices
 
 // The operands' device. Tensors of the CPU without dimensions may stand beside another one's.
@@ -354,6 +405,8 @@ TensorType infer_on_any_device(const Checker& check) {
   case OpClass::kReduction: return infer_reduction(check);
   case OpClass::kCreation: return infer_creation(check);
   case OpClass::kGather: return infer_gather(check);
+  case OpClass::kUpdate: return infer_update(check);
+  case OpClass::kScan: return infer_scan(check);
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("the result of ", op_info(check.op()).text, " cannot be inferred");

@@ -23,12 +23,19 @@ loop::ErrorText index_error(const std::string& op, int64_t dim) {
   const auto out_of_bounds = [](int64_t d) {
     return "index {0} is out of bounds for dimension " + std::to_string(d) + " with size {1}";
   };
+  if (op == "index_copy") return {0, "IndexError", "index_copy_(): " + out_of_bounds(dim)};
+  if (op == "index_fill") return {0, "IndexError", out_of_bounds(dim)};
   if (op == "index_select" && dim == 1)
     return {0, "RuntimeError", "INDICES element is out of DATA bounds, id={0} axis_dim={1}"};
-  if (op == "embedding" || op == "index_select")
+  if (op == "embedding" || op == "index_select" || op == "index_add")
     return {0, "IndexError", "index out of range in self"};
+  if (op == "put")
+    return {0, "IndexError",
+            "out of range: tried to access index {0} on a tensor of {1} elements."};
+  if (op == "masked_scatter")
+    return {0, "RuntimeError", "Number of elements of source < number of ones in mask"};
   if (op == "nll_loss") return {0, "IndexError", "Target {0} is out of bounds."};
-  if (op == "gather") return {0, "RuntimeError", out_of_bounds(dim)};
+  if (op == "gather" || op == "scatter") return {0, "RuntimeError", out_of_bounds(dim)};
   return {0, "IndexError", out_of_bounds(0)};  // eager moves the indexed dimension to the front
 }
 
@@ -46,13 +53,13 @@ bool Evaluator::Key::operator<(const Key& other) const {
   return index < other.index;
 }
 
-Evaluator::Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan,
-                     const fusion::Group& group, const schedule::Machine& machine,
-                     loop::Arena& arena, const NestAxes* axes, Recording* recording)
-    : graph_(graph), plan_(plan), group_(group), machine_(machine), arena_(arena), axes_(axes),
-      recording_(recording), formulas_(arena), assumptions_(graph.assumptions()) {
-  for (size_t d = 0; d < group.domain.size(); ++d)
-    assumptions_.set_index(fusion::axis_name(d), group.domain[d]);
+Evaluator::Evaluator(const Context& context, KernelBuffers& buffers, const Index& domain,
+                     const NestAxes* axes, Recording* recording)
+    : plan_(context.plan), group_(context.group), arena_(context.arena), buffers_(buffers),
+      axes_(axes), recording_(recording), formulas_(arena_),
+      assumptions_(context.graph.assumptions()) {
+  for (size_t d = 0; d < domain.size(); ++d)
+    assumptions_.set_index(fusion::axis_name(d), domain[d]);
 }
 
 void Evaluator::push(loop::Block* block) {
@@ -95,48 +102,14 @@ Expr Evaluator::let(Expr e, std::string_view base) {
   return variable;
 }
 
-// Whether the value is a number that the host hands to a GPU kernel. Where a GPU is emulated all
-// tensors lie on the CPU; there it is what no kernel computes.
-bool Evaluator::is_host_number(const Value& value) const {
-  if (!machine_.is_gpu || value.type().device.kind != DeviceKind::kCpu) return false;
-  if (group_.device.kind != DeviceKind::kCpu) return true;
-  return value.type().shape.empty() && !plan_.group_of.contains(value.producer());
-}
-
-const loop::Buffer* Evaluator::buffer_of(Value* value, loop::Access access) {
-  const loop::Buffer*& buffer = buffer_of_[value];
-  if (buffer != nullptr) return buffer;
-  // Flat: index maps are folded into one linear offset, whose extent is that of the storage the
-  // tensor spans.
-  SymExpr extent = 1;
-  const Index strides = value->type().dense_or_strides();
-  for (size_t d = 0; d < strides.size(); ++d)
-    extent = extent + (value->type().shape[d] - 1) * strides[d];
-  loop::Buffer description;
-  description.name = arena_.fresh_name("b");
-  description.dtype = value->type().dtype;
-  description.scope = loop::Scope::kGlobal;
-  description.access = access;
-  if (access == loop::Access::kIn && is_host_number(*value)) {
-    MLCC_CHECK(product(value->type().shape).equals_constant(1), "lowering: %", value->id(),
-               " of the host has more than one element");
-    description.access = loop::Access::kValue;
-  } else {
-    description.shape = {loop::from_symbolic(arena_, extent)};
-  }
-  buffer = arena_.make_buffer(std::move(description));
-  buffer_values_.push_back(value);
-  buffers_.push_back(buffer);
-  return buffer;
-}
-
 Expr Evaluator::load_value(Value* value, const Index& index) {
   const auto stored = stored_.find(value);
   if (stored != stored_.end() && stored->second.place)
     return loop::Load::make(arena_, stored->second.buffer, {nest_expr(*stored->second.place)},
                             mask_);
-  const loop::Buffer* buffer =
-      stored != stored_.end() ? stored->second.buffer : buffer_of(value, loop::Access::kIn);
+  const loop::Buffer* buffer = stored != stored_.end()
+                                   ? stored->second.buffer
+                                   : buffers_.buffer_of(value, loop::Access::kIn);
   if (buffer->access == loop::Access::kValue) return loop::Load::make(arena_, buffer, {});
   const SymExpr offset =
       assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
@@ -150,12 +123,15 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
 }
 
 void Evaluator::store(Value* value, const Index& position, Expr element) {
-  const loop::Buffer* buffer = buffer_of(value, loop::Access::kOut);
+  const loop::Buffer* buffer = buffers_.buffer_of(value, loop::Access::kOut);
+  block().push_back(loop::Store::make(arena_, buffer, {stored_offset(value, position)}, element));
+}
+
+Expr Evaluator::stored_offset(Value* value, const Index& position) {
   const SymExpr offset =
       assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides()));
   record(offset, value, true);
-  const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
-  block().push_back(loop::Store::make(arena_, buffer, {nest_expr(mapped)}, element));
+  return nest_expr(axes_ == nullptr ? offset : axes_->map(offset));
 }
 
 Expr Evaluator::evaluate(Value* value, const Index& index) {
@@ -198,6 +174,8 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
   case OpClass::kGather: return indirect(node, position);
   case OpClass::kReduction:
   case OpClass::kIndexMap:
+  case OpClass::kUpdate:
+  case OpClass::kScan:
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("lowering: %", node.result()->id(), " = ", graph::op_info(node.op()).text,
@@ -235,7 +213,7 @@ Expr Evaluator::checked_divisor(Expr divisor) {
                           : loop::apply(arena_, ScalarOp::kOr,
                                         {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
   block().push_back(
-      loop::Check::make(arena_, counts, error_code("RuntimeError", "ZeroDivisionError")));
+      loop::Check::make(arena_, counts, buffers_.error_code("RuntimeError", "ZeroDivisionError")));
   const Expr one = loop::Constant::make_int(arena_, divisor->dtype, 1);
   return let(loop::apply(arena_, ScalarOp::kSelect, {valid, divisor, one}), "divisor");
 }
@@ -293,13 +271,6 @@ Expr Evaluator::constant(const Node& node, const Index& index) {
   MLCC_UNREACHABLE("lowering: full without a value");
 }
 
-int64_t Evaluator::error_code(const std::string& exception, const std::string& text) {
-  for (const loop::ErrorText& error : errors_)
-    if (error.exception == exception && error.text == text) return error.code;
-  errors_.push_back({static_cast<int64_t>(errors_.size()) + 1, exception, text});
-  return errors_.back().code;
-}
-
 // The index as i64, negative ones counted from the end where the op does so, and checked against
 // the extent.
 Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& extent) {
@@ -307,7 +278,7 @@ Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& ext
   const Expr zero = loop::int_constant(arena_, 0);
   const Expr given = let(loop::Cast::make(arena_, DType::kI64, element), "at");
   Expr at = given;
-  if (node.op() == Op::kTake && node.attr<bool>("wrap")) {
+  if (node.has_attr("wrap") && node.attr<bool>("wrap")) {
     const Expr negative = loop::apply(arena_, ScalarOp::kLt, {at, zero});
     const Expr wrapped = loop::apply(arena_, ScalarOp::kAdd, {at, size});
     at = let(loop::apply(arena_, ScalarOp::kSelect, {negative, wrapped, at}), "at");
@@ -322,8 +293,8 @@ Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& ext
       index_error(node.attr<std::string>("error"), node.attr<int64_t>("dim"));
   std::vector<Expr> details;
   if (error.text.find('{') != std::string::npos) details = {given, size};
-  block().push_back(loop::Check::make(arena_, valid, error_code(error.exception, error.text),
-                                      std::move(details)));
+  block().push_back(loop::Check::make(
+      arena_, valid, buffers_.error_code(error.exception, error.text), std::move(details)));
   return at;
 }
 
@@ -339,18 +310,22 @@ SymExpr Evaluator::dynamic_index(Expr element, const SymExpr& extent) {
 }
 
 Expr Evaluator::indirect(const Node& node, const Index& index) {
-  Value* source = node.operand(0);
+  return evaluate(node.operand(0), indexed_position(node, index));
+}
+
+Index Evaluator::indexed_position(const Node& node, const Index& index) {
   Value* indices = node.operand(1);
   const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
-  const size_t rank = node.op() == Op::kGather ? 1 : indices->type().shape.size();
+  const bool is_elementwise = node.op() == Op::kGather || node.op() == Op::kScatter;
+  const size_t rank = is_elementwise ? 1 : indices->type().shape.size();
   const Index index_position =
-      node.op() == Op::kGather ? index : Index(index.begin() + dim, index.begin() + dim + rank);
-  const SymExpr& extent = source->type().shape[dim];
+      is_elementwise ? index : Index(index.begin() + dim, index.begin() + dim + rank);
+  const SymExpr& extent = node.operand(0)->type().shape[dim];
   const Expr element = checked_index(node, evaluate(indices, index_position), extent);
   Index at(index.begin(), index.begin() + dim);
   at.push_back(dynamic_index(element, extent));
   at.insert(at.end(), index.begin() + dim + rank, index.end());
-  return evaluate(source, at);
+  return at;
 }
 
 }  // namespace mlcc::lower

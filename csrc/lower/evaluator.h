@@ -13,36 +13,22 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fusion/fusion.h"
 #include "graph/index_map.h"
 #include "loop/ir.h"
+#include "lower/context.h"
 #include "lower/formula.h"
+#include "lower/kernel_buffers.h"
 #include "lower/nest_axes.h"
-#include "schedule/schedule.h"
+#include "lower/recording.h"
 
 namespace mlcc::lower {
-
-// What the recording run learns.
-struct Recording {
-  struct MemoryAccess {
-    SymExpr offset;
-    int64_t element_bytes;
-    bool is_store;
-    graph::Value* value;
-    bool is_masked;
-  };
-  std::vector<MemoryAccess> accesses;
-  std::vector<SymExpr> indices;  // every index expression, also those of constants and masks
-  int64_t ops = 0;
-  int64_t widest_bytes = 1;
-};
 
 class Evaluator {
  public:
   // `axes` null: the recording run, into `recording`.
-  Evaluator(const graph::Graph& graph, const fusion::FusionPlan& plan, const fusion::Group& group,
-            const schedule::Machine& machine, loop::Arena& arena, const NestAxes* axes,
-            Recording* recording);
+  // `domain`: the extents of the axes that indices are over.
+  Evaluator(const Context& context, KernelBuffers& buffers, const std::vector<SymExpr>& domain,
+            const NestAxes* axes, Recording* recording);
 
   // The value's element at `index`, computed by statements appended to the current block.
   loop::Expr evaluate(graph::Value* value, const std::vector<SymExpr>& index);
@@ -50,6 +36,12 @@ class Evaluator {
   // take, gather or copy.
   loop::Expr evaluate_node(const graph::Node& node, const std::vector<SymExpr>& position);
   void store(graph::Value* value, const std::vector<SymExpr>& position, loop::Expr element);
+  // Where an element of a value that the kernel writes lies in its buffer.
+  loop::Expr stored_offset(graph::Value* value, const std::vector<SymExpr>& position);
+  // The element of operand 0 that a gather or an update means at `position` (of its result, of its
+  // source): looks up the index and checks it.
+  std::vector<SymExpr> indexed_position(const graph::Node& node,
+                                        const std::vector<SymExpr>& position);
   loop::Expr let(loop::Expr e, std::string_view base);
   loop::Expr index_expr(const SymExpr& over_domain);  // mapped to the nest's axes
   // An expression over the nest's axes, each as the loop variable that stands for it now.
@@ -75,17 +67,13 @@ class Evaluator {
     stored_[value] = std::move(stored);
   }
 
-  // What the kernel gets by value is no `in` buffer but a `value`.
   // From now on loads of the value at `offset` (over the nest's axes) come from there, unless
   // masked.
   void define_tile(const graph::Value* value, SymExpr offset, Stored stored) {
     tiles_.push_back({value, std::move(offset), std::move(stored)});
   }
 
-  const loop::Buffer* buffer_of(graph::Value* value, loop::Access access);
-  const std::vector<graph::Value*>& buffer_values() const { return buffer_values_; }
-  const std::vector<const loop::Buffer*>& buffers() const { return buffers_; }
-  const std::vector<loop::ErrorText>& errors() const { return errors_; }
+  KernelBuffers& buffers() { return buffers_; }
   const Assumptions& assumptions() const { return assumptions_; }
 
  private:
@@ -97,7 +85,6 @@ class Evaluator {
   };
 
   loop::Expr compute(graph::Value* value, const std::vector<SymExpr>& index);
-  bool is_host_number(const graph::Value& value) const;
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr between(loop::Expr at, const SymExpr& begin, const SymExpr& end,
@@ -108,14 +95,12 @@ class Evaluator {
   loop::Expr checked_divisor(loop::Expr divisor);
   loop::Expr checked_index(const graph::Node& node, loop::Expr element, const SymExpr& extent);
   SymExpr dynamic_index(loop::Expr element, const SymExpr& extent);
-  int64_t error_code(const std::string& exception, const std::string& text);
   void record(const SymExpr& index, graph::Value* accessed, bool is_store);
 
-  const graph::Graph& graph_;
   const fusion::FusionPlan& plan_;
   const fusion::Group& group_;
-  const schedule::Machine& machine_;
   loop::Arena& arena_;
+  KernelBuffers& buffers_;
   const NestAxes* axes_;
   Recording* recording_;
   Formulas formulas_;
@@ -132,10 +117,6 @@ class Evaluator {
   };
   std::vector<Tile> tiles_;
   std::map<std::string, const loop::Variable*, std::less<>> axis_variables_;
-  std::unordered_map<const graph::Value*, const loop::Buffer*> buffer_of_;
-  std::vector<graph::Value*> buffer_values_;
-  std::vector<const loop::Buffer*> buffers_;
-  std::vector<loop::ErrorText> errors_;
 };
 
 }  // namespace mlcc::lower

@@ -391,6 +391,37 @@ void bind_reductions_and_creation(Builder& builder) {
           py::arg("x"), py::arg("index"), py::arg("dim"), py::arg("error") = "gather");
 }
 
+void bind_updates_and_scans(Builder& builder) {
+  builder
+      .def(
+          "scatter",
+          [](const GraphBuilder& b, const ValueHandle& base, const ValueHandle& index,
+             const ValueHandle& src, int64_t dim, std::string combine, bool ordered,
+             std::string error) {
+            return b.handle(b.graph().scatter(b.value(base), b.value(index), b.value(src), dim,
+                                              std::move(combine), ordered, std::move(error)));
+          },
+          py::arg("base"), py::arg("index"), py::arg("src"), py::arg("dim"), py::arg("combine"),
+          py::arg("ordered"), py::arg("error") = "scatter")
+      .def(
+          "index_put",
+          [](const GraphBuilder& b, const ValueHandle& base, const ValueHandle& index,
+             const ValueHandle& src, int64_t dim, std::string combine, bool ordered, bool wrap,
+             std::string error) {
+            return b.handle(b.graph().index_put(b.value(base), b.value(index), b.value(src), dim,
+                                                std::move(combine), ordered, wrap,
+                                                std::move(error)));
+          },
+          py::arg("base"), py::arg("index"), py::arg("src"), py::arg("dim"), py::arg("combine"),
+          py::arg("ordered"), py::arg("wrap"), py::arg("error"))
+      .def(
+          "scan",
+          [](const GraphBuilder& b, const ValueHandle& x, int64_t dim, std::string combine) {
+            return b.handle(b.graph().scan(b.value(x), dim, std::move(combine)));
+          },
+          py::arg("x"), py::arg("dim"), py::arg("combine"));
+}
+
 void bind_extern(Builder& builder) {
   builder
       .def("extern_call", &extern_call, py::arg("name"), py::arg("args"),
@@ -459,6 +490,7 @@ void bind_graph_builder(py::module_& module) {
   bind_inputs(builder);
   bind_pointwise_and_index_maps(builder);
   bind_reductions_and_creation(builder);
+  bind_updates_and_scans(builder);
   bind_extern(builder);
 }
 

@@ -38,6 +38,8 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint) {
   double best_score = 0;
   for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
     const double score = axis_score(facts, axis, hint);
+    const bool is_ordered = facts.order != ReducedOrder::kFree;
+    if (is_ordered && (facts.axes[axis].reduced || score <= 0)) continue;
     if (best < 0 || score >= best_score) {  // the innermost of equals
       best = static_cast<int>(axis);
       best_score = score;

@@ -21,6 +21,8 @@ constexpr int64_t kChunk = 4096;
 // Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each
 // row are used at once.
 constexpr int64_t kColumnVectors = 4;
+// Elements of each row that one thread updates, row after row: 512 bytes of f32 at a time.
+constexpr int64_t kUpdatedColumns = 128;
 
 int64_t choose_unroll(const NestFacts& facts, bool vector_is_reduced) {
   if (vector_is_reduced) return facts.carried_values > 2 ? 2 : 4;  // hides the latency of an add
@@ -75,6 +77,10 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   }
   const bool any_reduced = std::any_of(facts.axes.begin(), facts.axes.end(),
                                        [](const Axis& axis) { return axis.reduced; });
+  if (facts.order == ReducedOrder::kAround) {
+    schedule.chunk = chunk_of(facts, schedule.vector_axis, kUpdatedColumns);
+    return schedule;
+  }
   if (any_reduced) {
     schedule.width = natural * kColumnVectors;
     schedule.unroll = 1;

@@ -6,6 +6,7 @@
 // changes what is computed.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,13 +32,19 @@ struct AccessPattern {
   bool is_store = false;
 };
 
+// What the loops over the reduced axes are: free to be cut and reordered (reductions), in order
+// inside the vector axis (scans), or in order around it (updates). Where they are in order the
+// vector axis is a kept one.
+enum class ReducedOrder : uint8_t { kFree, kInside, kAround };
+
 struct NestFacts {
   std::vector<Axis> axes;  // outermost first
+  ReducedOrder order = ReducedOrder::kFree;
   std::vector<AccessPattern> accesses;
   int64_t ops_per_point = 1;   // scalar ops, transcendentals counted as kTranscendentalOps
   int64_t widest_bytes = 4;    // widest element type computed in
   int64_t carried_values = 0;  // of the reductions
-  bool can_be_cut = true;      // the reduced axes may be reduced in pieces
+  bool can_be_cut = false;     // the reduced axes may be reduced in pieces
 };
 
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp

@@ -1,8 +1,8 @@
 // Random graphs for fuzzers: small, well typed, the same for a seed on every machine.
 //
-// They hold pointwise ops, casts, reductions, index maps, constants and takes over static and
-// symbolic shapes, and nothing whose result is unspecified: no integer division, no float that
-// becomes an integer, no index out of range.
+// They hold pointwise ops, casts, reductions, index maps, constants, takes, updates and scans over
+// static and symbolic shapes, and nothing whose result is unspecified: no integer division, no
+// float that becomes an integer, no index out of range.
 #pragma once
 
 #include <algorithm>
@@ -107,10 +107,14 @@ class RandomGraph {
       add_reduction(value);
     else if (kind < 90)
       add_index_map(value);
-    else if (kind < 95)
+    else if (kind < 94)
       add_constant();
-    else
+    else if (kind < 96)
       add_take(value);
+    else if (kind < 98)
+      add_update(value);
+    else
+      add_scan(value);
   }
 
   // ---- pointwise
@@ -293,6 +297,36 @@ class RandomGraph {
     Value* index = graph_->iota(is_long ? 2 : 1, DType::kI64, 0, 1);
     if (flip_coin(30)) index = graph_->pointwise(Op::kNeg, {index});
     add_value(graph_->take(value, index, dim, true, "index"));
+  }
+
+  // A part of the value itself into it, at the first places of a dimension, at one place twice, or
+  // counted from the end.
+  void add_update(Value* value) {
+    if (rank_of(value) == 0 || (is_float(dtype_of(value)) && !options_.float_reductions)) return;
+    static const std::vector<std::string> kOfBool = {"set", "and", "or"};
+    static const std::vector<std::string> kOfNumbers = {"set", "add", "mul", "max", "min"};
+    const std::string& combine = pick(dtype_of(value) == DType::kBool ? kOfBool : kOfNumbers);
+    const int dim = draw(rank_of(value));
+    const SymExpr& size = shape_of(value)[static_cast<size_t>(dim)];
+    const int64_t length = size == s0_ || size == s1_ ? 2 : 1;
+    Value* source = graph_->slice(value, dim, 0, length, 1);
+    Value* index = graph_->iota(length, DType::kI64, 0, flip_coin(50) ? 1 : 0);
+    if (flip_coin(50)) {
+      if (flip_coin(30)) index = graph_->pointwise(Op::kNeg, {index});
+      add_value(graph_->index_put(value, index, source, dim, combine, false, true, "index"));
+      return;
+    }
+    Shape shape(shape_of(value).size(), 1);
+    shape[static_cast<size_t>(dim)] = length;
+    index = graph_->expand(graph_->reshape(index, shape), shape_of(source));
+    add_value(graph_->scatter(value, index, source, dim, combine, false, "scatter"));
+  }
+
+  void add_scan(Value* value) {
+    if (rank_of(value) == 0 || dtype_of(value) == DType::kBool) return;
+    static const std::vector<std::string> kCombines = {"add", "mul",    "max",
+                                                       "min", "argmax", "argmin"};
+    add_value(graph_->scan(value, draw(rank_of(value)), pick(kCombines)));
   }
 
   void choose_outputs() {

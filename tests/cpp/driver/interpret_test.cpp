@@ -175,6 +175,34 @@ const Case kCases[] = {
 })",
      1,
      {}},
+    {"scatter",
+     R"(graph @g(%x: f32[4, 20], %i: i64[3, 20], %s: f32[3, 20]) {
+  %0: f32[4, 20] = neg %x
+  %1: f32[3, 20] = mul %s, %s
+  %2: f32[4, 20] = scatter %0, %i, %1 {combine = "add", dim = 0, error = "scatter", ordered = false}
+  %3: f32[4, 20] = add %2, %x
+  return %3
+})",
+     2,
+     {}},
+    {"index_put",
+     R"(graph @g(%i: i64[2, 4], %p: f32[2, 4, 20]) {
+  %0: f32[3, 20] = full {value = 0.0}
+  %1: f32[3, 20] = index_put %0, %i, %p {combine = "max", dim = 0, error = "index", ordered = true, wrap = true}
+  return %1
+})",
+     1,
+     {}},
+    {"scan",
+     R"(graph @g(%x: f32[4, 20]) {
+  %0: f32[4, 20] = exp %x
+  %1: f32[4, 20] = scan %0 {combine = "add", dim = 0}
+  %2: f32[4, 20] = scan %1 {combine = "mul", dim = 1}
+  %3: i64[4, 20] = scan %x {combine = "argmin", dim = 1}
+  return %2, %3
+})",
+     3,
+     {}},
     {"argmax",
      R"(graph @g(%x: f32[4, 90]) {
   %0: i64[4] = argmax %x {dims = [1], keepdim = false}

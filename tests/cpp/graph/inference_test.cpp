@@ -200,6 +200,29 @@ TEST_F(InferenceTest, take_and_gather) {
                  "is larger than operand [7, 1] in dimension 1");
 }
 
+TEST_F(InferenceTest, updates_and_scans) {
+  Value* x = f32({s0, 5, 4});
+  Value* i = input(DType::kI64, {s1, 2});
+  Value* rows = f32({s0, s1, 2, 4});
+  const auto put = [&](Value* source, const std::string& combine) {
+    return graph_.index_put(x, i, source, 1, combine, false, true, "index");
+  };
+  EXPECT_EQ(type(put(rows, "add")), "f32[s0, 5, 4]");
+  EXPECT_REFUSED(put(x, "add"), "operand 2 is [s0, 5, 4], expected [s0, s1, 2, 4]");
+  EXPECT_REFUSED(put(rows, "or"), "combine or is not for f32");
+  EXPECT_REFUSED(put(rows, "plus"), "combine is unknown: plus");
+  Value* base = f32({s1, 3});
+  const auto scatter = [&](Value* source) {
+    return graph_.scatter(base, i, source, 1, "set", true, "scatter");
+  };
+  EXPECT_EQ(type(scatter(f32({s1, 2}))), "f32[s1, 3]");
+  EXPECT_REFUSED(scatter(f32({s1, 3})), "operand 2 is [s1, 3], index is [s1, 2]");
+  EXPECT_EQ(type(graph_.scan(x, 2, "add")), "f32[s0, 5, 4]");
+  EXPECT_EQ(type(graph_.scan(x, 0, "argmin")), "i64[s0, 5, 4]");
+  EXPECT_REFUSED(graph_.scan(x, 3, "add"), "dim 3 is out of range");
+  EXPECT_REFUSED(graph_.scan(x, 0, "set"), "combine set is not for f32");
+}
+
 TEST_F(InferenceTest, sizes_are_no_tensors) {
   Value* n = graph_.add_size_input("n", s0);
   EXPECT_REFUSED(graph_.pointwise(Op::kNeg, {n}), "operand 0 is a size, expected a tensor");

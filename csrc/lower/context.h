@@ -1,0 +1,34 @@
+// What the parts of lowering one group share: the group and what it stands in, never changed by
+// them, and the arena of the kernel that they write.
+#pragma once
+
+#include <string_view>
+
+#include "fusion/fusion.h"
+#include "graph/graph.h"
+#include "loop/ir.h"
+#include "schedule/schedule.h"
+
+namespace mlcc::lower {
+
+struct Context {
+  const graph::Graph& graph;
+  const fusion::FusionPlan& plan;
+  const fusion::Group& group;
+  const schedule::Machine& machine;
+  loop::Arena& arena;
+
+  schedule::Schedule choose(const schedule::NestFacts& facts) const {
+    return schedule::choose(facts, machine, [&](std::string_view name) { return hint(name); });
+  }
+
+  // A typical value of a size symbol.
+  int64_t hint(std::string_view name) const {
+    static constexpr int64_t kUnknownSize = 1024;
+    for (const graph::Symbol& symbol : graph.symbols())
+      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
+    return kUnknownSize;
+  }
+};
+
+}  // namespace mlcc::lower

@@ -1,0 +1,197 @@
+#include "lower/nest.h"
+
+namespace mlcc::lower {
+
+using loop::Block;
+using loop::Expr;
+using loop::LoopKind;
+using loop::LoopMode;
+using loop::ScalarOp;
+using loop::Variable;
+using schedule::Axis;
+
+Nest::KeptAxes Nest::kept_axes() const {
+  KeptAxes kept;
+  for (size_t i = 0; i < axes().size(); ++i) {
+    const Axis& axis = axes()[i];
+    if (axis.reduced) continue;
+    if (static_cast<int>(i) == schedule_.vector_axis) {
+      kept.vector = &axis;
+      continue;
+    }
+    kept.outer.push_back(&axis);
+    kept.extent = kept.extent * axis.extent;
+  }
+  if (kept.vector != nullptr && schedule_.chunk > 0)
+    kept.chunks = SymExpr::floordiv(kept.vector->extent + (schedule_.chunk - 1), schedule_.chunk);
+  return kept;
+}
+
+PhaseRange Nest::range_of(const KeptAxes& kept, int64_t pieces) const {
+  PhaseRange range;
+  range.extent = kept.extent * kept.chunks * pieces;
+  SymExpr points = row_extent();
+  if (kept.vector != nullptr)
+    points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : kept.vector->extent);
+  if (pieces > 1) points = SymExpr::floordiv(points, pieces);
+  range.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
+  return range;
+}
+
+Nest::Phase Nest::build(int64_t pieces, int64_t group, const Row& row) {
+  return build_around(pieces, group, [&](Block& block, const VectorRange& range) {
+    emit_vector(range, block, row);
+  });
+}
+
+Nest::Phase Nest::build_around(int64_t pieces, int64_t group, const Body& emit) {
+  loop::Arena& arena = context_.arena;
+  const KeptAxes kept = kept_axes();
+  const Variable* parallel = Variable::make(arena, DType::kI64, arena.fresh_name("p"));
+  Block body;
+  const Expr item =
+      pieces > 1 ? piece_let(kept.extent * kept.chunks, parallel, body) : Expr(parallel);
+  const Block lets = outer_lets(kept.outer, kept.chunks, item);
+  body.insert(body.end(), lets.begin(), lets.end());
+  const VectorRange vector = vector_range(kept, item, body);
+  emit(body, vector);
+  Phase phase;
+  phase.range = range_of(kept, pieces);
+  if (phase.range.extent.equals_constant(1) && !context_.machine.is_gpu) {
+    phase.block = {loop::Let::make(arena, parallel, loop::int_constant(arena, 0))};
+    phase.block.insert(phase.block.end(), body.begin(), body.end());
+    return phase;
+  }
+  LoopMode mode;
+  mode.kind = LoopKind::kParallel;
+  mode.group = group;
+  phase.block = {loop::For::make(arena, parallel, loop::int_constant(arena, 0),
+                                 loop::from_symbolic(arena, phase.range.extent), mode,
+                                 std::move(body))};
+  return phase;
+}
+
+// The piece of an iteration, and what is left of its number.
+Expr Nest::piece_let(const SymExpr& iterations, const Variable* parallel, Block& body) {
+  loop::Arena& arena = context_.arena;
+  const Expr count = loop::from_symbolic(arena, iterations);
+  if (iterations.equals_constant(1)) {
+    evaluator_.bind_axis(kPieceAxis, parallel);
+    return loop::int_constant(arena, 0);
+  }
+  const Variable* piece = Variable::make(arena, DType::kI64, arena.fresh_name(kPieceAxis));
+  evaluator_.bind_axis(kPieceAxis, piece);
+  body.push_back(
+      loop::Let::make(arena, piece, loop::apply(arena, ScalarOp::kFloorDiv, {parallel, count})));
+  const Variable* rest = Variable::make(arena, DType::kI64, arena.fresh_name("rest"));
+  body.push_back(
+      loop::Let::make(arena, rest, loop::apply(arena, ScalarOp::kMod, {parallel, count})));
+  return rest;
+}
+
+Block Nest::outer_lets(const std::vector<const Axis*>& outer, const SymExpr& chunks,
+                       Expr parallel) {
+  loop::Arena& arena = context_.arena;
+  Block lets;
+  SymExpr inner = chunks;
+  for (auto axis = outer.rbegin(); axis != outer.rend(); ++axis) {
+    Expr at = parallel;
+    if (!inner.equals_constant(1))
+      at = loop::apply(arena, ScalarOp::kFloorDiv, {at, loop::from_symbolic(arena, inner)});
+    if (std::next(axis) != outer.rend())
+      at = loop::apply(arena, ScalarOp::kMod, {at, loop::from_symbolic(arena, (*axis)->extent)});
+    lets.push_back(loop::Let::make(arena, pass_variable(**axis), at));
+    inner = inner * (*axis)->extent;
+  }
+  return lets;
+}
+
+Nest::VectorRange Nest::vector_range(const KeptAxes& kept, Expr item, Block& body) {
+  if (kept.vector == nullptr) return {};
+  loop::Arena& arena = context_.arena;
+  Expr begin = loop::int_constant(arena, 0);
+  Expr end = loop::from_symbolic(arena, kept.vector->extent);
+  if (schedule_.chunk > 0) {
+    const Expr chunk = loop::int_constant(arena, schedule_.chunk);
+    const Expr number =
+        kept.extent.equals_constant(1)
+            ? item
+            : loop::apply(arena, ScalarOp::kMod, {item, loop::from_symbolic(arena, kept.chunks)});
+    begin = let_begin(loop::apply(arena, ScalarOp::kMul, {number, chunk}), body);
+    end = loop::apply(arena, ScalarOp::kMin,
+                      {loop::apply(arena, ScalarOp::kAdd, {begin, chunk}), end});
+  }
+  return {kept.vector, begin, end};
+}
+
+void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
+  if (range.axis == nullptr) return row(block);
+  const Variable* variable = pass_variable(*range.axis);
+  Block inner;
+  row(inner);
+  block.push_back(loop::For::make(context_.arena, variable, range.begin, range.end, vector_mode(),
+                                  std::move(inner)));
+}
+
+Expr Nest::let_begin(Expr e, Block& block) {
+  evaluator_.push(&block);
+  const Expr variable = evaluator_.let(e, "begin");
+  evaluator_.pop();
+  return variable;
+}
+
+const Variable* Nest::pass_variable(const Axis& axis) {
+  const Variable* variable =
+      Variable::make(context_.arena, DType::kI64, context_.arena.fresh_name(axis.name));
+  evaluator_.bind_axis(axis.name, variable);
+  return variable;
+}
+
+std::vector<PassAxis> Nest::pass_axes() {
+  std::vector<PassAxis> passes;
+  const Axis* innermost = nullptr;
+  for (size_t i = 0; i < axes().size(); ++i) {
+    const Axis& axis = axes()[i];
+    if (!axis.reduced) continue;
+    if (static_cast<int>(i) == schedule_.vector_axis)
+      innermost = &axis;
+    else
+      passes.push_back({pass_variable(axis), axis.extent, {}, 1});
+  }
+  if (innermost != nullptr)
+    passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode(), accumulators()});
+  return passes;
+}
+
+LoopMode Nest::vector_mode() const {
+  return {LoopKind::kVector, schedule_.width, schedule_.unroll, 1};
+}
+
+int64_t Nest::accumulators() const {
+  return context_.machine.is_gpu ? schedule_.group : schedule_.width * schedule_.unroll;
+}
+
+bool Nest::vector_is_reduced() const {
+  return schedule_.vector_axis >= 0 && axes()[static_cast<size_t>(schedule_.vector_axis)].reduced;
+}
+
+SymExpr Nest::row_extent() const {
+  SymExpr extent = 1;
+  for (const Axis& axis : axes())
+    if (axis.reduced) extent = extent * axis.extent;
+  return extent;
+}
+
+SymExpr Nest::place_among(bool reduced) const {
+  SymExpr index;
+  for (const Axis& axis : axes())
+    if (axis.reduced == reduced) index = index * axis.extent + SymExpr::symbol(axis.name);
+  return index;
+}
+
+void add_phase(Nest::Phase phase, LoweredKernel& lowered) {
+  lowered.kernel.phases.push_back(std::move(phase.block));
+  lowered.phases.push_back(std::move(phase.range));
+}
+
+}  // namespace mlcc::lower

@@ -1,0 +1,47 @@
+// A reduction cut into pieces: each reduces a part of the outermost reduced axis into its place of
+// the partial results, a second phase combines those.
+#pragma once
+
+#include <vector>
+
+#include "loop/ir.h"
+#include "lower/context.h"
+#include "lower/evaluator.h"
+#include "lower/group_nodes.h"
+#include "lower/lower.h"
+#include "lower/nest.h"
+#include "lower/reduction.h"
+
+namespace mlcc::lower {
+
+constexpr int64_t kCombineGroup = 32;  // GPU threads that combine the pieces of one row
+
+// For each reducer its carried values.
+using Reduced = std::vector<std::vector<loop::Expr>>;
+
+class Pieces {
+ public:
+  // Makes the buffers of the partial results.
+  Pieces(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator);
+
+  const std::vector<const loop::Buffer*>& partials() const { return partials_; }
+  const std::vector<Scratch>& scratch() const { return scratch_; }
+
+  // Cuts the outermost reduced axis to the current piece; whole vectors where it is the only one.
+  void cut(PassAxis& axis, loop::Block& block) const;
+  void store(const Reduced& results, loop::Block& block) const;
+  // The reductions' results, from all pieces.
+  Reduced combine(const std::vector<Reducer>& reducers, loop::Block& block) const;
+
+ private:
+  loop::Expr place() const { return evaluator_.nest_expr(place_); }
+
+  const Context& context_;
+  Nest& nest_;
+  Evaluator& evaluator_;
+  std::vector<const loop::Buffer*> partials_;  // of each carried value, in order
+  std::vector<Scratch> scratch_;
+  SymExpr place_;
+};
+
+}  // namespace mlcc::lower

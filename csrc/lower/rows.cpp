@@ -1,0 +1,267 @@
+#include "lower/rows.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lower/formula.h"
+
+namespace mlcc::lower {
+
+using graph::Node;
+using graph::OpClass;
+using graph::Value;
+using loop::Block;
+using loop::Expr;
+using loop::Variable;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+// Elements of a row buffer on the stack, over all buffers of a kernel: 128 KB of f32, well inside a
+// thread's stack.
+constexpr int64_t kMaxStackElements = 32768;
+// On a GPU rows lie in registers or shared memory: elements for each thread of the group, and over
+// all buffers of a kernel (32 KB of f32 shared memory).
+constexpr int64_t kMostRowElementsPerThread = 64;
+constexpr int64_t kMostGpuRowElements = 8192;
+// Ops that make it cheaper to keep a row's element than to compute it again in the next pass.
+constexpr int64_t kExpensiveOps = 8;
+
+}  // namespace
+
+Rows::Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
+    : context_(context), nodes_(nodes), nest_(nest), evaluator_(evaluator) {
+  choose_kept();
+}
+
+// -- values kept between passes
+
+// A full value that a later pass reads again is kept if it is written anyway, or if it costs more
+// than a load.
+void Rows::choose_kept() {
+  std::map<const Value*, int> last_use;
+  for (const Node* node : context_.group.nodes)
+    for (const Value* source : nodes_.sources_of(*node)) {
+      const bool in_pass = is_reduction(*node) || !nodes_.per_row(*node);
+      last_use[source] = std::max(last_use[source], in_pass ? nodes_.level_of(node->result()) : 0);
+    }
+  int64_t stack = 0;
+  for (const Node* node : context_.group.nodes) {
+    const Value* value = node->result();
+    if (is_reduction(*node) || nodes_.per_row(*node) || last_use[value] <= nodes_.level_of(value))
+      continue;
+    if (nodes_.is_output(value)) continue;  // written in its own pass, read back from there
+    if (!nest_.vector_is_reduced() || expression_ops(*node) < kExpensiveOps) continue;
+    const auto row = nest_.row_extent().as_constant();
+    if (!row || *row <= 0 || stack + *row > most_row_elements()) continue;
+    stack += *row;
+    loop::Buffer buffer{context_.arena.fresh_name("row"),
+                        value->type().dtype,
+                        loop::Scope::kStack,
+                        loop::Access::kInOut,
+                        {loop::int_constant(context_.arena, *row)},
+                        {}};
+    row_buffers_.emplace_back(value, context_.arena.make_buffer(std::move(buffer)));
+  }
+}
+
+int64_t Rows::most_row_elements() const {
+  if (!context_.machine.is_gpu) return kMaxStackElements;
+  return std::min(kMostGpuRowElements, nest_.schedule().group * kMostRowElementsPerThread);
+}
+
+int64_t Rows::expression_ops(const Node& node) const {
+  if (node.op() == graph::Op::kCast || graph::op_info(node.op()).op_class != OpClass::kPointwise)
+    return 1;
+  loop::Arena& arena = context_.arena;
+  Formulas formulas(arena);
+  std::vector<Expr> args;
+  for (const Value* operand : node.operands())
+    args.push_back(Variable::make(arena, operand->type().dtype, arena.fresh_name("cost")));
+  const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
+  int64_t total =
+      Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
+  for (const Value* operand : node.operands())
+    if (operand->producer() != nullptr && context_.plan.inlined.count(operand->producer()))
+      total += expression_ops(*operand->producer());
+  return total;
+}
+
+const loop::Buffer* Rows::row_buffer(const Value* value) const {
+  for (const auto& [kept, buffer] : row_buffers_)
+    if (kept == value) return buffer;
+  return nullptr;
+}
+
+// -- the passes
+
+void Rows::open(Block& block) {
+  evaluator_.push(&block);
+  for (const auto& [value, buffer] : row_buffers_)
+    block.push_back(loop::Alloc::make(context_.arena, buffer));
+}
+
+void Rows::emit(Block& block) {
+  open(block);
+  for (int level = 0; level <= nodes_.last_level(); ++level) {
+    emit_rows(level, false);
+    emit_level(level, nullptr, block);
+  }
+  emit_rows(nodes_.last_level() + 1, false);
+  evaluator_.pop();
+}
+
+void Rows::emit_piece(const Pieces& pieces, Block& block) {
+  open(block);
+  emit_rows(0, true);
+  emit_level(0, &pieces, block);
+  evaluator_.pop();
+}
+
+void Rows::emit_combined(const Pieces& pieces, Block& block) {
+  open(block);
+  emit_rows(0, false);
+  const std::vector<const Node*> reductions = nodes_.reductions();
+  const std::vector<Reducer> reducers = reducers_of(reductions);
+  finish_reductions(reductions, reducers, pieces.combine(reducers, block));
+  for (int level = 1; level <= nodes_.last_level(); ++level) {
+    emit_rows(level, false);
+    emit_level(level, nullptr, block);
+  }
+  emit_rows(nodes_.last_level() + 1, false);
+  evaluator_.pop();
+}
+
+// Row values become available once the passes below their level are done.
+void Rows::emit_rows(int level, bool is_piece) {
+  for (const Node* node : context_.group.nodes) {
+    if (!nodes_.per_row(*node) || is_reduction(*node) || nodes_.level_of(node->result()) != level)
+      continue;
+    finish_row(*node, evaluator_.evaluate_node(*node, nodes_.position(*node)), is_piece);
+  }
+}
+
+void Rows::finish_row(const Node& node, Expr element, bool is_piece) {
+  evaluator_.define_row(node.result(), element);
+  if (nodes_.is_output(node.result()) && !is_piece)
+    evaluator_.store(node.result(), nodes_.position(node), element);
+}
+
+Rows::Pass Rows::pass_of(int level) const {
+  Pass pass;
+  for (const Node* node : context_.group.nodes) {
+    if (nodes_.level_of(node->result()) != level) continue;
+    if (is_reduction(*node))
+      pass.reductions.push_back(node);
+    else if (!nodes_.per_row(*node) &&
+             (nodes_.is_output(node->result()) || row_buffer(node->result()) != nullptr))
+      pass.stores.push_back(node);
+  }
+  return pass;
+}
+
+// `piece` not null: the current piece of it only.
+void Rows::emit_level(int level, const Pieces* piece, Block& block) {
+  const Pass pass = pass_of(level);
+  if (pass.reductions.empty() && pass.stores.empty()) return;
+  std::vector<PassAxis> axes = nest_.pass_axes();
+  if (piece != nullptr) piece->cut(axes.front(), block);
+  if (pass.reductions.empty()) return emit_store_pass(pass.stores, axes, 0, block);
+  const Reduced results = reduce(pass, axes, block);
+  if (piece != nullptr) return piece->store(results, block);
+  remember(pass.stores);
+  finish_reductions(pass.reductions, reducers_of(pass.reductions), results);
+}
+
+void Rows::emit_stores(const std::vector<const Node*>& stores) {
+  for (const Node* node : stores) {
+    Value* value = node->result();
+    const Index& position = nodes_.position(*node);
+    const Expr element = evaluator_.evaluate(value, position);
+    if (const loop::Buffer* buffer = row_buffer(value))
+      evaluator_.block().push_back(loop::Store::make(
+          context_.arena, buffer, {evaluator_.nest_expr(nest_.place_among(true))}, element));
+    else
+      evaluator_.store(value, position, element);
+  }
+}
+
+// From the next pass on, stored values are read back.
+void Rows::remember(const std::vector<const Node*>& stores) {
+  for (const Node* node : stores) {
+    if (const loop::Buffer* buffer = row_buffer(node->result()))
+      evaluator_.define_stored(node->result(), {buffer, nest_.place_among(true)});
+    else
+      evaluator_.define_stored(
+          node->result(), {evaluator_.buffers().buffer_of(node->result(), loop::Access::kOut), {}});
+  }
+}
+
+void Rows::emit_store_pass(const std::vector<const Node*>& stores,
+                           const std::vector<PassAxis>& axes, size_t i, Block& block) {
+  Block inner;
+  Block& target = axes.empty() ? block : inner;
+  if (i + 1 < axes.size()) {
+    emit_store_pass(stores, axes, i + 1, inner);
+  } else {
+    evaluator_.push(&target);
+    emit_stores(stores);
+    evaluator_.pop();
+    remember(stores);
+  }
+  if (axes.empty()) return;
+  loop::Arena& arena = context_.arena;
+  block.push_back(loop::For::make(arena, axes[i].variable, loop::int_constant(arena, 0),
+                                  loop::from_symbolic(arena, axes[i].extent), axes[i].mode,
+                                  std::move(inner)));
+}
+
+// -- reductions
+
+std::vector<Reducer> Rows::reducers_of(const std::vector<const Node*>& reductions) const {
+  std::vector<Reducer> reducers;
+  for (const Node* node : reductions)
+    reducers.emplace_back(context_.arena, node->op(), carried_dtype(*node));
+  return reducers;
+}
+
+// Stores of the pass, and what its reductions take in at the current point.
+std::vector<ReducedElement> Rows::emit_elements(const Pass& pass, Block& inner) {
+  evaluator_.push(&inner);
+  emit_stores(pass.stores);
+  std::vector<ReducedElement> elements;
+  for (const Node* node : pass.reductions) {
+    const Index position = nodes_.read_position(*node, evaluator_.assumptions());
+    Expr element = evaluator_.evaluate(node->operand(0), position);
+    element = evaluator_.let(loop::Cast::make(context_.arena, carried_dtype(*node), element), "x");
+    elements.push_back({element, evaluator_.index_expr(arg_dim_index(*node, position))});
+  }
+  evaluator_.pop();
+  return elements;
+}
+
+Reduced Rows::reduce(const Pass& pass, const std::vector<PassAxis>& axes, Block& block) {
+  const std::vector<Reducer> reducers = reducers_of(pass.reductions);
+  const auto body = [&](Block& inner) { return emit_elements(pass, inner); };
+  if (!axes.empty())
+    return emit_reductions(context_.arena, reducers, axes, nest_.nest_axes().assumptions(), block,
+                           body);
+  Reduced results;  // rows of one element
+  const std::vector<ReducedElement> elements = body(block);
+  for (size_t r = 0; r < reducers.size(); ++r)
+    results.push_back(
+        reducers[r].step(reducers[r].identity(), elements[r].element, elements[r].at));
+  return results;
+}
+
+void Rows::finish_reductions(const std::vector<const Node*>& reductions,
+                             const std::vector<Reducer>& reducers, const Reduced& results) {
+  for (size_t r = 0; r < reductions.size(); ++r) {
+    const DType dtype = reductions[r]->result()->type().dtype;
+    const Expr element = evaluator_.let(
+        loop::Cast::make(context_.arena, dtype, reducers[r].result(results[r])), "row");
+    finish_row(*reductions[r], element, false);
+  }
+}
+
+}  // namespace mlcc::lower

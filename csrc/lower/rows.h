@@ -1,0 +1,61 @@
+// What a kernel does for each point of the kept axes: passes over the row of reduced axes, one for
+// each level of reductions, and between them the values that a whole row has once.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "loop/ir.h"
+#include "lower/context.h"
+#include "lower/evaluator.h"
+#include "lower/group_nodes.h"
+#include "lower/nest.h"
+#include "lower/pieces.h"
+#include "lower/reduction.h"
+
+namespace mlcc::lower {
+
+class Rows {
+ public:
+  Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator);
+
+  // Everything.
+  void emit(loop::Block& block);
+  // The partial results of a piece; and, from those of all pieces, the rest.
+  void emit_piece(const Pieces& pieces, loop::Block& block);
+  void emit_combined(const Pieces& pieces, loop::Block& block);
+
+ private:
+  struct Pass {
+    std::vector<const graph::Node*> reductions, stores;
+  };
+
+  void choose_kept();
+  int64_t most_row_elements() const;
+  int64_t expression_ops(const graph::Node& node) const;
+  const loop::Buffer* row_buffer(const graph::Value* value) const;
+
+  void open(loop::Block& block);
+  void emit_level(int level, const Pieces* piece, loop::Block& block);
+  void emit_rows(int level, bool is_piece);
+  void finish_row(const graph::Node& node, loop::Expr element, bool is_piece);
+  Pass pass_of(int level) const;
+  void emit_stores(const std::vector<const graph::Node*>& stores);
+  void remember(const std::vector<const graph::Node*>& stores);
+  void emit_store_pass(const std::vector<const graph::Node*>& stores,
+                       const std::vector<PassAxis>& axes, size_t i, loop::Block& block);
+  std::vector<ReducedElement> emit_elements(const Pass& pass, loop::Block& inner);
+  Reduced reduce(const Pass& pass, const std::vector<PassAxis>& axes, loop::Block& block);
+  std::vector<Reducer> reducers_of(const std::vector<const graph::Node*>& reductions) const;
+  void finish_reductions(const std::vector<const graph::Node*>& reductions,
+                         const std::vector<Reducer>& reducers, const Reduced& results);
+
+  const Context& context_;
+  const GroupNodes& nodes_;
+  Nest& nest_;
+  Evaluator& evaluator_;
+  // Values kept between passes, in program order.
+  std::vector<std::pair<const graph::Value*, const loop::Buffer*>> row_buffers_;
+};
+
+}  // namespace mlcc::lower

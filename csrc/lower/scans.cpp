@@ -1,0 +1,161 @@
+#include "lower/scans.h"
+
+#include "graph/combine.h"
+#include "lower/evaluator.h"
+#include "lower/nest.h"
+#include "lower/reduction.h"
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Combine;
+using graph::Node;
+using graph::Op;
+using loop::Block;
+using loop::Expr;
+using loop::ScalarOp;
+using loop::Variable;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+// The reduction whose running value a scan is; of argmax and argmin the one that finds the extreme.
+Op reduction_of(Combine combine) {
+  switch (combine) {
+  case Combine::kAdd: return Op::kSum;
+  case Combine::kMul: return Op::kProd;
+  case Combine::kMax:
+  case Combine::kArgMax: return Op::kMax;
+  case Combine::kMin:
+  case Combine::kArgMin: return Op::kMin;
+  case Combine::kSet:
+  case Combine::kAnd:
+  case Combine::kOr: break;
+  }
+  MLCC_UNREACHABLE("lowering: no combine of scans: ", static_cast<int>(combine));
+}
+
+DType carried_in(Combine combine, DType element) {
+  if (element == DType::kF16 || element == DType::kBF16) return DType::kF32;
+  const bool rounds = combine == Combine::kAdd || combine == Combine::kMul;
+  return rounds && element == DType::kF32 ? DType::kF64 : element;
+}
+
+class ScanLowering {
+ public:
+  ScanLowering(const Context& context, const Node& node, KernelBuffers& buffers,
+               LoweredKernel& lowered)
+      : context_(context), node_(node), buffers_(buffers), lowered_(lowered),
+        combine_(*graph::parse_combine(node.attr<std::string>("combine"))),
+        dim_(static_cast<size_t>(node.attr<int64_t>("dim"))),
+        carried_(carried_in(combine_, node.operand(0)->type().dtype)),
+        reducer_(context.arena, reduction_of(combine_), carried_) {
+    for (size_t d = 0; d < domain().size(); ++d)
+      position_.push_back(SymExpr::symbol(fusion::axis_name(d)));
+  }
+
+  void lower() {
+    Recording recording;
+    KernelBuffers scratch(context_);
+    Evaluator recorder(context_, scratch, domain(), nullptr, &recording);
+    Block block;
+    point(recorder, initial(), block);
+    std::vector<bool> scanned(domain().size());
+    scanned[dim_] = true;
+    const NestAxes axes(domain(), scanned, recording.indices, context_.graph.assumptions());
+    schedule::NestFacts facts = facts_of(recording, axes);
+    facts.order = schedule::ReducedOrder::kInside;
+    facts.widest_bytes = std::max(facts.widest_bytes, dtype_size(carried_));
+    lowered_.schedule = context_.choose(facts);
+    Evaluator evaluator(context_, buffers_, domain(), &axes, nullptr);
+    Nest nest(context_, axes, lowered_.schedule, evaluator);
+    add_phase(nest.build(1, lowered_.schedule.group,
+                         [&](Block& row) {
+                           evaluator.push(&row);
+                           over_axis(evaluator, nest.pass_axes(), 0, initial(), row);
+                           evaluator.pop();
+                         }),
+              lowered_);
+  }
+
+ private:
+  const Index& domain() const { return node_.result()->type().shape; }
+  bool is_place() const { return combine_ == Combine::kArgMax || combine_ == Combine::kArgMin; }
+
+  // Of argmax and argmin: the extreme and its place.
+  std::vector<Expr> initial() const {
+    std::vector<Expr> values = reducer_.identity();
+    if (is_place()) values.push_back(loop::int_constant(context_.arena, 0));
+    return values;
+  }
+
+  std::vector<Expr> over_axis(Evaluator& evaluator, const std::vector<PassAxis>& axes, size_t i,
+                              const std::vector<Expr>& values, Block& block) {
+    if (i == axes.size()) return point(evaluator, values, block);
+    loop::Arena& arena = context_.arena;
+    std::vector<loop::Carried> carried;
+    std::vector<Expr> inside, results;
+    for (const Expr value : values) {
+      const auto fresh = [&] {
+        return Variable::make(arena, value->dtype, arena.fresh_name("sofar"));
+      };
+      carried.push_back({fresh(), value, fresh()});
+      inside.push_back(carried.back().variable);
+      results.push_back(carried.back().result);
+    }
+    Block inner;
+    std::vector<Expr> yields = over_axis(evaluator, axes, i + 1, inside, inner);
+    block.push_back(loop::Reduce::make(arena, axes[i].variable, loop::int_constant(arena, 0),
+                                       loop::from_symbolic(arena, axes[i].extent), axes[i].mode,
+                                       std::move(carried), std::move(inner), std::move(yields),
+                                       std::nullopt));
+    return results;
+  }
+
+  // Takes in the current element and stores what that gives.
+  std::vector<Expr> point(Evaluator& evaluator, const std::vector<Expr>& values, Block& block) {
+    loop::Arena& arena = context_.arena;
+    evaluator.push(&block);
+    const Expr element = evaluator.evaluate(node_.operand(0), position_);
+    std::vector<Expr> next =
+        step(evaluator, values, evaluator.let(loop::Cast::make(arena, carried_, element), "x"));
+    for (Expr& value : next) value = evaluator.let(value, "next");
+    const DType dtype = node_.result()->type().dtype;
+    evaluator.store(node_.result(), position_, loop::Cast::make(arena, dtype, next.back()));
+    evaluator.pop();
+    return next;
+  }
+
+  std::vector<Expr> step(Evaluator& evaluator, const std::vector<Expr>& values, Expr element) {
+    loop::Arena& arena = context_.arena;
+    if (!is_place()) return reducer_.merge(values, {element});
+    const ScalarOp op = combine_ == Combine::kArgMax ? ScalarOp::kGe : ScalarOp::kLe;
+    Expr takes = loop::apply(arena, op, {element, values[0]});
+    if (is_float(carried_)) {
+      const Expr is_nan = loop::apply(arena, ScalarOp::kIsNan, {element});
+      takes = loop::apply(arena, ScalarOp::kOr, {takes, is_nan});
+    }
+    const Expr at = evaluator.index_expr(position_[dim_]);
+    return {loop::apply(arena, ScalarOp::kSelect, {takes, element, values[0]}),
+            loop::apply(arena, ScalarOp::kSelect, {takes, at, values[1]})};
+  }
+
+  const Context& context_;
+  const Node& node_;
+  KernelBuffers& buffers_;
+  LoweredKernel& lowered_;
+  const Combine combine_;
+  const size_t dim_;
+  const DType carried_;
+  const Reducer reducer_;
+  Index position_;
+};
+
+}  // namespace
+
+void lower_scan(const Context& context, const Node& node, KernelBuffers& buffers,
+                LoweredKernel& lowered) {
+  ScanLowering(context, node, buffers, lowered).lower();
+}
+
+}  // namespace mlcc::lower

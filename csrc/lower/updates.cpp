@@ -1,0 +1,210 @@
+#include "lower/updates.h"
+
+#include <optional>
+
+#include "graph/combine.h"
+#include "lower/evaluator.h"
+#include "lower/nest.h"
+#include "lower/tiles.h"
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Combine;
+using graph::Node;
+using graph::Value;
+using loop::Block;
+using loop::Expr;
+using loop::ScalarOp;
+using schedule::Axis;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+Index axis_symbols(size_t rank) {
+  Index axes;
+  for (size_t d = 0; d < rank; ++d) axes.push_back(SymExpr::symbol(fusion::axis_name(d)));
+  return axes;
+}
+
+// Nothing for `set`.
+std::optional<ScalarOp> scalar_op(Combine combine) {
+  switch (combine) {
+  case Combine::kSet: return std::nullopt;
+  case Combine::kAdd: return ScalarOp::kAdd;
+  case Combine::kMul: return ScalarOp::kMul;
+  case Combine::kMax: return ScalarOp::kMax;
+  case Combine::kMin: return ScalarOp::kMin;
+  case Combine::kAnd: return ScalarOp::kAnd;
+  case Combine::kOr: return ScalarOp::kOr;
+  case Combine::kArgMax:
+  case Combine::kArgMin: break;
+  }
+  MLCC_UNREACHABLE("lowering: no combine of updates: ", static_cast<int>(combine));
+}
+
+class UpdateLowering {
+ public:
+  UpdateLowering(const Context& context, const Node& node, KernelBuffers& buffers,
+                 LoweredKernel& lowered)
+      : context_(context), node_(node), buffers_(buffers), lowered_(lowered),
+        op_(scalar_op(*graph::parse_combine(node.attr<std::string>("combine")))) {}
+
+  void lower() {
+    add_base_phase();
+    add_update_phase();
+  }
+
+ private:
+  Value* base() const { return node_.operand(0); }
+  Value* source() const { return node_.operand(2); }
+  Value* result() const { return node_.result(); }
+
+  // -- the base
+  void add_base_phase() {
+    const Index& domain = result()->type().shape;
+    const Index position = axis_symbols(domain.size());
+    const auto store = [&](Evaluator& evaluator, Block& block) {
+      evaluator.push(&block);
+      evaluator.store(result(), position, evaluator.evaluate(base(), position));
+      evaluator.pop();
+    };
+    Recording recording;
+    KernelBuffers scratch(context_);
+    Evaluator recorder(context_, scratch, domain, nullptr, &recording);
+    Block block;
+    store(recorder, block);
+    const NestAxes axes(domain, std::vector<bool>(domain.size()), recording.indices,
+                        context_.graph.assumptions());
+    Evaluator evaluator(context_, buffers_, domain, &axes, nullptr);
+    Nest nest(context_, axes, context_.choose(facts_of(recording, axes)), evaluator);
+    const Nest::Row row = [&](Block& inner) { store(evaluator, inner); };
+    add_phase(nest.schedule().tile_axis >= 0
+                  ? Tiles(context_, nest, evaluator).build(recording, row)
+                  : nest.build(1, nest.schedule().group, row),
+              lowered_);
+  }
+
+  // -- the updates
+  bool is_ordered() const {
+    const DType dtype = result()->type().dtype;
+    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
+    const bool has_atomic = !op_ || (op_ != ScalarOp::kMul && !is_half);
+    return !context_.machine.is_gpu || node_.attr<bool>("ordered") || !has_atomic;
+  }
+
+  // The axes of the source that the index stands for.
+  std::vector<bool> indexed_axes() const {
+    std::vector<bool> indexed(source()->type().shape.size());
+    const auto dim = static_cast<size_t>(node_.attr<int64_t>("dim"));
+    const size_t rank =
+        node_.op() == graph::Op::kScatter ? 1 : node_.operand(1)->type().shape.size();
+    for (size_t d = dim; d < dim + rank; ++d) indexed[d] = true;
+    return indexed;
+  }
+
+  void add_update_phase() {
+    const Index& domain = source()->type().shape;
+    Recording recording;
+    KernelBuffers scratch(context_);
+    Evaluator recorder(context_, scratch, domain, nullptr, &recording);
+    Block block;
+    recorder.push(&block);
+    const Index at = recorder.indexed_position(node_, axis_symbols(domain.size()));
+    const size_t of_index = recording.indices.size();
+    update(recorder, at);
+    recorder.pop();
+    const std::vector<bool> in_order =
+        is_ordered() ? indexed_axes() : std::vector<bool>(domain.size());
+    const NestAxes axes(domain, in_order, recording.indices, context_.graph.assumptions());
+    schedule::NestFacts facts = facts_of(recording, axes);
+    if (is_ordered()) facts.order = schedule::ReducedOrder::kAround;
+    lowered_.schedule = context_.choose(facts);
+    Evaluator evaluator(context_, buffers_, domain, &axes, nullptr);
+    Nest nest(context_, axes, lowered_.schedule, evaluator);
+    recording.indices.resize(of_index);
+    const bool is_uniform = !varies_along_vector(nest, recording.indices);
+    add_phase(nest.build_around(1, lowered_.schedule.group,
+                                [&](Block& body, const Nest::VectorRange& range) {
+                                  emit_in_order(nest, evaluator, 0, range, is_uniform, body);
+                                }),
+              lowered_);
+  }
+
+  static bool varies_along_vector(const Nest& nest, const Index& indices) {
+    const int vector = nest.schedule().vector_axis;
+    if (vector < 0) return false;
+    const std::string& name = nest.axes()[static_cast<size_t>(vector)].name;
+    for (const SymExpr& index : indices)
+      if (nest.nest_axes().map(index).contains(name)) return true;
+    return false;
+  }
+
+  // The loops over the axes from `i` on that are gone through in order, and in them the vector
+  // loop. An index that is the same for all of it is looked up once.
+  void emit_in_order(Nest& nest, Evaluator& evaluator, size_t i, const Nest::VectorRange& range,
+                     bool is_uniform, Block& block) {
+    loop::Arena& arena = context_.arena;
+    while (i < nest.axes().size() && !nest.axes()[i].reduced) ++i;
+    if (i < nest.axes().size()) {
+      const Axis& axis = nest.axes()[i];
+      const loop::Variable* variable = nest.pass_variable(axis);
+      Block inner;
+      emit_in_order(nest, evaluator, i + 1, range, is_uniform, inner);
+      block.push_back(loop::For::make(arena, variable, loop::int_constant(arena, 0),
+                                      loop::from_symbolic(arena, axis.extent), {},
+                                      std::move(inner)));
+      return;
+    }
+    const Index position = axis_symbols(source()->type().shape.size());
+    evaluator.push(&block);
+    Index at;
+    if (is_uniform) at = evaluator.indexed_position(node_, position);
+    nest.emit_vector(range, block, [&](Block& point) {
+      evaluator.push(&point);
+      update(evaluator, is_uniform ? at : evaluator.indexed_position(node_, position));
+      evaluator.pop();
+    });
+    evaluator.pop();
+  }
+
+  // The current element of the source into element `at` of the result.
+  void update(Evaluator& evaluator, const Index& at) {
+    loop::Arena& arena = context_.arena;
+    const Expr element = evaluator.evaluate(source(), axis_symbols(source()->type().shape.size()));
+    const Expr offset = evaluator.stored_offset(result(), at);
+    const loop::Buffer* buffer = evaluator.buffers().buffer_of(result(), loop::Access::kOut);
+    if (op_ && !is_ordered()) {
+      evaluator.block().push_back(loop::Atomic::make(arena, *op_, buffer, {offset}, element));
+      return;
+    }
+    Expr value = element;
+    if (op_) value = combined(evaluator, loop::Load::make(arena, buffer, {offset}), element);
+    evaluator.block().push_back(loop::Store::make(arena, buffer, {offset}, value));
+  }
+
+  // 16-bit floats are widened, and rounded again.
+  Expr combined(Evaluator& evaluator, Expr old, Expr element) const {
+    loop::Arena& arena = context_.arena;
+    const DType dtype = element->dtype;
+    const DType wide = dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
+    const Expr before = evaluator.let(loop::Cast::make(arena, wide, old), "old");
+    const Expr after = loop::apply(arena, *op_, {before, loop::Cast::make(arena, wide, element)});
+    return evaluator.let(loop::Cast::make(arena, dtype, after), "new");
+  }
+
+  const Context& context_;
+  const Node& node_;
+  KernelBuffers& buffers_;
+  LoweredKernel& lowered_;
+  const std::optional<ScalarOp> op_;
+};
+
+}  // namespace
+
+void lower_update(const Context& context, const Node& node, KernelBuffers& buffers,
+                  LoweredKernel& lowered) {
+  UpdateLowering(context, node, buffers, lowered).lower();
+}
+
+}  // namespace mlcc::lower

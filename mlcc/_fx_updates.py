@@ -1,0 +1,378 @@
+"""How writes to computed places become updates of the graph IR: scatter, index_put and what is made of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from mlcc._fx_index_maps import index_argument, result_shape
+from mlcc._fx_sizes import Size
+from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+# torch's names of reductions.
+_COMBINES = {
+    "add": "add",
+    "sum": "add",
+    "multiply": "mul",
+    "prod": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+_BOOL_COMBINES = {"add": "or", "mul": "and", "max": "or", "min": "and", "set": "set"}
+
+
+def is_ordered() -> bool:
+    """Whether updates of one element keep their order on GPUs too; a graph traced under the flag is kept for it."""
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def _combine(name: str, dtype: str) -> str:
+    return _BOOL_COMBINES[name] if dtype == "bool" else name
+
+
+# -- updates with an index of the source's shape
+
+
+def _scattered(
+    importer: Importer, base: Tensor, index: Tensor, source: Tensor, dim: int, combine: str
+) -> Tensor:
+    handle = importer.builder.scatter(
+        base.handle,
+        index.handle,
+        source.handle,
+        dim,
+        _combine(combine, base.dtype),
+        is_ordered(),
+        "scatter",
+    )
+    return Tensor(handle, base.dtype)
+
+
+def _scatter_operands(
+    importer: Importer, node: Node
+) -> tuple[dict[str, Any], Tensor, Tensor, Tensor, int]:
+    """Arguments, base, index, source cut to the index's shape, dim."""
+    bound = importer.bind(node)
+    fake, index_fake = importer.fake(bound["self"]), importer.fake(bound["index"])
+    if fake.dim() == 0 or fake.dim() != index_fake.dim():
+        raise Unsupported("ranks differ")
+    base = importer.tensor(bound["self"])
+    index = index_argument(importer, bound["index"])
+    shape = importer.shape(index_fake)
+    if "src" in bound:
+        source = importer.tensor(bound["src"])
+        source_shape = importer.shape(importer.fake(bound["src"]))
+        if len(source_shape) != len(shape):
+            raise Unsupported("ranks differ")
+        for d, (size, wanted) in enumerate(zip(source_shape, shape, strict=True)):
+            if size != wanted:
+                source = importer.slice(source, d, 0, wanted)
+    else:
+        number = importer.number(bound["value"], base.dtype, device_of(fake))
+        source = importer.expand(number, shape)
+    return bound, base, index, source, bound["dim"] % fake.dim()
+
+
+def scatter(importer: Importer, node: Node) -> Tensor:
+    """scatter.src, scatter.value, and both with `reduce`; scatter_add."""
+    bound, base, index, source, dim = _scatter_operands(importer, node)
+    if "scatter_add" in str(node.target):
+        combine = "add"
+    else:
+        combine = _COMBINES[bound["reduce"]] if "reduce" in bound else "set"
+    return _reduced(importer, base, index, source, dim, combine)
+
+
+def _reduced(
+    importer: Importer, base: Tensor, index: Tensor, source: Tensor, dim: int, combine: str
+) -> Tensor:
+    """Sums and products of 16-bit floats in f32, rounded once, as eager's kernels do."""
+    dtype = base.dtype
+    wide = OPMATH.get(dtype, dtype) if combine in ("add", "mul") else dtype
+    base, source = importer.cast(base, wide), importer.cast(source, wide)
+    return importer.cast(_scattered(importer, base, index, source, dim, combine), dtype)
+
+
+def scatter_reduce(importer: Importer, node: Node) -> Tensor:
+    """scatter_reduce.two."""
+    bound, base, index, source, dim = _scatter_operands(importer, node)
+
+    def update(onto: Tensor, what: Tensor, combine: str) -> Tensor:
+        return _reduced(importer, onto, index, what, dim, combine)
+
+    shape = importer.shape(importer.fake(bound["index"]))
+    return _with_reduction(importer, bound, base, source, shape, update)
+
+
+def _with_reduction(
+    importer: Importer, bound: dict[str, Any], base: Tensor, source: Tensor, shape: Any, update: Any
+) -> Tensor:
+    """`reduce` and `include_self` of scatter_reduce and index_reduce; `update(base, source, combine)` is one."""
+    name, include_self, dtype = bound["reduce"], bound["include_self"], base.dtype
+    device = device_of(importer.fake(bound["self"]))
+    combine = "add" if name == "mean" else _COMBINES[name]
+
+    def constant(number: float) -> Tensor:
+        return importer.expand(Tensor(importer.full([], dtype, number, device), dtype), shape)
+
+    start = base
+    if not include_self:
+        start = update(base, constant(_identity(combine, dtype)), "set")
+    result: Tensor = update(start, source, combine)
+    if name != "mean":
+        return result
+    if dtype == "bool":
+        raise Unsupported("mean of bool")
+    base_shape = importer.shape(importer.fake(bound["self"]))
+    ones = Tensor(importer.full([], dtype, int(include_self), device), dtype)
+    count = update(importer.expand(ones, base_shape), constant(1), "add")
+    wide = OPMATH.get(dtype, dtype)
+    one = Tensor(importer.full([], wide, 1, device), wide)
+    count = importer.pointwise("maximum", importer.cast(count, wide), one)
+    division = "div" if wide in ("f32", "f64") else "div_floor_integer"
+    quotient = importer.pointwise(division, importer.cast(result, wide), count)
+    return importer.cast(quotient, dtype)
+
+
+_LIMITS = {"u8": (0, 255)} | {
+    f"i{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)
+}
+
+
+def _identity(combine: str, dtype: str) -> float:
+    if combine in ("add", "mul"):
+        return 0 if combine == "add" else 1
+    low, high = _LIMITS.get(dtype, (float("-inf"), float("inf")))
+    if dtype == "bool":
+        low, high = 0, 1
+    return low if combine == "max" else high
+
+
+# -- updates with one index tensor along a dimension
+
+
+def _put(
+    importer: Importer,
+    base: Tensor,
+    index: Tensor,
+    source: Tensor,
+    dim: int,
+    combine: str,
+    wrap: bool,
+    error: str,
+) -> Tensor:
+    handle = importer.builder.index_put(
+        base.handle,
+        index.handle,
+        source.handle,
+        dim,
+        _combine(combine, base.dtype),
+        is_ordered(),
+        wrap,
+        error,
+    )
+    return Tensor(handle, base.dtype)
+
+
+def index_put(importer: Importer, node: Node) -> Tensor:
+    """index_put and _unsafe_index_put with one integer index."""
+    bound = importer.bind(node)
+    given = [dim for dim, index in enumerate(bound["indices"]) if index is not None]
+    if len(given) != 1:
+        raise Unsupported(f"{len(given)} indices")
+    (dim,) = given
+    base, values = importer.tensor(bound["self"]), importer.tensor(bound["values"])
+    index = index_argument(importer, bound["indices"][dim])
+    shape = importer.shape(importer.fake(bound["self"]))
+    index_shape = importer.shape(importer.fake(bound["indices"][dim]))
+    wanted = shape[:dim] + index_shape + shape[dim + 1 :]
+    source = _broadcast(importer, values, importer.shape(importer.fake(bound["values"])), wanted)
+    combine = "add" if bound["accumulate"] else "set"
+    return _put(importer, base, index, source, dim, combine, True, "index")
+
+
+def _broadcast(importer: Importer, x: Tensor, shape: list[Size], wanted: list[Size]) -> Tensor:
+    while len(shape) > len(wanted) and shape[0] == 1:
+        shape = shape[1:]
+        x = importer.reshape(x, shape)
+    return x if shape == wanted else importer.expand(x, wanted)
+
+
+def _along_dim(
+    importer: Importer, node: Node, source_name: str
+) -> tuple[dict[str, Any], Tensor, Tensor, Tensor | None, int]:
+    """Arguments, base, index (one-dimensional), source if it is a tensor, dim of the index_... ops."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    if fake.dim() == 0:
+        raise Unsupported("operand is 0-d")
+    index = index_argument(importer, bound["index"])
+    if importer.fake(bound["index"]).dim() == 0:
+        index = importer.reshape(index, [1])
+    source = None
+    if isinstance(importer.fake(bound[source_name]), torch.Tensor):
+        source = importer.tensor(bound[source_name])
+        if importer.fake(bound[source_name]).dim() == 0 and source_name == "source":
+            source = importer.reshape(source, [1])
+    return bound, importer.tensor(bound["self"]), index, source, bound["dim"] % fake.dim()
+
+
+def index_add(importer: Importer, node: Node) -> Tensor:
+    """index_add(self, dim, index, source, alpha); along the first or last dimension eager's is a scatter_add."""
+    bound, base, index, source, dim = _along_dim(importer, node, "source")
+    assert source is not None
+    alpha = importer.fake(bound["alpha"])
+    rank = importer.fake(bound["self"]).dim()
+    is_long = importer.fake(bound["index"]).dtype == torch.int64
+    if rank > 1 and dim in (0, rank - 1) and alpha == 1 and is_long:
+        wide = OPMATH.get(base.dtype, base.dtype)
+        base, source = importer.cast(base, wide), importer.cast(source, wide)
+        result = _put(importer, base, index, source, dim, "add", False, "scatter")
+        return importer.cast(result, DTYPES[node.meta["val"].dtype])
+    if alpha != 1:
+        if base.dtype in OPMATH or base.dtype == "bool":
+            raise Unsupported(f"alpha and {base.dtype}")
+        device = device_of(importer.fake(bound["self"]))
+        source = importer.pointwise("mul", source, importer.number(alpha, base.dtype, device))
+    return _put(importer, base, index, source, dim, "add", False, "index_add")
+
+
+def index_copy(importer: Importer, node: Node) -> Tensor:
+    """index_copy(self, dim, index, source)."""
+    _, base, index, source, dim = _along_dim(importer, node, "source")
+    assert source is not None
+    return _put(importer, base, index, source, dim, "set", False, "index_copy")
+
+
+def index_fill(importer: Importer, node: Node) -> Tensor:
+    """index_fill.int_Scalar and int_Tensor: a number of the graph, or a 0-d tensor."""
+    bound, base, index, value, dim = _along_dim(importer, node, "value")
+    fake = importer.fake(bound["self"])
+    number = value or importer.number(bound["value"], base.dtype, device_of(fake))
+    shape = importer.shape(fake)
+    shape[dim] = importer.shape(importer.fake(bound["index"]))[0] if _rank(importer, bound) else 1
+    source = importer.expand(importer.cast(number, base.dtype), shape)
+    return _put(importer, base, index, source, dim, "set", True, "index_fill")
+
+
+def _rank(importer: Importer, bound: dict[str, Any]) -> int:
+    rank: int = importer.fake(bound["index"]).dim()
+    return rank
+
+
+def index_reduce(importer: Importer, node: Node) -> Tensor:
+    """index_reduce(self, dim, index, source, reduce, include_self)."""
+    bound, base, index, source, dim = _along_dim(importer, node, "source")
+    assert source is not None
+    if bound["reduce"] == "mean" and base.dtype in OPMATH:
+        raise Unsupported(f"mean of {base.dtype}")
+
+    def update(onto: Tensor, what: Tensor, combine: str) -> Tensor:
+        return _put(importer, onto, index, what, dim, combine, False, "index_add")
+
+    shape = importer.shape(importer.fake(bound["source"])) or [1]
+    return _with_reduction(importer, bound, base, source, shape, update)
+
+
+def put(importer: Importer, node: Node) -> Tensor:
+    """put(self, index, source, accumulate): places in row-major order."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    index = index_argument(importer, bound["index"])
+    shape = importer.shape(importer.fake(bound["index"]))
+    source = importer.reshape(importer.tensor(bound["source"]), shape)
+    flat = importer.reshape(importer.tensor(bound["self"]), [importer.size(fake.numel())])
+    combine = "add" if bound["accumulate"] else "set"
+    result = _put(importer, flat, index, source, 0, combine, True, "put")
+    return importer.reshape(result, result_shape(importer, node))
+
+
+def embedding_dense_backward(importer: Importer, node: Node) -> Tensor:
+    """Rows of the gradient added up by index; rows of the padding index count as zeros."""
+    bound = importer.bind(node)
+    if bound["scale_grad_by_freq"]:
+        raise Unsupported("scaled by frequency")
+    gradient = importer.tensor(bound["grad_output"])
+    device = device_of(node.meta["val"])
+    index = index_argument(importer, bound["indices"])
+    zero = Tensor(importer.full([], gradient.dtype, 0, device), gradient.dtype)
+    padding = importer.fake(bound["padding_idx"])
+    if not isinstance(padding, int) or padding >= 0:
+        place = importer.number(bound["padding_idx"], "i64", device)
+        is_padding = importer.pointwise("eq", index, place, dtype="bool")
+        column = importer.reshape(is_padding, [*importer.shape(importer.fake(bound["indices"])), 1])
+        gradient = importer.pointwise("where", column, zero, gradient)
+    base = importer.expand(zero, result_shape(importer, node))
+    return _put(importer, base, index, gradient, 0, "add", False, "embedding")
+
+
+# -- scans
+
+
+def cumulative(combine: str) -> Any:
+    """cumsum and cumprod: in the result's dtype."""
+
+    def handler(importer: Importer, node: Node) -> Tensor:
+        bound = importer.bind(node)
+        dtype = DTYPES[node.meta["val"].dtype]
+        x = importer.cast(importer.tensor(bound["self"]), dtype)
+        if dtype == "bool":
+            raise Unsupported("result is bool")
+        return scanned(importer, x, importer.fake(bound["self"]).dim(), bound["dim"], combine)
+
+    return handler
+
+
+def scanned(importer: Importer, x: Tensor, rank: int, dim: int, combine: str) -> Tensor:
+    """A scan along `dim`, which may count from the end; of a number the number itself."""
+    if rank == 0:
+        return importer.copy(x)
+    handle = importer.builder.scan(x.handle, dim % rank, combine)
+    return Tensor(handle, "i64" if combine.startswith("arg") else x.dtype)
+
+
+def cumulative_extreme(combine: str) -> Any:
+    """cummax and cummin: the extremes so far and the places of the last of equal ones."""
+
+    def handler(importer: Importer, node: Node) -> list[Tensor]:
+        bound = importer.bind(node)
+        fake = importer.fake(bound["self"])
+        x = importer.tensor(bound["self"])
+        if fake.dim() == 0:
+            raise Unsupported("operand is 0-d")
+        as_number = importer.cast(x, "u8") if x.dtype == "bool" else x
+        values = scanned(importer, as_number, fake.dim(), bound["dim"], combine)
+        places = scanned(importer, as_number, fake.dim(), bound["dim"], f"arg{combine}")
+        return [importer.cast(values, x.dtype), places]
+
+    return handler
+
+
+def masked_scatter(importer: Importer, node: Node) -> Tensor:
+    """Elements of the source in order where the mask is set: how many were set before says which."""
+    bound = importer.bind(node)
+    fake, source_fake = importer.fake(bound["self"]), importer.fake(bound["source"])
+    shape = result_shape(importer, node)
+    if importer.size(source_fake.numel()) == 0 or importer.shape(fake) != shape:
+        raise Unsupported("empty source, or a mask larger than the operand")
+    count = importer.size(node.meta["val"].numel())
+    mask = importer.tensor(bound["mask"])
+    mask_shape = importer.shape(importer.fake(bound["mask"]))
+    mask = mask if mask_shape == shape else importer.expand(mask, shape)
+    flat = importer.reshape(mask, [count])
+    before = scanned(importer, importer.cast(flat, "i64"), 1, 0, "add")
+    device = device_of(fake)
+    one = Tensor(importer.full([], "i64", 1, device), "i64")
+    zero = Tensor(importer.full([], "i64", 0, device), "i64")
+    place = importer.pointwise("where", flat, importer.pointwise("sub", before, one), zero)
+    source = importer.reshape(
+        importer.tensor(bound["source"]), [importer.size(source_fake.numel())]
+    )
+    handle = importer.builder.take(source.handle, place.handle, 0, False, "masked_scatter")
+    taken = importer.reshape(Tensor(handle, source.dtype), shape)
+    return importer.pointwise("where", mask, taken, importer.tensor(bound["self"]))

@@ -1,0 +1,76 @@
+"""Updates at computed places and scans against eager, bit for bit on the CPU: duplicates in the index, every dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from mlcc import config
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int32, torch.uint8]
+
+UPDATES: dict[str, Any] = {
+    "scatter_add": lambda b, s, i: b.scatter_add(0, i, s),
+    "scatter_add along rows": lambda b, s, i: b.scatter_add(1, i % 5, s),
+    "mean without self": lambda b, s, i: b.scatter_reduce(0, i, s, "mean", include_self=False),
+    "amax": lambda b, s, i: b.scatter_reduce(0, i, s, "amax", include_self=False),
+    "prod": lambda b, s, i: b.scatter_reduce(0, i, s, "prod"),
+    "index_put": lambda b, s, i: torch.index_put(b, (i[:, 0] - 10,), s, accumulate=True),
+    "index_add": lambda b, s, i: b.index_add(0, i[:, 0], s),
+    "index_fill": lambda b, s, i: b.index_fill(0, i[:, 0] - 3, 2),
+    "put": lambda b, s, i: b.put(i, s, accumulate=True),
+    "masked_scatter": lambda b, s, i: b.masked_scatter(b > 0, s.repeat(2, 2)),
+    "empty index": lambda b, s, i: b.scatter_add(0, i[:0], s),
+    "cumsum": lambda b, s, i: b.cumsum(0),
+    "cumprod along rows": lambda b, s, i: b.cumprod(1),
+    "cummax": lambda b, s, i: b.cummax(0),
+    "cummin along rows": lambda b, s, i: b.cummin(1),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_as_eager(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    index = torch.randint(0, 10, (7, 5))
+    base, source = (torch.randint(0, 3, shape).to(dtype) for shape in ((10, 5), (7, 5)))
+    if dtype.is_floating_point:
+        base, source = base + torch.randn(10, 5).to(dtype), source + torch.randn(7, 5).to(dtype)
+        base[3, 3] = float("nan")
+    function = UPDATES[name]
+    want = function(base, source, index)
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        got = torch.compile(function, backend="mlcc", dynamic=dynamic)(base, source, index)
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+def test_gradient_of_embedding(padding: int | None) -> None:
+    weight = torch.randn(50, 16, requires_grad=True)
+    index = torch.randint(0, 50, (40, 3))
+
+    def gradient(weight: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        rows = torch.nn.functional.embedding(index, weight, padding_idx=padding)
+        return torch.autograd.grad((rows * rows).sum(), weight)[0]
+
+    torch._dynamo.reset()
+    got = torch.compile(gradient, backend="mlcc")(weight, index)
+    torch.testing.assert_close(got, gradient(weight, index), rtol=0, atol=0)
+
+
+def test_16_bit_floats_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No atomic form: in order."""
+    monkeypatch.setenv("MLCC_STRICT", "1")
+    base, source = torch.randn(10, 5).bfloat16(), torch.randn(7, 5).bfloat16()
+    index = torch.randint(0, 10, (7,))
+
+    def function(b: torch.Tensor, s: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.index_put(b, (i,), s, accumulate=True)
+
+    torch._dynamo.reset()
+    with config.patch(gpu="emulate"):
+        got = torch.compile(function, backend="mlcc")(base, source, index)
+    torch.testing.assert_close(got, function(base, source, index), rtol=0, atol=0)
