@@ -78,8 +78,8 @@ runtime::FindGeneralCode general_code(const KernelRequest& request, const Device
                                                       .store = store.get(),
                                                       .compile = compile,
                                                       .max_batch = device.backend->max_batch()});
-    MLCC_CHECK(found[0], "kernel ", request.label, ": ", found[0].reason(),
-               detail::kWhileCompiling, request.text);
+    MLCC_CHECK(found[0], "kernel ", request.label, ": ", found[0].reason(), detail::kWhileCompiling,
+               request.text);
     return found[0]->kernel;
   };
 }

@@ -48,7 +48,8 @@ struct Group {
 
 std::string axis_name(size_t axis);  // "d0", ...
 
-// What rows (the reduced axes at one point of the others) cost a kernel that passes over them again.
+// What rows (the reduced axes at one point of the others) cost a kernel that passes over them
+// again.
 struct RowLimits {
   // A row of so many bytes stays close between the passes of a kernel, however it lies.
   int64_t bytes = 64 * 1024;

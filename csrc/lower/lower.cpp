@@ -78,8 +78,7 @@ void add_phases(const Context& context, const GroupNodes& nodes, const Recording
   const Nest::Row whole = [&](Block& block) { rows.emit(block); };
   if (schedule.tile_axis >= 0)
     return add_phase(Tiles(context, nest, evaluator).build(recording, whole), lowered);
-  if (schedule.pieces == 1)
-    return add_phase(nest.build(1, schedule.group, whole), lowered);
+  if (schedule.pieces == 1) return add_phase(nest.build(1, schedule.group, whole), lowered);
   const Pieces pieces(context, nodes, nest, evaluator);
   add_phase(nest.build(schedule.pieces, schedule.group,
                        [&](Block& block) { rows.emit_piece(pieces, block); }),

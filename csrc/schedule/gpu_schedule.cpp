@@ -136,7 +136,9 @@ Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hi
   const int64_t reduced = points / (rows * (facts.axes[axis].reduced ? 1 : length));
   if (facts.axes[axis].reduced) {
     schedule.group = choose_row_group(length, rows, schedule.width, machine);
-    schedule.unroll = kRounds;
+    // A whole block's threads have few registers each, and enough loads under way with fewer
+    // rounds.
+    schedule.unroll = schedule.group < machine.threads_per_block ? kRounds : kRounds / 2;
     const int64_t per_piece = kChunkThreads * schedule.width * kRounds;
     if (facts.can_be_cut)
       schedule.pieces = choose_pieces(machine, rows * kChunkThreads, reduced / per_piece,

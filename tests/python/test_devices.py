@@ -154,7 +154,7 @@ def test_indices_of_another_device_are_calls() -> None:
 
 
 def test_attention_gives_numbers_and_dtypes_that_nobody_reads() -> None:
-    """The op returns lengths beside tensors, and a random state in a dtype that the graph IR lacks."""
+    """The op returns lengths beside tensors, and a random state in a dtype that no kernel computes."""
     attention = torch.ops.aten._scaled_dot_product_flash_attention.default
 
     def function(q: Any, k: Any, v: Any) -> Any:
@@ -169,8 +169,8 @@ def test_attention_gives_numbers_and_dtypes_that_nobody_reads() -> None:
     def reads_state(q: Any, k: Any, v: Any) -> Any:
         return attention(q, k, v)[6]
 
-    with pytest.raises(GraphUnsupported, match=r"dtype torch\.uint64"):
-        imported(reads_state, *makers)
+    text, _ = imported(reads_state, *makers)
+    assert re.search(r"u64\[\d*\] @cuda:0", text)
 
 
 def test_results_on_other_devices_are_eagers() -> None:

@@ -147,6 +147,7 @@ class Value:
         self.run = run
         self.strides: list[Any] | None = None
         self.device = "cpu"
+        self.shape: list[Any] = []  # sizes are those of each run: no two of them are told apart
         self.keeps_memory = False  # inputs and what ops of torch return
 
 

@@ -77,8 +77,8 @@ class ProgramHandle {
                                                     : read(nvrtc_.get_cubin_size, nvrtc_.get_cubin);
     if (!bytes || bytes->empty())
       throw InternalError(detail::join("NVRTC ", nvrtc_.version_text, ": gave no ",
-                                       as_ptx ? "PTX" : "cubin", "\n", log(), detail::kWhileCompiling,
-                                       text_));
+                                       as_ptx ? "PTX" : "cubin", "\n", log(),
+                                       detail::kWhileCompiling, text_));
     return *bytes;
   }
 

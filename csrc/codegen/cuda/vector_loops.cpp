@@ -10,9 +10,11 @@ using loop::Expr;
 
 namespace {
 
-// Rounds beyond which a loop of known length is not unrolled whole.
-constexpr int64_t kMostUnrolledRounds = 16;
-constexpr int64_t kUnrolledRounds = 4;  // of longer ones
+// Rounds up to which a loop of known length counts them.
+constexpr int64_t kMostCountedRounds = 16;
+// Rounds side by side where registers do not keep elements: more take registers and time to
+// compile, and these have enough loads under way.
+constexpr int64_t kUnrolledRounds = 4;
 
 std::string number(int64_t value) { return std::to_string(value); }
 
@@ -69,7 +71,7 @@ void PhaseEmitter::open_rounds(const VectorLoop& loop) {
       });
   if (rounds > 1 && loop.has_inner_loops && !has_registers)
     out_.unroll_by(1);  // the loops inside have loads in flight; side by side they do not run
-  else if (rounds > 1 && (has_registers || rounds <= kMostUnrolledRounds))
+  else if (rounds > 1 && (has_registers || rounds <= kUnrolledRounds))
     out_.unroll();
   else if (rounds > 1)
     out_.unroll_by(kUnrolledRounds);
@@ -99,7 +101,7 @@ void PhaseEmitter::emit_rounds(const VectorLoop& loop) {
   const std::string begin = text_.index(shape.begin);
   const bool has_caches = std::any_of(loop.accesses.begin(), loop.accesses.end(),
                                       [](const VectorAccess& a) { return a.cache != nullptr; });
-  if (shape.rounds && (has_caches || *shape.rounds <= kMostUnrolledRounds)) {
+  if (shape.rounds && (has_caches || *shape.rounds <= kMostCountedRounds)) {
     open_rounds(loop);
     emit_elements(loop, shape.width);
     return close_rounds(loop);

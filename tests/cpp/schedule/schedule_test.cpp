@@ -72,6 +72,7 @@ TEST(Schedule, RowsThatLaterPassesWaitForAreNotCut) {
 
 TEST(Schedule, GpuSchedulesFollowTheMachine) {
   NestFacts facts;
+  facts.can_be_cut = true;
   facts.axes = {{"d0", 4, false}, {"d1", 400000, true}};
   facts.accesses = {access({400000, 1}), access({1, 0}, true)};
   Machine machine = gpu_machine("sm_90");

@@ -116,17 +116,14 @@ TEST_F(Nvrtc, ReductionsAndRowsFitSharedMemoryTogether) {
 TEST_F(Nvrtc, AFunctionThatSpillsGetsTheRegistersOfItsBlock) {
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, R"(
-kernel @k(%b0: in f32[1000003], %b1: out f32[1]) {
+kernel @k(%b0: in f32[16384], %b1: in f32[16384], %b2: in f32[16384], %b3: out f32[1]) {
   for %0 in 0..1 parallel group(1024) {
-    reduce %1 in 0..16 (%2: f32 = 0.0) {
-      reduce %3 in %1 * 65536..min(1000003, %1 * 65536 + 65536) vector(4) unroll(4) (%4: f32 = 0.0) {
-        yield %4 + %b0[%3]
-      } combine (%6, %7) {
-        yield %6 + %7
-      } -> %8
-      yield %2 + %8
-    } -> %9
-    store %b1[0] = %9
+    reduce %1 in 0..16384 vector(4) unroll(4) (%2: f32 = 0.0) {
+      yield %2 + exp(%b0[%1]) + exp(%b1[%1]) + exp(%b2[%1])
+    } combine (%3, %4) {
+      yield %3 + %4
+    } -> %5
+    store %b3[0] = %5
   }
 }
 )");
