@@ -140,9 +140,7 @@ def test_gather(name: str) -> None:
 
 @pytest.mark.parametrize("name", CREATIONS)
 def test_creation(name: str) -> None:
-    check_compiled(
-        CREATIONS[name], A, externs={"aten.linspace.default"} if name == "linspace" else None
-    )
+    check_compiled(CREATIONS[name], A)
 
 
 @pytest.mark.parametrize("name", THROUGH_AOT)

@@ -296,8 +296,7 @@ def test_two_indices_are_an_aten_call() -> None:
 
 @pytest.mark.parametrize("name", CREATIONS)
 def test_creation(name: str) -> None:
-    externs = {"aten.linspace.default"} if name == "linspace" else None
-    check_function(CREATIONS[name], A, externs=externs)
+    check_function(CREATIONS[name], A)
 
 
 @pytest.mark.parametrize("name", BACKWARD)

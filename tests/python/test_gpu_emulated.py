@@ -102,8 +102,7 @@ def test_model(name: str) -> None:
 @pytest.mark.parametrize("table", ["MOVEMENTS", "REDUCTIONS", "GATHERS", "CREATIONS"])
 def test_functions(table: str) -> None:
     for name in list(getattr(functions, table))[::EVERY_FUNCTION]:
-        if name != "linspace":  # an ATen call
-            check_compiled(getattr(functions, table)[name], functions.A)
+        check_compiled(getattr(functions, table)[name], functions.A)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
