@@ -305,13 +305,19 @@ def embedding(importer: Importer, node: Node) -> Tensor:
 def index_select(importer: Importer, node: Node) -> Tensor:
     """index_select(self, dim, index)."""
     bound = importer.bind(node)
-    fake = importer.fake(bound["self"])
-    if fake.dim() == 0:
+    index, dim = index_along_dim(importer, bound)
+    return _taken(importer, bound["self"], index, dim, False, "index_select")
+
+
+def index_along_dim(importer: Importer, bound: dict[str, Any]) -> tuple[Tensor, int]:
+    """The one-dimensional index of the index_... ops, and the dimension that it goes along."""
+    rank = importer.fake(bound["self"]).dim()
+    if rank == 0:
         raise Unsupported("operand is 0-d")
     index = index_argument(importer, bound["index"])
     if importer.fake(bound["index"]).dim() == 0:
         index = importer.reshape(index, [1])
-    return _taken(importer, bound["self"], index, bound["dim"] % fake.dim(), False, "index_select")
+    return index, bound["dim"] % rank
 
 
 def index_tensor(importer: Importer, node: Node) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc._fx_index_maps import index_argument, result_shape
+from mlcc._fx_index_maps import index_along_dim, index_argument, result_shape
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
 
@@ -208,18 +208,13 @@ def _along_dim(
 ) -> tuple[dict[str, Any], Tensor, Tensor, Tensor | None, int]:
     """Arguments, base, index (one-dimensional), source if it is a tensor, dim of the index_... ops."""
     bound = importer.bind(node)
-    fake = importer.fake(bound["self"])
-    if fake.dim() == 0:
-        raise Unsupported("operand is 0-d")
-    index = index_argument(importer, bound["index"])
-    if importer.fake(bound["index"]).dim() == 0:
-        index = importer.reshape(index, [1])
+    index, dim = index_along_dim(importer, bound)
     source = None
     if isinstance(importer.fake(bound[source_name]), torch.Tensor):
         source = importer.tensor(bound[source_name])
         if importer.fake(bound[source_name]).dim() == 0 and source_name == "source":
             source = importer.reshape(source, [1])
-    return bound, importer.tensor(bound["self"]), index, source, bound["dim"] % fake.dim()
+    return bound, importer.tensor(bound["self"]), index, source, dim
 
 
 def index_add(importer: Importer, node: Node) -> Tensor:
