@@ -20,6 +20,12 @@ using Index = std::vector<SymExpr>;
 
 std::string axis_name(size_t axis) { return "d" + std::to_string(axis); }
 
+Index axis_symbols(size_t rank) {
+  Index axes;
+  for (size_t d = 0; d < rank; ++d) axes.push_back(SymExpr::symbol(axis_name(d)));
+  return axes;
+}
+
 bool Group::has_reduction() const {
   return std::find(reduced.begin(), reduced.end(), true) != reduced.end();
 }
@@ -68,12 +74,6 @@ SymExpr points_of_read(const Node& reader, const Value& value) {
     if (at == &value) return product(operand->type().shape);
   }
   return product(iteration_shape(reader));
-}
-
-Index axis_symbols(size_t rank) {
-  Index axes;
-  for (size_t d = 0; d < rank; ++d) axes.push_back(SymExpr::symbol(axis_name(d)));
-  return axes;
 }
 
 class Planner {

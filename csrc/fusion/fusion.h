@@ -47,6 +47,8 @@ struct Group {
 };
 
 std::string axis_name(size_t axis);  // "d0", ...
+// A position in a domain of that many axes: each axis itself.
+std::vector<SymExpr> axis_symbols(size_t rank);
 
 // What rows (the reduced axes at one point of the others) cost a kernel that passes over them
 // again.

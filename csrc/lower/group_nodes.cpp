@@ -14,9 +14,12 @@ bool is_reduction(const Node& node) {
   return graph::op_info(node.op()).op_class == graph::OpClass::kReduction;
 }
 
-DType carried_dtype(const Node& reduction) {
-  const DType element = reduction.operand(0)->type().dtype;
+DType carried_dtype(DType element) {
   return element == DType::kF16 || element == DType::kBF16 ? DType::kF32 : element;
+}
+
+DType carried_dtype(const Node& reduction) {
+  return carried_dtype(reduction.operand(0)->type().dtype);
 }
 
 SymExpr arg_dim_index(const Node& node, const Index& position) {
@@ -65,9 +68,7 @@ bool GroupNodes::is_output(const Value* value) const {
 
 Index GroupNodes::read_position(const Node& node, const Assumptions& assumptions) const {
   if (!is_reduction(node)) return position(node);
-  Index axes;
-  for (size_t d = 0; d < group_.domain.size(); ++d)
-    axes.push_back(SymExpr::symbol(fusion::axis_name(d)));
+  const Index axes = fusion::axis_symbols(group_.domain.size());
   const Index& shape = node.operand(0)->type().shape;
   if (shape == group_.domain) return axes;
   return graph::reshape_index(axes, group_.domain, shape, assumptions);

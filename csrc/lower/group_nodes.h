@@ -13,7 +13,9 @@ namespace mlcc::lower {
 
 bool is_reduction(const graph::Node& node);
 
-// Reductions of 16-bit floats run in f32, where they have scalar ops; extremes stay exact.
+// What reductions, scans and updates of elements compute in: 16-bit floats in f32, where there are
+// scalar ops; extremes stay exact.
+DType carried_dtype(DType element);
 DType carried_dtype(const graph::Node& reduction);
 
 // The position along the dimension that an argmax or argmin reduces; 0 for other reductions.

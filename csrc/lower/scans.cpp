@@ -2,6 +2,7 @@
 
 #include "graph/combine.h"
 #include "lower/evaluator.h"
+#include "lower/group_nodes.h"
 #include "lower/nest.h"
 #include "lower/reduction.h"
 #include "support/error.h"
@@ -36,9 +37,8 @@ Op reduction_of(Combine combine) {
 }
 
 DType carried_in(Combine combine, DType element) {
-  if (element == DType::kF16 || element == DType::kBF16) return DType::kF32;
   const bool rounds = combine == Combine::kAdd || combine == Combine::kMul;
-  return rounds && element == DType::kF32 ? DType::kF64 : element;
+  return rounds && element == DType::kF32 ? DType::kF64 : carried_dtype(element);
 }
 
 class ScanLowering {
@@ -49,10 +49,8 @@ class ScanLowering {
         combine_(*graph::parse_combine(node.attr<std::string>("combine"))),
         dim_(static_cast<size_t>(node.attr<int64_t>("dim"))),
         carried_(carried_in(combine_, node.operand(0)->type().dtype)),
-        reducer_(context.arena, reduction_of(combine_), carried_) {
-    for (size_t d = 0; d < domain().size(); ++d)
-      position_.push_back(SymExpr::symbol(fusion::axis_name(d)));
-  }
+        reducer_(context.arena, reduction_of(combine_), carried_),
+        position_(fusion::axis_symbols(domain().size())) {}
 
   void lower() {
     Recording recording;
@@ -148,7 +146,7 @@ class ScanLowering {
   const size_t dim_;
   const DType carried_;
   const Reducer reducer_;
-  Index position_;
+  const Index position_;
 };
 
 }  // namespace

@@ -4,12 +4,14 @@
 
 #include "graph/combine.h"
 #include "lower/evaluator.h"
+#include "lower/group_nodes.h"
 #include "lower/nest.h"
 #include "lower/tiles.h"
 #include "support/error.h"
 
 namespace mlcc::lower {
 
+using fusion::axis_symbols;
 using graph::Combine;
 using graph::Node;
 using graph::Value;
@@ -20,12 +22,6 @@ using schedule::Axis;
 using Index = std::vector<SymExpr>;
 
 namespace {
-
-Index axis_symbols(size_t rank) {
-  Index axes;
-  for (size_t d = 0; d < rank; ++d) axes.push_back(SymExpr::symbol(fusion::axis_name(d)));
-  return axes;
-}
 
 // Nothing for `set`.
 std::optional<ScalarOp> scalar_op(Combine combine) {
@@ -88,8 +84,7 @@ class UpdateLowering {
   // -- the updates
   bool is_ordered() const {
     const DType dtype = result()->type().dtype;
-    const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
-    const bool has_atomic = !op_ || (op_ != ScalarOp::kMul && !is_half);
+    const bool has_atomic = !op_ || (op_ != ScalarOp::kMul && carried_dtype(dtype) == dtype);
     return !context_.machine.is_gpu || node_.attr<bool>("ordered") || !has_atomic;
   }
 
@@ -187,7 +182,7 @@ class UpdateLowering {
   Expr combined(Evaluator& evaluator, Expr old, Expr element) const {
     loop::Arena& arena = context_.arena;
     const DType dtype = element->dtype;
-    const DType wide = dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
+    const DType wide = carried_dtype(dtype);
     const Expr before = evaluator.let(loop::Cast::make(arena, wide, old), "old");
     const Expr after = loop::apply(arena, *op_, {before, loop::Cast::make(arena, wide, element)});
     return evaluator.let(loop::Cast::make(arena, dtype, after), "new");
