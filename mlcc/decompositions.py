@@ -180,9 +180,17 @@ def embedding_bag(
     return sums, offsets.new_empty([0]), bags, bags.clone()
 
 
+def linspace(*args: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """By torch's reference, which rounds otherwise than eager among integers: those are left to eager."""
+    if dtype is not None and not dtype.is_floating_point:
+        return NotImplemented
+    return torch._refs.linspace(*args, dtype=dtype, **options)
+
+
 # Decompositions of our own, where torch's leave what we cannot fuse, or where its trace mistakes what eager gives.
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
+    "linspace": linspace,
     "max_unpool2d": max_unpool2d,
     "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward,

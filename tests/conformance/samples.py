@@ -222,7 +222,7 @@ class OpCheck:
     def _is_close(self, found: Any, expected: Any) -> bool:
         if not isinstance(expected, torch.Tensor):
             return True  # the kinds were compared, values included
-        rtol, atol = self._limits
+        rtol, atol = map(max, self._limits, torch.testing._comparison.default_tolerances(expected.dtype))
         try:
             torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, equal_nan=True)
         except AssertionError:
@@ -509,7 +509,7 @@ def _same_shapes(result: Result, eager: Result) -> bool:
 
 
 def _tolerances(info: Any, dtype: torch.dtype) -> tuple[float, float]:
-    """(rtol, atol): the largest of torch's defaults and of the op's own for its tests."""
+    """(rtol, atol): the largest of torch's defaults for inputs of `dtype` and of the op's own for its tests."""
     from torch.testing._internal.common_device_type import toleranceOverride
 
     rtol, atol = torch.testing._comparison.default_tolerances(dtype)

@@ -297,6 +297,12 @@ def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype)
         check_all(ours[place : place + 1], eager[place : place + 1], exact[place : place + 1])
 
 
+def test_linspace_of_integers_is_eagers() -> None:
+    # The ends become integers first, and the steps between them round as eager's kernel rounds them.
+    run = compiled(lambda x: torch.linspace(4.3, -3, 50, dtype=torch.int64) + x)
+    assert torch.equal(run(torch.zeros(50)), torch.linspace(4.3, -3, 50, dtype=torch.int64).float())
+
+
 def test_unpooled_channels_last() -> None:
     """torch's trace takes the result for row-major."""
     for shape in ((2, 3, 4, 4), (2, 1, 4, 4), (3, 4, 4)):
