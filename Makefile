@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models wheel build clean
+.PHONY: help demo test check lint tidy format conformance models upstream coverage-table wheel build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager"
@@ -17,6 +17,8 @@ help:
 	@echo "make format       format C++ and Python in place"
 	@echo "make conformance  torch's own operator tests through mlcc; resumable"
 	@echo "make models       architectures of transformers through mlcc; resumable"
+	@echo "make upstream     PyTorch's tests of Inductor through mlcc; FILE=<copy of test_torchinductor.py>; resumable"
+	@echo "make coverage-table  docs/coverage.md from a full make conformance"
 	@echo "make wheel        build the wheel and check it"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
@@ -59,6 +61,14 @@ models:
 	@scripts/setup.sh test
 	@scripts/build.sh mlcc_package
 	@scripts/python.sh tests/models/run.py $(MODELS_ARGS)
+
+upstream:
+	@scripts/setup.sh test
+	@scripts/build.sh mlcc_package
+	@scripts/python.sh tests/upstream/run.py $(FILE) $(UPSTREAM_ARGS)
+
+coverage-table: conformance
+	@scripts/python.sh tests/conformance/coverage.py
 
 wheel:
 	@scripts/setup.sh demo

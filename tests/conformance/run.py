@@ -18,18 +18,28 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.conformance.pool import Pool, Record, Task  # noqa: E402
+from tests.pool import Lost, Pool, Record  # noqa: E402
 from tests.store import Store  # noqa: E402
 
-KNOWN_FAILURES = Path(__file__).parent / "known_failures.txt"
+KNOWN_FAILURES = Path(__file__).with_name("known_failures.txt")
+WORKER = Path(__file__).with_name("worker.py")
 DTYPES = ("float32", "bfloat16", "float16", "int64", "bool")
 SEED = 3
+
+
+class Task(NamedTuple):
+    """An op with one dtype, and how many samples (None: all)."""
+
+    op: str
+    dtype: str
+    samples: int | None
 
 
 def main() -> int:
@@ -41,8 +51,8 @@ def main() -> int:
     print(f"{len(tasks)} ops and dtypes, {len(left)} to run", flush=True)
     with tempfile.TemporaryDirectory(prefix="mlcc-conformance-") as folder:
         kept = environment(folder, arguments.gpu)
-        pool = Pool(arguments.backend, arguments.jobs, arguments.timeout, kept)
-        for done, (task, record) in enumerate(pool.run(left), start=1):
+        answers = check_tasks(left, arguments.backend, arguments.jobs, arguments.timeout, kept)
+        for done, (task, record) in enumerate(answers, start=1):
             store.append(task, record)
             _show_progress(task, record, done, len(left))
     records = [store[task] for task in tasks]
@@ -77,6 +87,26 @@ def environment(folder: str, gpu: str = "off") -> dict[str, str]:
         "MLCC_CACHE_DIR": f"{folder}/mlcc",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
         "OMP_NUM_THREADS": "1",
+    }
+
+
+def check_tasks(
+    tasks: Sequence[Task], backend: str, jobs: int, timeout: float, kept: dict[str, str]
+) -> Iterator[tuple[Task, Record]]:
+    """Each task with its record, as they end, by `jobs` processes; a crash is one failed sample."""
+    pool: Pool[Task] = Pool([str(WORKER), "--backend", backend], jobs, timeout, kept)
+    for task, outcome in pool.run(tasks):
+        yield task, _lost(task, outcome.reason) if isinstance(outcome, Lost) else outcome
+
+
+def _lost(task: Task, reason: str) -> Record:
+    return {
+        **task._asdict(),
+        "tried": 1,
+        "passed": 0,
+        "seconds": 0.0,
+        "reasons": [reason],
+        "lost": True,
     }
 
 

@@ -222,7 +222,9 @@ class OpCheck:
     def _is_close(self, found: Any, expected: Any) -> bool:
         if not isinstance(expected, torch.Tensor):
             return True  # the kinds were compared, values included
-        rtol, atol = map(max, self._limits, torch.testing._comparison.default_tolerances(expected.dtype))
+        rtol, atol = map(
+            max, self._limits, torch.testing._comparison.default_tolerances(expected.dtype)
+        )
         try:
             torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, equal_nan=True)
         except AssertionError:

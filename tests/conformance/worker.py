@@ -1,6 +1,6 @@
 """A process that checks ops on demand: one JSON task a line on stdin, JSON lines on stdout.
 
-A task is {"op": full name, "dtype": name, "samples": how many, or null for all}. The answer: one {"sample": index}
+A task is {"op": full name, "dtype": name, "samples": how many, or null for all}. The answer: one {"at": sample}
 before each sample, then {"outcome": {...}}.
 """
 
@@ -54,7 +54,9 @@ def _check(infos: dict[str, Any], task: dict[str, Any], backend: Backend, answer
     start = time.monotonic()
     try:
         check = OpCheck(infos[task["op"]], getattr(torch, task["dtype"]), backend)
-        outcome = check.run(task["samples"], lambda index: _answer(answers, {"sample": index}))
+        outcome = check.run(
+            task["samples"], lambda index: _answer(answers, {"at": f"sample {index}"})
+        )
     except Exception as error:  # of the check itself, not of the op: shown like a failure
         text = "".join(traceback.format_exception(error)[-2:])
         outcome = Outcome(

@@ -15,7 +15,6 @@ import mlcc
 from benchmarks import models
 from mlcc import backend, config
 from tests.conformance import run
-from tests.conformance.pool import Pool
 from tests.python import functions, test_backend, test_jit, test_models
 from tests.python.accuracy import check_all, to_double
 from tests.python.test_backend import check_compiled, compiled
@@ -84,8 +83,8 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
 def test_one_sample_of_some_ops(dtype: str, tmp_path: Path) -> None:
     """Forward and backward; `run.py --gpu=emulate --every=1` takes all."""
     tasks = run.list_tasks(None, dtype, EVERY_OP, 1)
-    pool = Pool("mlcc", 1, 60.0, run.environment(str(tmp_path), "emulate"))
-    records = [record for _, record in pool.run(tasks)]
+    kept = run.environment(str(tmp_path), "emulate")
+    records = [record for _, record in run.check_tasks(tasks, "mlcc", 1, 60.0, kept)]
     known = run.read_known_failures()
     failed = [r for r in records if not run.record_ok(r) and (r["op"], r["dtype"]) not in known]
     assert not failed, "\n".join(f"{r['op']} {r['dtype']}: {r['reasons'][0]}" for r in failed)

@@ -1,4 +1,8 @@
-"""Worker processes that check ops; one that crashes or hangs is replaced, and its task counts as failed."""
+"""Worker processes that answer tasks; one that crashes or hangs is replaced, and its task is lost.
+
+A worker reads one JSON task a line from stdin. It answers with JSON lines: any number of {"at": place} to say that it
+lives, then {"outcome": {...}}.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +12,46 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-WORKER = Path(__file__).with_name("worker.py")
 # Importing torch and op_db, on a busy machine.
 STARTUP_SECONDS = 120.0
 
 Record = dict[str, Any]
 
 
-class Task(NamedTuple):
-    """An op with one dtype, and how many samples (None: all)."""
+class Task(Protocol):
+    """A named tuple of what JSON can hold."""
 
-    op: str
-    dtype: str
-    samples: int | None
+    def _asdict(self) -> dict[str, Any]: ...
 
 
-class Pool:
-    """Runs tasks in `jobs` processes."""
+T = TypeVar("T", bound=Task)
+
+
+class Lost(NamedTuple):
+    """What stands for the outcome of a task whose worker died or was too slow."""
+
+    reason: str
+
+
+class Pool(Generic[T]):
+    """Runs tasks in `jobs` processes of one command; `timeout` is what may pass between two lines, in seconds."""
 
     def __init__(
-        self, backend: str, jobs: int, timeout: float, environment: dict[str, str]
+        self, command: Sequence[str], jobs: int, timeout: float, environment: dict[str, str]
     ) -> None:
-        self._command = [sys.executable, str(WORKER), "--backend", backend]
+        self._command = [sys.executable, *command]
         self._environment = environment
         self._jobs = jobs
         self._timeout = timeout
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Record]]:
-        """Each task with its record, as they end."""
-        waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    def run(self, tasks: Sequence[T]) -> Iterator[tuple[T, Record | Lost]]:
+        """Each task with its outcome, as they end."""
+        waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
         for task in tasks:
             waiting.put(task)
-        done: queue.SimpleQueue[tuple[Task, Record]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[T, Record | Lost]] = queue.SimpleQueue()
         stopped = threading.Event()
         threads = [
             threading.Thread(target=self._serve, args=(waiting, done, stopped), daemon=True)
@@ -60,8 +69,8 @@ class Pool:
 
     def _serve(
         self,
-        waiting: queue.SimpleQueue[Task],
-        done: queue.SimpleQueue[tuple[Task, Record]],
+        waiting: queue.SimpleQueue[T],
+        done: queue.SimpleQueue[tuple[T, Record | Lost]],
         stopped: threading.Event,
     ) -> None:
         worker = _Worker(self._command, self._environment)
@@ -72,7 +81,7 @@ class Pool:
                 except queue.Empty:
                     return
                 record = worker.check(task, self._timeout)
-                if record.get("lost"):
+                if isinstance(record, Lost):
                     worker.end()
                     worker = _Worker(self._command, self._environment)
                 done.put((task, record))
@@ -102,10 +111,10 @@ class _Worker:
             self._answers.put(json.loads(line))
         self._answers.put(None)
 
-    def check(self, task: Task, timeout: float) -> Record:
-        """The outcome; one with "lost" set if the process died or was too slow."""
+    def check(self, task: Task, timeout: float) -> Record | Lost:
+        """The outcome."""
         assert self._process.stdin is not None
-        place = "before the first sample"
+        place = "at its start"
         try:
             self._process.stdin.write(json.dumps(task._asdict()) + "\n")
             self._process.stdin.flush()
@@ -113,15 +122,15 @@ class _Worker:
                 patience = timeout if self._answered else max(timeout, STARTUP_SECONDS)
                 answer = self._answers.get(timeout=patience)
                 if answer is None:
-                    return _lost(task, f"crash, {self._exit_status()}, {place}")
+                    return Lost(f"crash, {self._exit_status()}, {place}")
                 self._answered = True
                 if "outcome" in answer:
                     return dict(answer["outcome"])
-                place = f"sample {answer['sample']}"
+                place = str(answer["at"])
         except queue.Empty:
-            return _lost(task, f"no answer within {timeout:.0f} s, {place}")
+            return Lost(f"no answer within {timeout:.0f} s, {place}")
         except BrokenPipeError:
-            return _lost(task, f"crash, {self._exit_status()}, {place}")
+            return Lost(f"crash, {self._exit_status()}, {place}")
 
     def _exit_status(self) -> str:
         status = self._process.wait()
@@ -131,16 +140,3 @@ class _Worker:
         """Stop the process."""
         self._process.kill()
         self._process.wait()
-
-
-def _lost(task: Task, reason: str) -> Record:
-    return {
-        "op": task.op,
-        "dtype": task.dtype,
-        "tried": 1,
-        "passed": 0,
-        "by_dynamo": 0,
-        "seconds": 0.0,
-        "reasons": [reason],
-        "lost": True,
-    }
