@@ -131,6 +131,23 @@ def select(importer: Importer, node: Node) -> Tensor:
     return importer.reshape(one, result_shape(importer, node))
 
 
+def diagonal(importer: Importer, node: Node) -> Tensor:
+    """diagonal(self, offset, dim1, dim2): each (columns + 1)th element of the two dimensions as one."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    rank, offset = fake.dim(), bound["offset"]
+    dim1, dim2 = bound["dim1"] % rank, bound["dim2"] % rank
+    rows, columns = importer.size(fake.shape[dim1]), importer.size(fake.shape[dim2])
+    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)):
+        raise Unsupported("a size or the offset is no constant")
+    others = [d for d in range(rank) if d not in (dim1, dim2)]
+    matrices = _permuted(importer, bound["self"], [*others, dim1, dim2])
+    shape = result_shape(importer, node)
+    flat = importer.reshape(matrices, [*shape[:-1], rows * columns])
+    start = min(offset if offset >= 0 else -offset * columns, rows * columns)
+    return importer.slice(flat, rank - 2, start, shape[-1], columns + 1)
+
+
 def split(importer: Importer, node: Node) -> list[Tensor]:
     """split.Tensor and split_with_sizes: the fake results say the lengths."""
     bound = importer.bind(node)
