@@ -7,6 +7,7 @@ that one graph always prints the same text. Nothing here evaluates a SymInt: tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import sympy
@@ -16,6 +17,7 @@ from mlcc import _torch_compat
 Size = int | str  # an integer, or the text of a symbolic expression
 
 _MAX_POWER = 8
+_MAX_DENOMINATOR = 1000
 
 
 class UnsupportedSize(Exception):  # noqa: N818 (an answer, not an error)
@@ -133,10 +135,29 @@ class SizePrinter:
         return f"mod(floordiv({self.expression(a)}, {self.expression(b)}), {self.expression(c)})"
 
     def _round_down(self, e: Any) -> str:
-        return self._rounded_quotient(e, "floor")
+        return self._scaled(e) if e.args[0].is_Mul else self._rounded_quotient(e, "floor")
 
     def _round_up(self, e: Any) -> str:
         return self._rounded_quotient(e, "ceil")
+
+    def _truncated(self, e: Any) -> str:
+        (inside,) = e.args
+        if type(inside).__name__ == "IntTrueDiv" and inside.args[0].is_nonnegative:
+            return self._division(inside)
+        return self._scaled(e)
+
+    def _scaled(self, e: Any) -> str:
+        """A float times a size, rounded down (towards zero is the same): 1.7*s0 is floordiv(s0*17, 10)."""
+        factors = {type(factor).__name__: factor for factor in e.args[0].args}
+        if not e.args[0].is_Mul or set(factors) != {"Float", "ToFloat"}:
+            raise UnsupportedSize(f"size {e}: {type(e).__name__} of what is no size times a number")
+        (size,) = factors["ToFloat"].args
+        ratio = ratio_that_rounds_alike(float(factors["Float"]))
+        if ratio is None or not size.is_nonnegative:
+            raise UnsupportedSize(
+                f"size {e}: no ratio of small integers gives the same for all sizes"
+            )
+        return f"floordiv(({self.expression(size)})*{ratio.numerator}, {ratio.denominator})"
 
     def _rounded_quotient(self, e: Any, direction: str) -> str:
         (quotient,) = e.args
@@ -212,6 +233,19 @@ class SizePrinter:
             raise UnsupportedSize(f"size {e}: divisor {b} may be negative")
 
 
+def ratio_that_rounds_alike(number: float) -> Fraction | None:
+    """A ratio r with floor(r*n) == int(number*n) for all n up to 2**40, whose product is rounded to a double.
+
+    Both round alike where r*n is no integer: it is then further from one than the product's error. Where it is one, the
+    product must not fall below it, not even by half the distance of doubles there: 2**-54 of it or more.
+    """
+    ratio = Fraction(number).limit_denominator(_MAX_DENOMINATOR)
+    if number <= 0 or ratio.numerator > _MAX_DENOMINATOR:
+        return None
+    short_by = (ratio - Fraction(number)) / ratio
+    return ratio if -Fraction(1, 2**52) < short_by < Fraction(1, 2**54) else None
+
+
 # By class name, since torch's own classes of integer functions moved between releases.
 _PRINTERS: dict[str, Callable[[SizePrinter, Any], str]] = {
     "Add": SizePrinter._sum,
@@ -225,6 +259,7 @@ _PRINTERS: dict[str, Callable[[SizePrinter, Any], str]] = {
     "PythonMod": SizePrinter._modulo,
     "ModularIndexing": SizePrinter._modular_indexing,
     "FloorToInt": SizePrinter._round_down,
+    "TruncToInt": SizePrinter._truncated,
     "CeilToInt": SizePrinter._round_up,
     "Max": SizePrinter._max,
     "Min": SizePrinter._min,

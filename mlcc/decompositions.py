@@ -33,7 +33,6 @@ _LOSSES = """
     nll_loss_forward nll_loss2d_forward
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
     binary_cross_entropy_backward
-    soft_margin_loss
 """
 
 _ACTIVATIONS = """
@@ -124,17 +123,21 @@ def nll_loss_backward(
     return torch.where(chosen, scale, torch.zeros([], dtype=self.dtype, device=self.device))
 
 
+def soft_margin_loss(self: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    """By eager's steps, each rounded to the dtype: among float16 exp overflows to an infinite loss."""
+    loss = torch.log1p(torch.exp(-self * target))
+    if reduction == 0:
+        return loss
+    return loss.mean() if reduction == 1 else loss.sum()
+
+
 def soft_margin_loss_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
-    """By eager's formula: torch's has sigmoid(y) - 1, of which nothing is left for large y."""
-    dtype = torch.promote_types(self.dtype, torch.float32)
-    x, y = self.to(dtype), target.to(dtype)
-    z = torch.exp(-y * x)
-    gradient = -y * z / (z + 1) * grad_output.to(dtype)
-    if reduction == 1:
-        gradient = gradient / self.numel()
-    return gradient.to(self.dtype)
+    """By eager's steps: torch's decomposition has sigmoid(y) - 1, of which nothing is left for large y."""
+    norm = 1 / self.numel() if reduction == 1 else 1.0
+    z = torch.exp(-target * self)
+    return target * z * -norm / (z + 1) * grad_output
 
 
 def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: list[int]) -> Any:
@@ -194,6 +197,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "max_unpool2d": max_unpool2d,
     "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward,
+    "soft_margin_loss": soft_margin_loss,
     "soft_margin_loss_backward": soft_margin_loss_backward,
 }
 

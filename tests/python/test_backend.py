@@ -297,6 +297,14 @@ def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype)
         check_all(ours[place : place + 1], eager[place : place + 1], exact[place : place + 1])
 
 
+def test_soft_margin_loss_overflows_as_eager_does() -> None:
+    x, target = torch.tensor([-12.0, -11.0, 3.0]).half(), torch.ones(3).half()
+    run = compiled(lambda x, t: F.soft_margin_loss(x, t, reduction="none"))
+    eager = F.soft_margin_loss(x, target, reduction="none")
+    assert eager.isinf().tolist() == [True, False, False]
+    torch.testing.assert_close(run(x, target), eager)
+
+
 def test_linspace_of_integers_is_eagers() -> None:
     # The ends become integers first, and the steps between them round as eager's kernel rounds them.
     run = compiled(lambda x: torch.linspace(4.3, -3, 50, dtype=torch.int64) + x)

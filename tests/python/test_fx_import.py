@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 
 from mlcc import decompositions, fx_import
 from mlcc._fx_pointwise import F32_FUNCTIONS
-from mlcc._fx_sizes import SizePrinter
+from mlcc._fx_sizes import SizePrinter, ratio_that_rounds_alike
 from tests.python.accuracy import check_all, check_form, to_double
 from tests.python.functions import (
     BACKWARD,
@@ -379,6 +380,8 @@ def test_unbacked_size() -> None:
         (lambda a, b: a >= b, "1"),
         (lambda a, b: a < b, "0"),
         (lambda a, b: torch.sym_not(a == b), "1"),
+        (lambda a, b: torch.sym_int(a * 1.7) + torch.sym_int(b / 2), "20"),
+        (lambda a, b: math.floor(a * 0.25), "2"),
     ],
 )
 def test_size_text(build: Any, expected: str) -> None:
@@ -397,6 +400,21 @@ def test_size_text(build: Any, expected: str) -> None:
     functions = {"floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max}
     assert eval(str(text), functions, names) == eval(expected)
     assert shape_env.guards == []
+
+
+@pytest.mark.parametrize("number", [0.1, 0.5, 0.8, 1.1, 1.7, 2.5])
+def test_ratio_of_a_scaled_size(number: float) -> None:
+    """Just below, at and above each product that is a whole number or near one."""
+    ratio = ratio_that_rounds_alike(number)
+    assert ratio is not None
+    for size in [*range(2000), *(2**k + d for k in range(11, 40) for d in range(-12, 12))]:
+        assert size * ratio.numerator // ratio.denominator == int(size * number)
+
+
+def test_no_ratio_where_products_fall_short() -> None:
+    assert int(110 * 0.7) == 77 and int(3048751960 * 0.7) == 3048751960 * 7 // 10 - 1
+    assert ratio_that_rounds_alike(0.7) is None
+    assert ratio_that_rounds_alike(3.141592653589793) is None
 
 
 # -- externs, outputs, refusals
