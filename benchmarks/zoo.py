@@ -1,0 +1,109 @@
+"""Speed of the architectures of tests/models/zoo.py against eager, in inference and training.
+
+usage: python benchmarks/zoo.py [--models NAME[,NAME...]] [--phases inference,training] [--seconds S] [--fresh]
+
+Each architecture has a process of its own, float32, one thread, the middle one of its three lengths; eager and mlcc
+take turns. Results are appended to build/zoo-speed.jsonl, so a run that was stopped goes on where it was. The table
+ends with what is slower than 0.97 of eager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
+
+from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
+from tests.store import Store  # noqa: E402
+
+PHASES = ("inference", "training")
+SLOW = 0.97
+
+
+def main() -> int:
+    """Measure what was asked for; the exit status is 1 if something failed."""
+    arguments = _parse_arguments()
+    if arguments.one:
+        name, phase = arguments.one
+        print(json.dumps(measure(ARCHITECTURES[name], phase == "training", arguments.seconds)))
+        return 0
+    store = Store(ROOT / "build" / "zoo-speed.jsonl", arguments.fresh)
+    tasks = [(name, phase) for name in arguments.models for phase in arguments.phases]
+    for task in tasks:
+        if store.get(task) is None:
+            store.append(task, _measure_apart(task, arguments.seconds))
+        print(_row(task, store[task]), flush=True)
+    slow = [task for task in tasks if store[task].get("ratio", SLOW) < SLOW]
+    failed = [task for task in tasks if "ratio" not in store[task]]
+    print(f"{len(tasks)} measured, {len(failed)} failed, {len(slow)} below {SLOW} of eager's speed")
+    for task in slow:
+        print(_row(task, store[task]))
+    return int(bool(failed))
+
+
+def _parse_arguments() -> argparse.Namespace:
+    def words(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", type=words, default=list(ARCHITECTURES), help="only these")
+    parser.add_argument("--phases", type=words, default=list(PHASES), help="only these")
+    parser.add_argument("--seconds", type=float, default=1.5, help="for one comparison")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "PHASE"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _measure_apart(task: tuple[str, str], seconds: float) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", *task, "--seconds", str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        return {"reason": done.stderr.strip().splitlines()[-1][:300]}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _row(task: tuple[str, str], record: dict[str, Any]) -> str:
+    name = " ".join(task)
+    if "ratio" not in record:
+        return f"{name}: FAILED: {record['reason']}"
+    return f"{name}: {record['ratio']:.2f} of eager's speed ({record['eager_ms']:.2f} ms)"
+
+
+def measure(architecture: Architecture, trains: bool, seconds: float) -> dict[str, float]:
+    """{"ratio": eager's time through ours in the median, "eager_ms": eager's} of one step."""
+    import torch
+
+    from benchmarks.harness import compare
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    model = architecture.build().train(trains)
+    compiled = torch.compile(model, backend="mlcc")
+    inputs = architecture.feed(model, LENGTHS[architecture.kind][1])
+
+    def step(run: Any) -> None:
+        with torch.set_grad_enabled(trains):
+            outputs = [v for v in run(**inputs).values() if isinstance(v, torch.Tensor)]
+        if trains:
+            losses = [
+                o.square().mean() for o in outputs if o.is_floating_point() and o.requires_grad
+            ]
+            torch.stack(losses).sum().backward()
+
+    functions = {"eager": lambda: step(model), "mlcc": lambda: step(compiled)}
+    comparison = compare(functions, seconds=seconds, warmup=3)
+    eager_ms = 1e3 * comparison.spread("eager").median
+    return {"ratio": comparison.ratio("mlcc").median, "eager_ms": eager_ms}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
