@@ -8,10 +8,12 @@
 #include "driver/plan.h"
 #include "driver/session.h"
 #include "fusion/fusion.h"
+#include "fusion/in_place.h"
 #include "graph/index_map.h"
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
 #include "loop/text.h"
+#include "lower/in_place.h"
 #include "lower/lower.h"
 #include "schedule/machine.h"
 #include "support/logging.h"
@@ -62,8 +64,10 @@ class Compiler {
     if (!options_.strict) graph::verify(*graph_);
     dump_.write("graph", "fused", graph::print(*graph_));
     fusion_ = fusion::plan_fusion(*graph_, fusion_options());
-    count(result.stats);
+    find_in_place_writes();
     if (!fusion_.groups.empty()) lower_groups();
+    log_copies();
+    count(result.stats);
     const CompiledRegions regions = compile_regions(result.stats);
     runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_, regions);
     std::vector<runtime::KernelPtr> launched = compile_kernels(result.stats);
@@ -103,7 +107,8 @@ class Compiler {
     for (const graph::Node* node : graph_->nodes()) {
       if (!counts_as_work(*node)) continue;
       ++stats.nodes;
-      if (node->op() == graph::Op::kExtern && node->extern_call().regions.empty())
+      if (node->op() == graph::Op::kExtern && node->extern_call().regions.empty() &&
+          !fusion_.replaced.contains(node))
         ++stats.extern_calls;
       else
         ++stats.generated_nodes;
@@ -132,13 +137,38 @@ class Compiler {
     return regions;
   }
 
+  void find_in_place_writes() {
+    for (const fusion::InPlaceWrite& write : fusion::find_in_place_writes(*graph_, fusion_)) {
+      fusion_.groups[write.group].in_place[write.result] = write.input;
+      fusion_.replaced[write.copy] = write.group;
+    }
+  }
+
+  void log_copies() const {
+    for (const graph::Node* node : graph_->nodes())
+      if (fusion::is_copy_into_first(*node) && !fusion_.replaced.contains(node))
+        log(LogChannel::kFallback,
+            "aten.copy_.default: ATen call (what it writes is read elsewhere or lies otherwise)");
+  }
+
+  // In place where that is safe.
+  lower::LoweredKernel lower_group(fusion::Group& group, const schedule::Machine& machine,
+                                   loop::Arena& arena) {
+    lower::LoweredKernel lowered = lower::lower_group(*graph_, fusion_, group, machine, arena);
+    if (group.in_place.empty() || lower::is_safe_in_place(group, lowered)) return lowered;
+    const int index = static_cast<int>(&group - fusion_.groups.data());
+    std::erase_if(fusion_.replaced, [&](const auto& entry) { return entry.second == index; });
+    group.in_place.clear();
+    return lower::lower_group(*graph_, fusion_, group, machine, arena);
+  }
+
   void lower_groups() {
-    for (const fusion::Group& group : fusion_.groups) {
+    for (fusion::Group& group : fusion_.groups) {
       const codegen::Target& target = target_for(group.device);
       const schedule::Machine machine = machine_of(target);
       loop::Arena arena;
       PlannedKernel planned;
-      planned.lowered = lower::lower_group(*graph_, fusion_, group, machine, arena);
+      planned.lowered = lower_group(group, machine, arena);
       planned.text = loop::print(planned.lowered.kernel);
       planned.key = kernel_key(planned.text, target, options_);
       log(LogChannel::kFusion, "kernel ", kernels_.size(), ": ", planned.lowered.label, " over [",

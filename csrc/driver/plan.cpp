@@ -115,6 +115,12 @@ class PlanBuilder {
 
   void add_launch(const fusion::Group& group, const PlannedKernel& kernel) {
     for (Value* output : group.outputs) {
+      const auto memory = group.in_place.find(output);
+      if (memory != group.in_place.end()) {
+        slots_[output] = slots_.at(memory->second);
+        plan_.written_inputs.push_back(slots_[output]);
+        continue;
+      }
       const Slot slot = new_slot(output);
       const bool arena = host_values_.count(output) == 0 && group.device == plan_.device;
       plan_.steps.emplace_back(runtime::AllocateStep{slot, spec_of(*output), arena});
@@ -170,6 +176,10 @@ class PlanBuilder {
   }
 
   void add_extern(const Node& node) {
+    if (fusion_.replaced.contains(&node)) {
+      slots_[node.result()] = slots_.at(node.operand(0));
+      return;
+    }
     const graph::ExternCall& call = node.extern_call();
     runtime::ExternStep step;
     step.op = call.name;
@@ -240,6 +250,7 @@ class PlanBuilder {
     for (size_t i = 0; i < plan_.steps.size(); ++i)
       for (const Slot slot : slots_of(plan_.steps[i])) last_use[slot] = i;
     for (const Slot output : plan_.outputs) last_use.erase(output);
+    for (const Slot input : plan_.written_inputs) last_use.erase(input);  // the host marks them
     std::map<size_t, std::vector<Slot>> dead_after;
     for (const auto& [slot, step] : last_use) dead_after[step].push_back(slot);
     std::vector<runtime::Step> steps;

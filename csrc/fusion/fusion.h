@@ -41,7 +41,9 @@ struct Group {
   std::vector<graph::Value*>
       inputs;  // materialized values that the kernel reads, in order of first use
   std::vector<graph::Value*> outputs;  // values that others read, in program order
-  SymExpr ideal_bytes;                 // inputs once, outputs once
+  // Outputs that take the memory of an input of the graph, see in_place.h.
+  std::unordered_map<const graph::Value*, graph::Value*> in_place;
+  SymExpr ideal_bytes;  // inputs once, outputs once
 
   bool has_reduction() const;
 };
@@ -87,6 +89,8 @@ struct FusionPlan {
   // nodes of their own.
   std::unordered_set<const graph::Node*> copied;
   std::unordered_map<const graph::Node*, int> group_of;  // grouped nodes
+  // Calls that the group of this index makes needless, see in_place.h.
+  std::unordered_map<const graph::Node*, int> replaced;
   std::vector<std::string> reasons;  // why nodes did not join a group, for the log
 };
 

@@ -15,6 +15,11 @@ bool KernelBuffers::is_host_number(const Value& value) const {
 }
 
 const loop::Buffer* KernelBuffers::buffer_of(Value* value, loop::Access access) {
+  for (const auto& [result, input] : context_.group.in_place) {
+    if (value != result && value != input) continue;
+    value = input;
+    access = loop::Access::kInOut;
+  }
   const loop::Buffer*& buffer = buffer_of_[value];
   if (buffer != nullptr) return buffer;
   // Flat: index maps are folded into one linear offset, whose extent is that of the storage the

@@ -16,7 +16,8 @@ class KernelBuffers {
  public:
   explicit KernelBuffers(const Context& context) : context_(context) {}
 
-  // What the kernel gets by value is no `in` buffer but a `value`.
+  // What the kernel gets by value is no `in` buffer but a `value`; a result that takes an input's
+  // memory and that input have one buffer.
   const loop::Buffer* buffer_of(graph::Value* value, loop::Access access);
   int64_t error_code(const std::string& exception, const std::string& text);
 

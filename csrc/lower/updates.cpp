@@ -47,7 +47,8 @@ class UpdateLowering {
         op_(scalar_op(*graph::parse_combine(node.attr<std::string>("combine")))) {}
 
   void lower() {
-    add_base_phase();
+    const auto memory = context_.group.in_place.find(result());
+    if (memory == context_.group.in_place.end() || memory->second != base()) add_base_phase();
     add_update_phase();
   }
 
@@ -56,7 +57,7 @@ class UpdateLowering {
   Value* source() const { return node_.operand(2); }
   Value* result() const { return node_.result(); }
 
-  // -- the base
+  // -- the base, unless the result lies where it is
   void add_base_phase() {
     const Index& domain = result()->type().shape;
     const Index position = axis_symbols(domain.size());

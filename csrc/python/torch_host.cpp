@@ -81,6 +81,7 @@ class TensorHost final : public runtime::Host {
 
   std::vector<c10::IValue> take_outputs() {
     for (const auto& [original, resolved] : resolved_) original.copy_(resolved);
+    for (Slot slot : program_.executable().plan().written_inputs) count_version(tensor(slot));
     const std::vector<Slot>& outputs = program_.executable().plan().outputs;
     std::vector<c10::IValue> values;
     values.reserve(outputs.size());
@@ -160,6 +161,11 @@ class TensorHost final : public runtime::Host {
  private:
   const at::Tensor& tensor(Slot slot) const { return slots_[static_cast<size_t>(slot)].toTensor(); }
 
+  // So that autograd notices a change of what it saved, as after an op of torch.
+  static void count_version(const at::Tensor& tensor) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+
   // Where the caller wants the output that lies in this slot.
   const at::Tensor* place_of(Slot slot) const {
     const std::vector<Slot>& outputs = program_.executable().plan().outputs;
@@ -226,6 +232,7 @@ void TensorProgram::find_tensor_uses() {
   const auto mark = [&](std::vector<bool>& marks, Slot slot) {
     if (static_cast<size_t>(slot) < marks.size()) marks[static_cast<size_t>(slot)] = true;
   };
+  for (Slot slot : plan.written_inputs) mark(is_mutated_input_, slot);
   std::vector<bool> is_read(static_cast<size_t>(plan.num_slots), false);  // by kernels
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     if (const auto* launch = std::get_if<runtime::LaunchStep>(&plan.steps[i])) {

@@ -117,6 +117,7 @@ struct ExecutablePlan {
   int num_slots = 0;
   std::vector<Step> steps;
   std::vector<Slot> outputs;
+  std::vector<Slot> written_inputs;  // by kernels; calls say themselves what they write
 };
 
 // The tensors of one call; implemented where tensors live (csrc/python).

@@ -1,0 +1,109 @@
+#include "fusion/in_place.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/effects.h"
+#include "graph/strided_view.h"
+
+namespace mlcc::fusion {
+
+using graph::Node;
+using graph::Value;
+using graph::ValueKind;
+
+bool is_copy_into_first(const Node& node) {
+  return node.op() == graph::Op::kExtern && node.extern_call().name == "aten.copy_.default" &&
+         node.operands().size() == 2;
+}
+
+namespace {
+
+bool lie_alike(const graph::TensorType& a, const graph::TensorType& b) {
+  return a.dtype == b.dtype && a.device == b.device && a.shape == b.shape &&
+         a.dense_or_strides() == b.dense_or_strides();
+}
+
+class Finder {
+ public:
+  Finder(const graph::Graph& graph, const FusionPlan& plan) : graph_(graph), plan_(plan) {
+    for (size_t i = 0; i < plan.order.size(); ++i) {
+      if (plan.order[i].group >= 0)
+        place_of_group_[plan.order[i].group] = i;
+      else
+        place_of_node_[plan.order[i].node] = i;
+    }
+  }
+
+  std::vector<InPlaceWrite> find() const {
+    std::vector<InPlaceWrite> writes;
+    std::unordered_set<const Value*> taken;
+    for (const Unit& unit : plan_.order) {
+      if (unit.group >= 0 || !is_copy_into_first(*unit.node)) continue;
+      const std::optional<InPlaceWrite> write = write_of(*unit.node);
+      if (write && taken.insert(write->result).second && taken.insert(write->input).second)
+        writes.push_back(*write);
+    }
+    return writes;
+  }
+
+ private:
+  std::optional<InPlaceWrite> write_of(const Node& copy) const {
+    Value* input = copy.operand(0);
+    Value* result = copy.operand(1);
+    const auto group = plan_.group_of.find(result->producer());
+    if (input->producer() != nullptr || group == plan_.group_of.end()) return std::nullopt;
+    const std::vector<Value*>& outputs = plan_.groups[group->second].outputs;
+    if (std::find(outputs.begin(), outputs.end(), result) == outputs.end()) return std::nullopt;
+    if (!lie_alike(input->type(), result->type()) || graph_.is_output(result)) return std::nullopt;
+    if (!is_stored_once(plan_.groups[group->second], *result)) return std::nullopt;
+    if (is_read_after(*input, copy, place_of_group_.at(group->second))) return std::nullopt;
+    return InPlaceWrite{&copy, group->second, result, input};
+  }
+
+  // One iteration for each element; updates see to theirs themselves.
+  static bool is_stored_once(const Group& group, const Value& result) {
+    if (graph::op_info(result.producer()->op()).op_class == graph::OpClass::kUpdate) return true;
+    const bool per_row = group.placements.at(result.producer()).per_row;
+    SymExpr iterations = 1;
+    for (size_t d = 0; d < group.domain.size(); ++d)
+      if (!per_row || !group.reduced[d]) iterations = iterations * group.domain[d];
+    return iterations == product(result.type().shape);
+  }
+
+  // By a kernel or a call behind `place`, or at any time through memory that a call returned.
+  bool is_read_after(const Value& input, const Node& copy, size_t place) const {
+    for (size_t i = 0; i < plan_.groups.size(); ++i) {
+      const std::vector<Value*>& read = plan_.groups[i].inputs;
+      if (place_of_group_.at(static_cast<int>(i)) > place &&
+          std::find(read.begin(), read.end(), &input) != read.end())
+        return true;
+    }
+    for (const auto& [node, at] : place_of_node_)
+      if (node != &copy && uses(*node, input) &&
+          (at > place || node->extern_call().facts.aliases || graph::writes_memory(*node)))
+        return true;
+    return false;
+  }
+
+  static bool uses(const Node& node, const Value& input) {
+    return std::any_of(node.operands().begin(), node.operands().end(), [&](Value* operand) {
+      return operand->kind() == ValueKind::kTensor && graph::strided_view(operand)->base == &input;
+    });
+  }
+
+  const graph::Graph& graph_;
+  const FusionPlan& plan_;
+  std::unordered_map<int, size_t> place_of_group_;
+  std::unordered_map<const Node*, size_t> place_of_node_;
+};
+
+}  // namespace
+
+std::vector<InPlaceWrite> find_in_place_writes(const graph::Graph& graph, const FusionPlan& plan) {
+  return Finder(graph, plan).find();
+}
+
+}  // namespace mlcc::fusion

@@ -1,0 +1,104 @@
+#include "fusion/in_place.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "graph/text.h"
+
+namespace mlcc::fusion {
+namespace {
+
+// "input <- %id in group" for each write found.
+std::string writes(const std::string& text) {
+  const auto graph = graph::parse_graph(text);
+  const FusionPlan plan = plan_fusion(*graph, {});
+  std::string found;
+  for (const InPlaceWrite& write : find_in_place_writes(*graph, plan))
+    found += write.input->name() + " <- " +
+             graph::op_info(write.result->producer()->op()).text.data() + " in " +
+             std::to_string(write.group) + "; ";
+  return found;
+}
+
+TEST(InPlace, TheKernelThatComputesWhatIsCopied) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8], %y: f32[8]) {
+  %0: f32[8] = add %x, %y
+  %1: f32[8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  return
+})"),
+            "x <- add in 0; ");
+}
+
+TEST(InPlace, AnUpdateAndItsReaders) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 4], %i: i64[2], %y: f32[2, 4]) {
+  %0: f32[8, 4] = index_put %x, %i, %y {dim = 0, combine = "add", ordered = false, wrap = false, error = "index_add"}
+  %1: f32[8] = sum %0 {dims = [1], keepdim = false}
+  %2: f32[8, 4] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  return %1
+})"),
+            "x <- index_put in 0; ");
+}
+
+TEST(InPlace, NotWhatALaterKernelReads) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 8], %y: f32[8, 8]) {
+  %0: f32[8, 8] = add %x, %y
+  %1: f32[8, 8] = extern "aten.mm.default"(%0, %y)
+  %2: f32[8, 8] = mul %1, %x
+  %3: f32[8, 8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  return %2
+})"),
+            "");
+}
+
+TEST(InPlace, NotWhatALaterCallReads) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 8]) {
+  %0: f32[8, 8] = exp %x
+  %1: f32[8, 8] = extern "aten.mm.default"(%0, %x)
+  %2: f32[8, 8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  return %1
+})"),
+            "");
+}
+
+TEST(InPlace, NotWhatACallMayHaveReturned) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8]) {
+  %0: f32[8] = extern "aten.as_strided.default"(%x, [8], [1]) aliases
+  %1: f32[8] = exp %0
+  %2: f32[8] = extern "aten.copy_.default"(%x, %1) mutates(0) aliases
+  return %0
+})"),
+            "");
+}
+
+TEST(InPlace, NotWhatLiesOtherwise) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 4] strides(1, 8), %y: f32[8, 4]) {
+  %0: f32[8, 4] = add %x, %y
+  %1: f32[8, 4] strides(1, 8) = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  return
+})"),
+            "");
+}
+
+TEST(InPlace, NotAnOutput) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8]) {
+  %0: f32[8] = exp %x
+  %1: f32[8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  return %0
+})"),
+            "");
+}
+
+TEST(InPlace, OneInputOnce) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8]) {
+  %0: f32[8] = exp %x
+  %1: f32[8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  %2: f32[8] = log %0
+  %3: f32[8] = extern "aten.copy_.default"(%x, %2) mutates(0) aliases
+  return
+})"),
+            "");
+}
+
+}  // namespace
+}  // namespace mlcc::fusion

@@ -1,0 +1,143 @@
+"""Inputs that a program changes: their kernels write into them where nothing else reads what is replaced."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+INDEX = torch.tensor([1, 1, 5])
+
+
+def optimizer_step(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor) -> None:
+    m.mul_(0.9).add_(g)
+    p.add_(m, alpha=-0.1)
+
+
+def sum_then_write(x: torch.Tensor) -> torch.Tensor:
+    total = x.sum()
+    x.add_(1)
+    return total
+
+
+def write_then_matmul_of_old(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    old = x.clone()
+    x.add_(1)
+    return old @ w
+
+
+def read_by_a_later_kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x @ w
+    old = x * 1
+    x.copy_(y + 1)
+    return (old + y.sum()).cumsum(0)
+
+
+def one_element_and_many(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x * y
+
+
+def batch_norm(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x, mean, variance, training=True)
+
+
+WRITTEN = {
+    "add": (lambda x: x.add_(1), (X,)),
+    "optimizer": (optimizer_step, (X, X + 1, torch.zeros(8, 8))),
+    "sum then write": (sum_then_write, (X,)),
+    "one element": (one_element_and_many, (torch.ones(1), X)),
+    "cache": (lambda c, i, x: c.index_copy_(0, i, x).sum(), (X, INDEX[1:], X[:2] + 0)),
+    "index_add": (lambda x, i, v: x.index_add_(0, i, v), (X, INDEX, X[:3] * 2)),
+    "scatter": (lambda x, i, v: x.scatter_(1, i, v), (X, INDEX.view(1, 3), X[:1, 3:6] + 0)),
+    "cumsum": (lambda x: x.copy_(x.cumsum(0)), (X,)),
+    "channels last": (
+        lambda x: x.mul_(2),
+        (torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),),
+    ),
+    "old value copied": (write_then_matmul_of_old, (X, X + 0)),
+    "transposed twice": (lambda x: x.copy_((x + 1).t().contiguous().t()), (X,)),
+    "batch norm": (batch_norm, (torch.randn(4, 8, 5, 5), torch.zeros(8), torch.ones(8))),
+}
+
+COPIED = {
+    "flip": (lambda x: x.copy_(x.flip(0)), (X,)),
+    "transposed": (lambda x: x.copy_(x.t() + x), (X,)),
+    "softmax": (lambda x: x.copy_(x.softmax(-1)), (X,)),
+    "old value in a later kernel": (read_by_a_later_kernel, (X, X + 0)),
+    "update from itself": (lambda x, i: x.index_add_(0, i, x[:3] * 2), (X, INDEX)),
+    "can fail": (lambda x, i: x.add_(x[i]), (X, torch.randint(0, 8, (8,)))),
+}
+
+
+def run_both(function: Any, args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Checks results, inputs and their versions; the inputs afterwards."""
+    torch._dynamo.reset()
+    by_eager, ours = copy.deepcopy(args), copy.deepcopy(args)
+    run = torch.compile(function, backend="mlcc")
+    with torch.no_grad():
+        eager, result = function(*by_eager), run(*ours)
+    torch.testing.assert_close(result, eager)
+    torch.testing.assert_close(ours, by_eager)
+    for a, b in zip(ours, by_eager, strict=True):
+        assert (a._version > 0) == (b._version > 0)
+    return list(ours)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_by_its_kernel(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mlcc")
+    run_both(*WRITTEN[name])
+    assert "aten.copy_.default" not in caplog.text
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_copied_where_the_old_value_is_needed(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mlcc")
+    run_both(*COPIED[name])
+    assert "aten.copy_.default: ATen call" in caplog.text
+
+
+def test_a_failed_check_leaves_the_input() -> None:
+    x, index = X.clone(), torch.full((8,), 9)
+    with pytest.raises(IndexError), torch.no_grad():
+        torch.compile(lambda x, i: x.add_(x[i]), backend="mlcc")(x, index)
+    assert torch.equal(x, X)
+
+
+def test_a_negated_input_is_written_back() -> None:
+    def function(x: torch.Tensor) -> None:
+        x.add_(1)
+
+    base = torch.complex(torch.randn(4), torch.randn(4))
+    ours, eager = base.clone().conj().imag, base.clone().conj().imag
+    assert ours.is_neg()
+    with torch.no_grad():
+        torch.compile(function, backend="mlcc")(ours)
+        function(eager)
+    torch.testing.assert_close(ours, eager)
+    assert ours.is_neg()
+
+
+def test_autograd_notices_the_write() -> None:
+    x = torch.randn(4)
+    w = torch.randn(4, requires_grad=True)
+    y = (w * x).sum()
+    with torch.no_grad():
+        torch.compile(lambda x: x.add_(1), backend="mlcc")(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_dynamic_sizes() -> None:
+    run = torch.compile(lambda x: x.mul_(2), backend="mlcc", dynamic=True)
+    for size in (5, 9, 16):
+        x = torch.ones(size, 3)
+        with torch.no_grad():
+            run(x)
+        assert torch.equal(x, torch.full((size, 3), 2.0))
