@@ -23,7 +23,9 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function through mlcc.jit, not traced before."""
+    """The function or module through mlcc.jit, not traced before."""
+    if isinstance(function, torch.nn.Module):
+        return mlcc.jit(function)
     return mlcc.jit(lambda *arguments: function(*arguments))
 
 
@@ -32,7 +34,7 @@ def seen(function: Callable[..., Any], make: Callable[[], Sequence[Any]]) -> lis
     torch.manual_seed(0)
     arguments = list(make())
     result = function(*arguments)
-    tensors = [leaf for leaf in leaves([arguments, result])]
+    tensors = list(leaves([arguments, result]))
     places = [_place(leaf) for leaf in tensors]
     found: list[Any] = []
     for leaf in tensors:
