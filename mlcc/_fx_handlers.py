@@ -24,6 +24,7 @@ from mlcc._fx_index_maps import (
     slice_scatter,
     slice_tensor,
     split,
+    take,
     transpose,
     unbind,
 )
@@ -128,6 +129,7 @@ HANDLERS: dict[str, Handler] = {
     **_aten(index_select, "index_select.default"),
     **_aten(index_tensor, "index.Tensor", "_unsafe_index.Tensor"),
     **_aten(gather, "gather.default"),
+    **_aten(take, "take.default"),
     # updates at computed places
     **_aten(
         scatter,
