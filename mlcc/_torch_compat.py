@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -540,6 +540,20 @@ def under_modes() -> bool:
     )
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No other thread traces inside: torch's tracing patches modules for all threads.
+
+    Compiled functions that others call meanwhile ask whether something is compiling, and else refuse to run.
+    """
+    from torch._dynamo import convert_frame
+
+    lock = getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
+    compiling = getattr(torch.compiler, "_compile_session_context", contextlib.nullcontext)
+    with lock, compiling():
+        yield
+
+
 class Fakes:
     """Fake stand-ins for the leaves of a call, with a symbol for each size and number that may change.
 
@@ -607,6 +621,7 @@ class Fakes:
 
         self.context = TracingContext(self.mode)
         stack = contextlib.ExitStack()
+        stack.enter_context(_alone())
         stack.enter_context(tracing(self.context))
         # So that nodes know the op that they were decomposed from.
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
