@@ -107,7 +107,8 @@ def drawing(curves: dict[str, list[float]]) -> str:
         return height - MARGIN - loss / top * (height - 2 * MARGIN)
 
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for loss in range(int(top) + 1):
@@ -142,7 +143,10 @@ def main() -> None:
     curves = {name: train(name, arguments.steps) for name in ("eager", "mlcc")}
     apart = [abs(a - b) for a, b in zip(*curves.values(), strict=True)]
     print(f"{arguments.steps} steps; losses differ by {sum(apart) / len(apart):.2g} in the mean,")
-    print(f"{max(apart):.2g} at most; last: " + ", ".join(f"{k} {v[-1]:.4f}" for k, v in curves.items()))
+    print(
+        f"{max(apart):.2g} at most; last: "
+        + ", ".join(f"{k} {v[-1]:.4f}" for k, v in curves.items())
+    )
     arguments.output.write_text(drawing(curves))
 
 
