@@ -25,6 +25,7 @@ from mlcc._fx_index_maps import (
     slice_scatter,
     slice_tensor,
     split,
+    take,
     transpose,
     unbind,
 )
@@ -130,6 +131,7 @@ HANDLERS: dict[str, Handler] = {
     **_aten(index_select, "index_select.default"),
     **_aten(index_tensor, "index.Tensor", "_unsafe_index.Tensor"),
     **_aten(gather, "gather.default"),
+    **_aten(take, "take.default"),
     # updates at computed places
     **_aten(
         scatter,

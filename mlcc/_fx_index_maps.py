@@ -347,6 +347,15 @@ def index_tensor(importer: Importer, node: Node) -> Tensor:
     return _taken(importer, bound["self"], index_argument(importer, index), dim, True, "index")
 
 
+def take(importer: Importer, node: Node) -> Tensor:
+    """take(self, index): places in row-major order, with the errors of put."""
+    bound = importer.bind(node)
+    size = importer.size(importer.fake(bound["self"]).numel())
+    flat = importer.reshape(importer.tensor(bound["self"]), [size])
+    index = index_argument(importer, bound["index"])
+    return Tensor(importer.builder.take(flat.handle, index.handle, 0, True, "put"), flat.dtype)
+
+
 def gather(importer: Importer, node: Node) -> Tensor:
     """gather(self, dim, index)."""
     bound = importer.bind(node)

@@ -9,9 +9,9 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,6 +74,57 @@ def _install_keep_numbers() -> None:
     graph_compile._apply_tensorify_python_scalars = apply
 
 
+# (views, others): packets of ops that may be computed again, beside those that torch knows
+_recomputable: ContextVar[tuple[frozenset[Any], frozenset[Any]] | None] = ContextVar(
+    "mlcc.recomputable", default=None
+)
+
+
+@functools.cache
+def _install_recomputable() -> None:
+    """Lets a call of the partitioner see more ops that may be computed again; it takes no list of them."""
+    from torch._functorch import partitioners
+
+    op_types = getattr(partitioners, "get_default_op_list", None)
+    if op_types is None or not hasattr(partitioners, "OpTypes"):
+        return
+
+    @functools.wraps(op_types)
+    def with_more() -> Any:
+        types, more = op_types(), _recomputable.get()
+        if more is None:
+            return types
+        views, others = more
+        return replace(
+            types,
+            view_ops=types.view_ops | views,
+            recomputable_ops=types.recomputable_ops | views | others,
+            fusible_ops=types.fusible_ops | views | others,
+        )
+
+    partitioners.get_default_op_list = with_more
+
+
+def min_cut(views: Iterable[str], others: Iterable[str]) -> Callable[..., Any]:
+    """torch's partition by minimal cut, where the named aten ops may be computed again too; `views` cost nothing."""
+
+    def packets(names: Iterable[str]) -> frozenset[Any]:
+        found = (getattr(torch.ops.aten, name, None) for name in names)
+        return frozenset(packet for packet in found if packet is not None)
+
+    more = packets(views), packets(others)
+
+    def partition(*args: Any, **kwargs: Any) -> Any:
+        _install_recomputable()
+        token = _recomputable.set(more)
+        try:
+            return min_cut_rematerialization_partition(*args, **kwargs)
+        finally:
+            _recomputable.reset(token)
+
+    return partition
+
+
 def compile_with_aot(
     module: Any,
     example_inputs: Sequence[Any],
@@ -81,6 +132,7 @@ def compile_with_aot(
     forward: Compiler,
     backward: Compiler,
     inference: Compiler,
+    partition: Callable[..., Any],
     decompositions: dict[Any, Callable[..., Any]],
     cache_key: str | None,
 ) -> Callable[..., Any]:
@@ -115,7 +167,7 @@ def compile_with_aot(
             fw_compiler=forward,
             bw_compiler=backward,
             inference_compiler=inference,
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )
@@ -278,6 +330,16 @@ def symbol_facts(size: Any) -> list[SymbolFacts]:
     shape_env = size.node.shape_env
     symbols = sorted(sym_expr(size).free_symbols, key=lambda symbol: str(symbol.name))
     return [_facts(symbol, shape_env) for symbol in symbols]
+
+
+def is_ragged(size: Any) -> bool:
+    """Whether a SymInt stands for the lengths in a nested tensor: no number has its value."""
+    shape_env = size.node.shape_env
+    backed = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
+    known = getattr(shape_env, backed, {})
+    return any(
+        type(known.get(symbol)).__name__ == "SingletonInt" for symbol in sym_expr(size).free_symbols
+    )
 
 
 def lower_bound(expression: Any, facts: Mapping[str, SymbolFacts]) -> int | None:
@@ -478,6 +540,20 @@ def under_modes() -> bool:
     )
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No other thread traces inside: torch's tracing patches modules for all threads.
+
+    Compiled functions that others call meanwhile ask whether something is compiling, and else refuse to run.
+    """
+    from torch._dynamo import convert_frame
+
+    lock = getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
+    compiling = getattr(torch.compiler, "_compile_session_context", contextlib.nullcontext)
+    with lock, compiling():
+        yield
+
+
 class Fakes:
     """Fake stand-ins for the leaves of a call, with a symbol for each size and number that may change.
 
@@ -545,6 +621,7 @@ class Fakes:
 
         self.context = TracingContext(self.mode)
         stack = contextlib.ExitStack()
+        stack.enter_context(_alone())
         stack.enter_context(tracing(self.context))
         # So that nodes know the op that they were decomposed from.
         stack.enter_context(torch.fx.traceback.preserve_node_meta())

@@ -19,7 +19,15 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlcc import _recompiles, _reproducer, _torch_compat, config, decompositions, fx_import
+from mlcc import (
+    _recompiles,
+    _recompute,
+    _reproducer,
+    _torch_compat,
+    config,
+    decompositions,
+    fx_import,
+)
 from mlcc._errors import Error, InternalError, LoadError
 from mlcc._fx_types import GraphUnsupported
 from mlcc._load import has_cpu_code_generator, load_core
@@ -227,6 +235,7 @@ class Session:
                 forward=self.compiler("forward"),
                 backward=self.compiler("backward"),
                 inference=self.compiler("inference"),
+                partition=_recompute.partition(op_table().overloads()),
                 decompositions=decomposition_table(),
                 cache_key=key,
             )

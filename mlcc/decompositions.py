@@ -73,7 +73,7 @@ _MOVEMENTS = """
 
 
 _INDEXING = """
-    block_diag isin linalg_cross linspace take tril_indices triu_indices unfold_copy narrow_copy diagonal_copy
+    block_diag isin linalg_cross linspace tril_indices triu_indices unfold_copy narrow_copy diagonal_copy
 """
 
 _GROUPS = [
@@ -190,6 +190,19 @@ def linspace(*args: Any, dtype: torch.dtype | None = None, **options: Any) -> An
     return torch._refs.linspace(*args, dtype=dtype, **options)
 
 
+def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition for floats only: torch's takes integers too, which eager's kernel refuses by an error."""
+
+    @functools.wraps(decomposition)
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return decomposition(x, *args, **kwargs) if x.is_floating_point() else NotImplemented
+
+    return run
+
+
+_FLOATS_ONLY = ("_softmax", "_log_softmax")
+
+
 # Decompositions of our own, where torch's leave what we cannot fuse, or where its trace mistakes what eager gives.
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
@@ -210,5 +223,8 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """
     found = _torch_compat.decompositions_of(names(generated))
     kept = {op: function for op, function in found.items() if str(op) not in generated}
+    for name in _FLOATS_ONLY:
+        op = getattr(torch.ops.aten, name).default
+        kept[op] = _of_floats(kept[op])
     own = {getattr(torch.ops.aten, name).default: function for name, function in _OWN.items()}
     return kept | own

@@ -87,6 +87,15 @@ _DROPPED = {
     "aten.sym_constrain_range_for_size.default",
 }
 
+# Ops whose results torch's tracing takes for tensors of floats, which they are not.
+_QUANTIZING = (
+    "aten.quantize_per_",
+    "aten._make_per_tensor_quantized",
+    "aten._make_per_channel_quantized",
+    "aten._empty_affine_quantized",
+    "aten._empty_per_channel_affine_quantized",
+)
+
 # Why an op that is meant to be an ATen call is one.
 _EXTERN_REASONS = {
     "aten.addmm": "contraction",
@@ -172,6 +181,8 @@ class Importer:
             handle = self.builder.add_input(_identifier(node.name), *form)
             self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            if isinstance(value, torch.SymInt) and _torch_compat.is_ragged(value):
+                raise GraphUnsupported(f"input {node.name} is the lengths of a nested tensor")
             self.input_types.append(None)
             size = self.sizes.size(value)
             self._bind([size])
@@ -259,6 +270,8 @@ class Importer:
             name = str(target)
             if name in _DROPPED:
                 return
+            if name.startswith(_QUANTIZING):
+                raise GraphUnsupported(f"{name}: its result is quantized")
             if name == "aten._local_scalar_dense.default" and self._read_float(node):
                 return
             if not name.startswith("aten.sym_"):

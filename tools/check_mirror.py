@@ -38,6 +38,7 @@ COVERED_BY = {
     "_op_table": "test_fx_import.py",
     "_reads": "test_jit.py",
     "_recompiles": "test_backend.py",
+    "_recompute": "test_autograd.py",
     "_reproducer": "test_backend.py",
     "_torch_compat": "test_backend.py",
     "_version": "test_package.py",

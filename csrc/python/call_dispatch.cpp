@@ -14,6 +14,7 @@
 
 #include "python/call_form.h"
 #include "python/executable_object.h"
+#include "python/without_gil.h"
 #include "support/error.h"
 #include "types/symbolic.h"
 
@@ -147,7 +148,7 @@ class Entry {
     inputs.insert(inputs.end(), constants_.begin(), constants_.end());
     std::vector<c10::IValue> outputs;
     {
-      const py::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       outputs = program_->run(std::move(inputs));
     }
     return result(std::move(outputs));

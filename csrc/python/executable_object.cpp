@@ -14,6 +14,7 @@
 #include "python/graph_builder.h"
 #include "python/log_sink.h"
 #include "python/options.h"
+#include "python/without_gil.h"
 #include "support/error.h"
 
 namespace mlcc::python {
@@ -36,7 +37,7 @@ py::list call_program(const TensorProgram& program, const py::list& list) {
   std::vector<c10::IValue> inputs = take_inputs(list);
   std::vector<c10::IValue> outputs;
   {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     outputs = program.run(std::move(inputs));
   }
   py::list results(outputs.size());
@@ -71,7 +72,8 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
                                             ? py::cast<GraphBuilder&>(source).take()
                                             : graph::parse_graph(py::cast<std::string>(source));
   // Compile threads may log, which takes the GIL.
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
+  const ForkBarrier barrier;
   driver::Compilation compilation = driver::compile(std::move(graph), values);
   return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
           std::move(compilation.graph_text), compilation.stats};

@@ -12,6 +12,7 @@
 #include "python/ivalues.h"
 #include "python/options.h"
 #include "python/parallel.h"
+#include "python/without_gil.h"
 #include "support/error.h"
 
 namespace mlcc::python {
@@ -49,7 +50,8 @@ void run_loop_kernel(const std::string& text, const std::vector<int64_t>& sizes,
   const std::vector<void*> data = data_of(text, tensors);
   std::optional<runtime::KernelError> error;
   {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
+    const ForkBarrier barrier;
     error = driver::run_loop_kernel(text, sizes, data, backend, values, torch_parallel);
   }
   if (!error) return;

@@ -13,6 +13,7 @@
 #include "python/loop_kernel.h"
 #include "python/options.h"
 #include "python/parallel.h"
+#include "python/without_gil.h"
 
 namespace mlcc::python {
 namespace {
@@ -36,6 +37,7 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The compiled core of mlcc.";
   register_error_translator();
   install_log_sink();
+  install_fork_barrier();
   sync_log_levels();
   install_fork_handlers();
   find_exchange_table();

@@ -55,6 +55,16 @@ at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::Sc
                                         c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype));
 }
 
+// The same elements without the negative bit, at the same strides: kernels are compiled for those.
+// All memory that the tensor spans is copied, since elements of it may lie at one place.
+at::Tensor resolve_negation(const at::Tensor& given) {
+  if (given.numel() == 0) return at::resolve_neg(given);
+  int64_t span = 1;
+  for (int64_t dim = 0; dim < given.dim(); ++dim) span += (given.size(dim) - 1) * given.stride(dim);
+  const at::Tensor memory = at::as_strided(given, {span}, {1}, given.storage_offset());
+  return make_alias(at::resolve_neg(memory), given.sizes(), given.strides(), 0);
+}
+
 }  // namespace
 
 at::Tensor make_alias(const at::Tensor& base, at::IntArrayRef shape, at::IntArrayRef strides,
@@ -148,7 +158,7 @@ class TensorHost final : public runtime::Host {
       MLCC_USER_CHECK(tensor(slot).device() == device, "extern op ", step.op, ": a result is on ",
                       tensor(slot).device(), ", expected ", device);
       // Kernels read memory as it is.
-      if (tensor(slot).is_neg()) slots_[static_cast<size_t>(slot)] = at::resolve_neg(tensor(slot));
+      if (tensor(slot).is_neg()) slots_[static_cast<size_t>(slot)] = resolve_negation(tensor(slot));
     }
   }
 
@@ -186,7 +196,7 @@ class TensorHost final : public runtime::Host {
                     "input ", index, ": found ", describe(value), ", expected a plain tensor");
     check_device(index, given, program_.executable().plan().inputs[index]);
     if (!given.is_neg()) return;
-    at::Tensor resolved = at::resolve_neg(given);
+    at::Tensor resolved = resolve_negation(given);
     if (program_.is_mutated_input_[index]) resolved_.emplace_back(given, resolved);
     value = std::move(resolved);
   }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlcc import _torch_compat, backend, config, decompositions, fx_import
+from mlcc import _recompute, _torch_compat, backend, config, decompositions, fx_import
 from mlcc._load import load_core
 from mlcc._op_table import OpTable
 from tests.python.torch_builder import TorchBuilder, read_pointwise_rows
@@ -89,6 +89,7 @@ def through_aot(function: Any, graphs: list[Imported]) -> Any:
             forward=compiler,
             backward=compiler,
             inference=compiler,
+            partition=_recompute.partition(GENERATED),
             decompositions=decompositions.table(GENERATED),
             cache_key=None,
         )

@@ -1,0 +1,24 @@
+"""Which ops the backward pass may compute again instead of reading a saved result, beside those that torch lists.
+
+torch's partitioner knows the ops that TorchInductor leaves whole. Ours are others: an op that it does not know would be
+saved, with all that is computed from it, although mlcc makes it part of the kernel that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mlcc import _torch_compat
+
+# Free: they move no data.
+_VIEWS = "detach diagonal split_with_sizes transpose unbind"
+
+# Index maps, gathers and reductions that join the kernels of their readers.
+_FUSED = "all amin argmin constant_pad_nd embedding flip index_select max min prod repeat std_mean"
+
+
+def partition(generated: Iterable[str]) -> Callable[..., Any]:
+    """The partition function for AOTAutograd. `generated`: overloads with a row in the op table."""
+    pointwise = {name.removeprefix("aten.").partition(".")[0] for name in generated}
+    return _torch_compat.min_cut(_VIEWS.split(), sorted({*_FUSED.split(), *pointwise}))
