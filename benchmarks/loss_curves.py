@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = ("docs/overview.md", "docs/glossary.md", "docs/graph_ir.md", "docs/loop_ir.md")

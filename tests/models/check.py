@@ -76,6 +76,8 @@ class _Check:
         if self._dtype == "bfloat16":
             self._model.to(torch.bfloat16)
         self._wide = copy.deepcopy(self._model).double()
+        if hasattr(self._wide, "set_experts_implementation"):
+            self._wide.set_experts_implementation("eager")  # grouped_mm takes no float64
         self._observer = observer(backend)
         self._compiled = torch.compile(self._model, backend=self._observer.backend)
 
