@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = ("docs/overview.md", "docs/glossary.md", "docs/graph_ir.md", "docs/loop_ir.md")
@@ -55,7 +55,7 @@ class Layer(torch.nn.Module):
         """Residual sums around both."""
         parts = self.projection(self.norms[0](x)).unflatten(2, (3, 4, WIDTH // 4))
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind()
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.output(attended.transpose(1, 2).flatten(2))
         return x + self.feed(self.norms[1](x))
 
@@ -80,7 +80,7 @@ def train(backend: str, steps: int) -> list[float]:
         places = starts + torch.arange(CONTEXT + 1)
         rows = data[places]
         optimizer.zero_grad()
-        loss = F.cross_entropy(run(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        loss = functional.cross_entropy(run(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

@@ -552,6 +552,17 @@ def _alone() -> Iterator[None]:
     compiling = getattr(torch.compiler, "_compile_session_context", contextlib.nullcontext)
     with lock, compiling():
         yield
+        _forget_symbols()
+
+
+def _forget_symbols() -> None:
+    """Empties torch's unbounded caches of what is known about symbols, which keep all past traces alive."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    for method in vars(ShapeEnv).values():
+        clear = getattr(method, "cache_clear", None)
+        if clear is not None:
+            clear()
 
 
 class Fakes:
