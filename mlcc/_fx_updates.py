@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc._fx_index_maps import index_along_dim, index_argument, result_shape
+from mlcc._fx_index_maps import (
+    index_along_dim,
+    index_argument,
+    joint_index,
+    permuted,
+    result_shape,
+)
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
 
@@ -168,7 +174,7 @@ def _put(
 ) -> Tensor:
     handle = importer.builder.index_put(
         base.handle,
-        index.handle,
+        [index.handle],
         source.handle,
         dim,
         _combine(combine, base.dtype),
@@ -180,26 +186,33 @@ def _put(
 
 
 def index_put(importer: Importer, node: Node) -> Tensor:
-    """index_put and _unsafe_index_put with one integer index."""
+    """index_put and _unsafe_index_put with integer indices; dimensions between them are moved behind them."""
     bound = importer.bind(node)
-    given = [dim for dim, index in enumerate(bound["indices"]) if index is not None]
-    if len(given) != 1:
-        raise Unsupported(f"{len(given)} indices")
-    (dim,) = given
-    base, values = importer.tensor(bound["self"]), importer.tensor(bound["values"])
-    index = index_argument(importer, bound["indices"][dim])
-    shape = importer.shape(importer.fake(bound["self"]))
-    index_shape = importer.shape(importer.fake(bound["indices"][dim]))
-    wanted = shape[:dim] + index_shape + shape[dim + 1 :]
+    index = joint_index(importer, bound["indices"])
+    fake = importer.fake(bound["self"])
+    dims = index.dims_first(fake.dim())
+    base, values = permuted(importer, bound["self"], dims), importer.tensor(bound["values"])
+    shape, strides = importer.shape(fake), importer.sizes.sizes(node.meta["val"].stride())
+    shape = [shape[dim] for dim in dims]
+    wanted = shape[: index.dim] + index.shape + shape[index.dim + len(index.dims) :]
     source = _broadcast(importer, values, importer.shape(importer.fake(bound["values"])), wanted)
-    combine = "add" if bound["accumulate"] else "set"
-    return _put(importer, base, index, source, dim, combine, True, "index")
+    combine = _combine("add" if bound["accumulate"] else "set", base.dtype)
+    handle = importer.builder.index_put(
+        base.handle, index.handles, source.handle, index.dim, combine, is_ordered(), True, "index"
+    )
+    importer.builder.set_strides(handle, [strides[dim] for dim in dims])
+    if not index.is_together:
+        handle = importer.builder.permute(handle, sorted(range(len(dims)), key=dims.__getitem__))
+    return Tensor(handle, base.dtype)
 
 
 def _broadcast(importer: Importer, x: Tensor, shape: list[Size], wanted: list[Size]) -> Tensor:
     while len(shape) > len(wanted) and shape[0] == 1:
         shape = shape[1:]
         x = importer.reshape(x, shape)
+    for d, (size, same) in enumerate(zip(reversed(shape), reversed(wanted), strict=False)):
+        if size not in (1, same):  # by a guard of the trace they are the same
+            x = importer.slice(x, len(shape) - 1 - d, 0, same)
     return x if shape == wanted else importer.expand(x, wanted)
 
 
@@ -368,6 +381,6 @@ def masked_scatter(importer: Importer, node: Node) -> Tensor:
     source = importer.reshape(
         importer.tensor(bound["source"]), [importer.size(source_fake.numel())]
     )
-    handle = importer.builder.take(source.handle, place.handle, 0, False, "masked_scatter")
+    handle = importer.builder.take(source.handle, [place.handle], 0, False, "masked_scatter")
     taken = importer.reshape(Tensor(handle, source.dtype), shape)
     return importer.pointwise("where", mask, taken, importer.tensor(bound["self"]))

@@ -473,17 +473,17 @@ class Importer:
 
     def pointwise(self, op: str, *operands: Tensor, dtype: str | None = None) -> Tensor:
         """One pointwise op over operands of one dtype; `dtype` is the result's where it is another."""
-        handle = self.builder.pointwise(op, [x.handle for x in self._fitted(operands)])
+        handle = self.builder.pointwise(op, [x.handle for x in self.fitted(operands)])
         return Tensor(handle, dtype or operands[-1].dtype)
 
     def cat(self, operands: Sequence[Tensor], dim: int) -> Tensor:
         """Operands of one dtype one after the other along `dim` (counted from the front)."""
         if len(operands) == 1:
             return operands[0]
-        handle = self.builder.cat([x.handle for x in self._fitted(operands, dim)], dim)
+        handle = self.builder.cat([x.handle for x in self.fitted(operands, dim)], dim)
         return Tensor(handle, operands[0].dtype)
 
-    def _fitted(self, operands: Sequence[Tensor], apart: int | None = None) -> Sequence[Tensor]:
+    def fitted(self, operands: Sequence[Tensor], apart: int | None = None) -> Sequence[Tensor]:
         """The operands with one text for each size that they share, but for that of dimension `apart`.
 
         By a guard of the trace two sizes may be the same although their expressions are not.

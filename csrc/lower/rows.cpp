@@ -4,6 +4,7 @@
 #include <map>
 
 #include "lower/formula.h"
+#include "lower/philox.h"
 
 namespace mlcc::lower {
 
@@ -73,6 +74,7 @@ int64_t Rows::most_row_elements() const {
 int64_t Rows::expression_ops(const Node& node) const {
   if (node.op() == graph::Op::kCast || graph::op_info(node.op()).op_class != OpClass::kPointwise)
     return 1;
+  if (node.op() == graph::Op::kPhilox) return kPhiloxOps;
   loop::Arena& arena = context_.arena;
   Formulas formulas(arena);
   std::vector<Expr> args;

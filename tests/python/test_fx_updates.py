@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mlcc import config
+from mlcc import config, fx_import
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int32, torch.uint8]
 
@@ -45,6 +45,68 @@ def test_as_eager(name: str, dtype: torch.dtype) -> None:
         torch._dynamo.reset()
         got = torch.compile(function, backend="mlcc", dynamic=dynamic)(base, source, index)
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """index_put, with None too."""
+    return torch.ops.aten.index_put(x, indices, values, accumulate)
+
+
+X4 = torch.arange(5 * 6 * 7 * 8).reshape(5, 6, 7, 8).float()
+I1, J1, K2 = (
+    torch.tensor([[-5], [4], [0]]),
+    torch.tensor([5, -6, 2, 5]),
+    torch.arange(-7, 5).view(3, 4),
+)
+
+SEVERAL_INDICES: dict[str, Any] = {
+    "together": lambda x, i, j, k: x[i, j],
+    "behind a dimension": lambda x, i, j, k: x[:, i, k] * 2,
+    "apart": lambda x, i, j, k: x[i, :, k],
+    "apart, not first": lambda x, i, j, k: x[:, i, :, k],
+    "all dimensions": lambda x, i, j, k: x[i, j, k, k],
+    "put": lambda x, i, j, k: torch.index_put(x, (i, j), x[0, 0, 0, 0]),
+    "put apart": lambda x, i, j, k: put(x, [i, None, k], x[:3, :4, :1, :1] * 3),
+    "put into a transpose": lambda x, i, j, k: put(
+        x.permute(3, 2, 1, 0), [None, i, None, i], x[0, 0, 0, 0]
+    ),
+    "accumulated": lambda x, i, j, k: put(x, [i, j], x[:3, :4, 0, 0][..., None, None], True),
+    "accumulated apart": lambda x, i, j, k: put(x, [i, None, k], x[:3, :4, :1, :1], True),
+    "gradient": lambda x, i, j, k: torch.func.grad(lambda x: (x[i, :, k] ** 2).sum())(x),
+    "first out of range": lambda x, i, j, k: x[i + 1, j],
+    "second out of range": lambda x, i, j, k: x[:, i, k * 2],
+    "put out of range": lambda x, i, j, k: put(x, [None, j, k - 9], x[:, :1, :1]),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_INDICES)
+@pytest.mark.parametrize("way", ["static", "dynamic", "gpu"])
+def test_several_index_tensors(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As eager, strides and errors too, and in a kernel."""
+    monkeypatch.setenv("MLCC_STRICT", "1")
+    function = SEVERAL_INDICES[name]
+
+    def run() -> Any:
+        compiled = torch.compile(function, backend="mlcc", dynamic=way == "dynamic")
+        return compiled(X4, I1, J1, K2)
+
+    torch._dynamo.reset()
+    fx_import.forget_logged()
+    caplog.set_level("INFO", "mlcc.fallback")
+    with config.patch(gpu="emulate" if way == "gpu" else ""):
+        if "out of range" in name:
+            with pytest.raises(IndexError) as wanted:
+                function(X4, I1, J1, K2)
+            with pytest.raises(IndexError) as found:
+                run()
+            assert str(found.value) == str(wanted.value)
+        else:
+            got, want = run(), function(X4, I1, J1, K2)
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            assert got.stride() == want.stride()
+    assert "aten.index" not in caplog.text
 
 
 @pytest.mark.parametrize("padding", [None, 3])
