@@ -153,7 +153,7 @@ TensorType infer_pointwise(const Checker& check) {
     for (size_t i = 0; i < 2; ++i)
       check.require(check.type(i).dtype == DType::kI64, "operand ", i, " is ",
                     dtype_name(check.type(i).dtype), ", expected i64");
-    return {DType::kI64, broadcast(check), {}};
+    return {DType::kI32, broadcast(check), {}};
   }
   check.check_num_operands(static_cast<size_t>(op_info(check.op()).arity));
   const DType dtype = pointwise_dtype(check);

@@ -23,7 +23,7 @@ Expr philox(loop::Arena& arena, Expr counter, Expr seed, const std::function<Exp
     left = let(apply(ScalarOp::kXor, apply(ScalarOp::kXor, high(product), key), right));
     right = let(low(product));
   }
-  return let(apply(ScalarOp::kOr, apply(ScalarOp::kShl, left, number(32)), right));
+  return let(loop::Cast::make(arena, DType::kI32, left));
 }
 
 }  // namespace mlcc::lower

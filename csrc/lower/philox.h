@@ -12,7 +12,7 @@ namespace mlcc::lower {
 // What one element costs, in ops.
 inline constexpr int64_t kPhiloxOps = 60;
 
-// 64 random bits as an i64, from a counter and a seed (both i64). The counter's lower half and the
+// 32 random bits as an i32, from a counter and a seed (both i64). The counter's lower half and the
 // xor of both upper halves are what is mixed, the seed's lower half is the key. `let` names a value
 // that is used more than once.
 loop::Expr philox(loop::Arena& arena, loop::Expr counter, loop::Expr seed,

@@ -215,7 +215,7 @@ const Case kCases[] = {
      R"(graph @g(%x: f32[4, 20], %seed: i64[]) {
   %0: i64[80] = iota {start = 0, step = 1}
   %1: i64[4, 20] = reshape %0
-  %2: i64[4, 20] = philox %1, %seed
+  %2: i32[4, 20] = philox %1, %seed
   %3: f32[4, 20] = cast %2
   %4: f32[4, 20] = mul %3, %x
   return %4

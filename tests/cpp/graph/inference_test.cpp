@@ -229,7 +229,7 @@ TEST_F(InferenceTest, updates_and_scans) {
   EXPECT_EQ(type(graph_.scan(x, 0, "argmin")), "i64[s0, 5, 4]");
   EXPECT_EQ(type(graph_.scan(x, 0, "logaddexp")), "f32[s0, 5, 4]");
   EXPECT_REFUSED(graph_.scan(i, 0, "logaddexp"), "combine logaddexp is not for i64");
-  EXPECT_EQ(type(graph_.pointwise(Op::kPhilox, {i, input(DType::kI64, {})})), "i64[s1, 2]");
+  EXPECT_EQ(type(graph_.pointwise(Op::kPhilox, {i, input(DType::kI64, {})})), "i32[s1, 2]");
   EXPECT_REFUSED(graph_.pointwise(Op::kPhilox, {i, x}), "operand 1 is f32, expected i64");
   EXPECT_REFUSED(graph_.scan(x, 3, "add"), "dim 3 is out of range");
   EXPECT_REFUSED(graph_.scan(x, 0, "set"), "combine set is not for f32");
