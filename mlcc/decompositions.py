@@ -74,7 +74,7 @@ _MOVEMENTS = """
 
 
 _INDEXING = """
-    block_diag isin linalg_cross linspace take tril_indices triu_indices unfold_copy narrow_copy diagonal_copy
+    block_diag bucketize isin linalg_cross linspace take tril_indices triu_indices unfold_copy narrow_copy diagonal_copy
 """
 
 _GROUPS = [

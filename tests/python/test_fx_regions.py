@@ -12,6 +12,7 @@ from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_rows
 from torch.utils.checkpoint import checkpoint
 
+from mlcc import config
 from tests.python.sessions import Sessions
 
 
