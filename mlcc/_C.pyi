@@ -88,7 +88,9 @@ class GraphBuilder:
     ) -> Value: ...
     def size_value(self, size: _Size, device: str = "cpu") -> Value: ...
     def size_result(self, size: _Size) -> Value: ...
-    def take(self, x: Value, index: Value, dim: int, wrap: bool, error: str) -> Value: ...
+    def take(
+        self, x: Value, indices: Sequence[Value], dim: int, wrap: bool, error: str
+    ) -> Value: ...
     def gather(self, x: Value, index: Value, dim: int, error: str = "gather") -> Value: ...
     def scatter(
         self,
@@ -103,7 +105,7 @@ class GraphBuilder:
     def index_put(
         self,
         base: Value,
-        index: Value,
+        indices: Sequence[Value],
         src: Value,
         dim: int,
         combine: str,

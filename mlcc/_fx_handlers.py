@@ -22,7 +22,6 @@ from mlcc._fx_index_maps import (
     repeat,
     reshape,
     select,
-    slice_scatter,
     slice_tensor,
     split,
     take,
@@ -56,16 +55,19 @@ from mlcc._fx_types import Handler
 from mlcc._fx_updates import (
     cumulative,
     cumulative_extreme,
+    diagonal_scatter,
     embedding_dense_backward,
     index_add,
     index_copy,
     index_fill,
     index_put,
     index_reduce,
+    logcumsumexp,
     masked_scatter,
     put,
     scatter,
     scatter_reduce,
+    slice_scatter_apart,
 )
 
 
@@ -104,7 +106,8 @@ HANDLERS: dict[str, Handler] = {
     **_aten(cat, "cat.default"),
     **_aten(repeat, "repeat.default"),
     **_aten(constant_pad, "constant_pad_nd.default"),
-    **_aten(slice_scatter, "slice_scatter.default"),
+    **_aten(slice_scatter_apart, "slice_scatter.default"),
+    **_aten(diagonal_scatter, "diagonal_scatter.default"),
     "prims.broadcast_in_dim.default": broadcast_in_dim,
     "prims.split_dim.default": reshape,
     "prims.collapse_view.default": reshape,
@@ -153,6 +156,7 @@ HANDLERS: dict[str, Handler] = {
     # scans
     **_aten(cumulative("add"), "cumsum.default"),
     **_aten(cumulative("mul"), "cumprod.default"),
+    **_aten(logcumsumexp, "logcumsumexp.default"),
     **_aten(cumulative_extreme("max"), "cummax.default"),
     **_aten(cumulative_extreme("min"), "cummin.default"),
     # creation

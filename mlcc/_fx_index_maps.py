@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,7 +41,7 @@ def expand(importer: Importer, node: Node) -> Tensor:
 def permute(importer: Importer, node: Node) -> Tensor:
     """permute(self, dims)."""
     bound = importer.bind(node)
-    return _permuted(
+    return permuted(
         importer, bound["self"], [d % max(1, len(bound["dims"])) for d in bound["dims"]]
     )
 
@@ -54,10 +55,11 @@ def transpose(importer: Importer, node: Node) -> Tensor:
     dims = list(range(rank))
     a, b = bound.get("dim0", 0) % rank, bound.get("dim1", 1) % rank
     dims[a], dims[b] = dims[b], dims[a]
-    return _permuted(importer, bound["self"], dims)
+    return permuted(importer, bound["self"], dims)
 
 
-def _permuted(importer: Importer, x: Any, dims: list[int]) -> Tensor:
+def permuted(importer: Importer, x: Any, dims: list[int]) -> Tensor:
+    """The operand with its dimension dims[d] as dimension d."""
     tensor = importer.tensor(x)
     if dims == list(range(len(dims))):
         return tensor
@@ -307,7 +309,7 @@ def index_argument(importer: Importer, argument: Any) -> Tensor:
 
 def _taken(importer: Importer, x: Any, index: Tensor, dim: int, wrap: bool, error: str) -> Tensor:
     tensor = importer.tensor(x)
-    handle = importer.builder.take(tensor.handle, index.handle, dim, wrap, error)
+    handle = importer.builder.take(tensor.handle, [index.handle], dim, wrap, error)
     return Tensor(handle, tensor.dtype)
 
 
@@ -337,14 +339,57 @@ def index_along_dim(importer: Importer, bound: dict[str, Any]) -> tuple[Tensor, 
     return index, bound["dim"] % rank
 
 
+@dataclass(frozen=True)
+class JointIndex:
+    """The index tensors of one index expression, broadcast to one shape, and the dimensions that they stand for."""
+
+    handles: list[Any]
+    shape: list[Size]
+    dims: list[int]  # in ascending order
+
+    @property
+    def is_together(self) -> bool:
+        """Whether the indexed dimensions follow one another; else they come first in the result."""
+        return self.dims[-1] - self.dims[0] == len(self.dims) - 1
+
+    def dims_first(self, rank: int) -> list[int]:
+        """The order of an operand's dimensions in which the indexed ones follow one another."""
+        if self.is_together:
+            return list(range(rank))
+        return self.dims + [dim for dim in range(rank) if dim not in self.dims]
+
+    @property
+    def dim(self) -> int:
+        """The first indexed dimension in that order."""
+        return self.dims[0] if self.is_together else 0
+
+
+def joint_index(importer: Importer, indices: list[Any]) -> JointIndex:
+    """The integer indices of index.Tensor and index_put, where None leaves a dimension as it is."""
+    dims = [dim for dim, index in enumerate(indices) if index is not None]
+    if not dims:
+        raise Unsupported("no indices")
+    tensors = importer.fitted([index_argument(importer, indices[dim]) for dim in dims])
+    shapes: list[list[Size]] = [tensor.handle.shape for tensor in tensors]
+    shape: list[Size] = [1] * max(map(len, shapes))
+    for one in shapes:
+        for place, size in enumerate(one, start=len(shape) - len(one)):
+            shape[place] = size if shape[place] == 1 else shape[place]
+    wide = [
+        tensor if one == shape else importer.expand(tensor, shape)
+        for tensor, one in zip(tensors, shapes, strict=True)
+    ]
+    return JointIndex([tensor.handle for tensor in wide], shape, dims)
+
+
 def index_tensor(importer: Importer, node: Node) -> Tensor:
-    """index.Tensor with one integer index."""
+    """index.Tensor with integer indices."""
     bound = importer.bind(node)
-    given = [(dim, index) for dim, index in enumerate(bound["indices"]) if index is not None]
-    if len(given) != 1:
-        raise Unsupported(f"{len(given)} indices")
-    dim, index = given[0]
-    return _taken(importer, bound["self"], index_argument(importer, index), dim, True, "index")
+    index = joint_index(importer, bound["indices"])
+    rank = importer.fake(bound["self"]).dim()
+    x = permuted(importer, bound["self"], index.dims_first(rank))
+    handle = importer.builder.take(x.handle, index.handles, index.dim, True, "index")
+    return Tensor(handle, x.dtype)
 
 
 def take(importer: Importer, node: Node) -> Tensor:

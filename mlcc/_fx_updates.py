@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc._fx_index_maps import index_along_dim, index_argument, result_shape
+from mlcc._fx_index_maps import (
+    index_along_dim,
+    index_argument,
+    joint_index,
+    permuted,
+    result_shape,
+    slice_scatter,
+)
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
 
@@ -168,7 +175,7 @@ def _put(
 ) -> Tensor:
     handle = importer.builder.index_put(
         base.handle,
-        index.handle,
+        [index.handle],
         source.handle,
         dim,
         _combine(combine, base.dtype),
@@ -180,26 +187,33 @@ def _put(
 
 
 def index_put(importer: Importer, node: Node) -> Tensor:
-    """index_put and _unsafe_index_put with one integer index."""
+    """index_put and _unsafe_index_put with integer indices; dimensions between them are moved behind them."""
     bound = importer.bind(node)
-    given = [dim for dim, index in enumerate(bound["indices"]) if index is not None]
-    if len(given) != 1:
-        raise Unsupported(f"{len(given)} indices")
-    (dim,) = given
-    base, values = importer.tensor(bound["self"]), importer.tensor(bound["values"])
-    index = index_argument(importer, bound["indices"][dim])
-    shape = importer.shape(importer.fake(bound["self"]))
-    index_shape = importer.shape(importer.fake(bound["indices"][dim]))
-    wanted = shape[:dim] + index_shape + shape[dim + 1 :]
+    index = joint_index(importer, bound["indices"])
+    fake = importer.fake(bound["self"])
+    dims = index.dims_first(fake.dim())
+    base, values = permuted(importer, bound["self"], dims), importer.tensor(bound["values"])
+    shape, strides = importer.shape(fake), importer.sizes.sizes(node.meta["val"].stride())
+    shape = [shape[dim] for dim in dims]
+    wanted = shape[: index.dim] + index.shape + shape[index.dim + len(index.dims) :]
     source = _broadcast(importer, values, importer.shape(importer.fake(bound["values"])), wanted)
-    combine = "add" if bound["accumulate"] else "set"
-    return _put(importer, base, index, source, dim, combine, True, "index")
+    combine = _combine("add" if bound["accumulate"] else "set", base.dtype)
+    handle = importer.builder.index_put(
+        base.handle, index.handles, source.handle, index.dim, combine, is_ordered(), True, "index"
+    )
+    importer.builder.set_strides(handle, [strides[dim] for dim in dims])
+    if not index.is_together:
+        handle = importer.builder.permute(handle, sorted(range(len(dims)), key=dims.__getitem__))
+    return Tensor(handle, base.dtype)
 
 
 def _broadcast(importer: Importer, x: Tensor, shape: list[Size], wanted: list[Size]) -> Tensor:
     while len(shape) > len(wanted) and shape[0] == 1:
         shape = shape[1:]
         x = importer.reshape(x, shape)
+    for d, (size, same) in enumerate(zip(reversed(shape), reversed(wanted), strict=False)):
+        if size not in (1, same):  # by a guard of the trace they are the same
+            x = importer.slice(x, len(shape) - 1 - d, 0, same)
     return x if shape == wanted else importer.expand(x, wanted)
 
 
@@ -290,11 +304,11 @@ def put(importer: Importer, node: Node) -> Tensor:
 def embedding_dense_backward(importer: Importer, node: Node) -> Tensor:
     """Rows of the gradient added up by index; rows of the padding index count as zeros."""
     bound = importer.bind(node)
-    if bound["scale_grad_by_freq"]:
-        raise Unsupported("scaled by frequency")
     gradient = importer.tensor(bound["grad_output"])
     device = device_of(node.meta["val"])
     index = index_argument(importer, bound["indices"])
+    if bound["scale_grad_by_freq"]:
+        gradient = _scaled_by_frequency(importer, node, gradient, index)
     zero = Tensor(importer.full([], gradient.dtype, 0, device), gradient.dtype)
     padding = importer.fake(bound["padding_idx"])
     if not isinstance(padding, int) or padding >= 0:
@@ -304,6 +318,111 @@ def embedding_dense_backward(importer: Importer, node: Node) -> Tensor:
         gradient = importer.pointwise("where", column, zero, gradient)
     base = importer.expand(zero, result_shape(importer, node))
     return _put(importer, base, index, gradient, 0, "add", False, "embedding")
+
+
+def _scaled_by_frequency(importer: Importer, node: Node, gradient: Tensor, index: Tensor) -> Tensor:
+    """Each row of the gradient divided by how often its index occurs."""
+    device = device_of(node.meta["val"])
+    wide = OPMATH.get(gradient.dtype, gradient.dtype)
+    shape = importer.shape(importer.fake(importer.bind(node)["indices"]))
+
+    def constant(number: int, shape: list[Size]) -> Tensor:
+        return Tensor(importer.full(shape, "i64", number, device), "i64")
+
+    none, ones = constant(0, result_shape(importer, node)[:1]), constant(1, shape)
+    counts = _put(importer, none, index, ones, 0, "add", False, "embedding")
+    handle = importer.builder.take(counts.handle, [index.handle], 0, False, "embedding")
+    count = importer.reshape(importer.cast(Tensor(handle, "i64"), wide), [*shape, 1])
+    one = Tensor(importer.full([], wide, 1, device), wide)
+    scale = importer.pointwise("div", one, count)
+    return importer.cast(
+        importer.pointwise("mul", importer.cast(gradient, wide), scale), gradient.dtype
+    )
+
+
+# -- updates at regular places
+
+
+def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
+    """slice_scatter: with a step other than 1 a choice at every place, so that all of it is one pass."""
+    bound = importer.bind(node)
+    if bound["step"] == 1:
+        return slice_scatter(importer, node)
+    fake = importer.fake(bound["self"])
+    dim, step = bound["dim"] % fake.dim(), bound["step"]
+    extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
+    given = importer.fake(bound["start"])
+    if not all(isinstance(one, int) for one in (extent, length, step, given or 0)) or length == 0:
+        raise Unsupported("a step other than 1 and symbolic sizes, or nothing to write")
+    start, _, _ = slice(given, None, step).indices(extent)
+    covered = min(length * step, extent - start)
+    base = importer.tensor(bound["self"])
+    source = importer.cast(importer.tensor(bound["src"]), base.dtype)
+    inside = importer.slice(base, dim, start, covered)
+    source = importer.slice(_repeated(importer, source, dim, step), dim, 0, covered)
+    chosen = importer.pointwise("where", _every(importer, node, dim, covered, step), source, inside)
+    parts = [
+        importer.slice(base, dim, 0, start),
+        chosen,
+        importer.slice(base, dim, start + covered, extent - start - covered),
+    ]
+    return importer.cat([part for part in parts if part.handle.shape[dim] != 0], dim)
+
+
+def _repeated(importer: Importer, x: Tensor, dim: int, times: int) -> Tensor:
+    """Each element along `dim` so many times in a row."""
+    shape: list[Size] = x.handle.shape
+    before, size, behind = shape[:dim], shape[dim], shape[dim + 1 :]
+    assert isinstance(size, int)
+    wide = importer.expand(
+        importer.reshape(x, [*before, size, 1, *behind]), [*before, size, times, *behind]
+    )
+    return importer.reshape(wide, [*before, size * times, *behind])
+
+
+def _every(importer: Importer, node: Node, dim: int, length: int, step: int) -> Tensor:
+    """Whether the place along `dim` is a multiple of `step`, to broadcast over the node's result."""
+    device = device_of(node.meta["val"])
+    places = _places(importer, node, dim, length)
+    rest = importer.pointwise("remainder_integer", places, importer.number(step, "i64", device))
+    return importer.pointwise("eq", rest, importer.number(0, "i64", device), dtype="bool")
+
+
+def _places(importer: Importer, node: Node, dim: int, length: Size) -> Tensor:
+    """0, 1, 2, ... along `dim`, to broadcast over the node's result."""
+    fake = node.meta["val"]
+    shape: list[Size] = [1] * fake.dim()
+    shape[dim] = length
+    handle = importer.builder.iota(length, "i64", 0, 1, device_of(fake))
+    return importer.reshape(Tensor(handle, "i64"), shape)
+
+
+def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
+    """diagonal_scatter(self, src, offset, dim1, dim2) where the diagonal has an element in each row or each column."""
+    bound = importer.bind(node)
+    fake, offset = importer.fake(bound["self"]), importer.fake(bound["offset"])
+    rank = fake.dim()
+    row, column = bound["dim1"] % rank, bound["dim2"] % rank
+    shape = importer.shape(fake)
+    length = importer.size(importer.fake(bound["src"]).shape[-1])
+    if not isinstance(offset, int) or length not in (shape[row], shape[column]):
+        raise Unsupported("a part of a diagonal")
+    along, missing = (row, column) if length == shape[row] and offset >= 0 else (column, row)
+    if along == column and (length != shape[column] or offset > 0):
+        raise Unsupported("a part of a diagonal")
+    base = importer.tensor(bound["self"])
+    rest = [dim for dim in range(rank) if dim not in (row, column)]
+    order = [*rest, along]  # the source's dimensions, as the result's
+    source = permuted(importer, bound["src"], sorted(range(rank - 1), key=order.__getitem__))
+    source = importer.cast(source, base.dtype)
+    spread = [1 if dim == missing else shape[dim] for dim in range(rank)]
+    rows = _places(importer, node, row, shape[row])
+    columns = _places(importer, node, column, shape[column])
+    start = importer.number(offset, "i64", device_of(fake))
+    is_diagonal = importer.pointwise(
+        "eq", importer.pointwise("add", rows, start), columns, dtype="bool"
+    )
+    return importer.pointwise("where", is_diagonal, importer.reshape(source, spread), base)
 
 
 # -- scans
@@ -348,6 +467,13 @@ def cumulative_extreme(combine: str) -> Any:
     return handler
 
 
+def logcumsumexp(importer: Importer, node: Node) -> Tensor:
+    """logcumsumexp(self, dim)."""
+    bound = importer.bind(node)
+    x, fake = importer.tensor(bound["self"]), importer.fake(bound["self"])
+    return scanned(importer, x, fake.dim(), bound["dim"], "logaddexp")
+
+
 def masked_scatter(importer: Importer, node: Node) -> Tensor:
     """Elements of the source in order where the mask is set: how many were set before says which."""
     bound = importer.bind(node)
@@ -368,6 +494,6 @@ def masked_scatter(importer: Importer, node: Node) -> Tensor:
     source = importer.reshape(
         importer.tensor(bound["source"]), [importer.size(source_fake.numel())]
     )
-    handle = importer.builder.take(source.handle, place.handle, 0, False, "masked_scatter")
+    handle = importer.builder.take(source.handle, [place.handle], 0, False, "masked_scatter")
     taken = importer.reshape(Tensor(handle, source.dtype), shape)
     return importer.pointwise("where", mask, taken, importer.tensor(bound["self"]))

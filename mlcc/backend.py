@@ -307,7 +307,9 @@ class Session:
         start = time.perf_counter()
         core = load_core()
         builder = core.GraphBuilder(kind)
-        imported = fx_import.import_graph(gm, builder, op_table())
+        imported = fx_import.import_graph(
+            gm, builder, op_table(), bool(self.options["fallback_random"])
+        )
         if imported.gpu:
             _check_gpu(imported.gpu, self.options)
         middle = time.perf_counter()

@@ -73,7 +73,8 @@ _MOVEMENTS = """
 
 
 _INDEXING = """
-    block_diag isin linalg_cross linspace tril_indices triu_indices unfold_copy narrow_copy diagonal_copy
+    block_diag bucketize isin linalg_cross linspace tril_indices triu_indices unfold_copy narrow_copy
+    diagonal_copy
 """
 
 _GROUPS = [

@@ -26,6 +26,7 @@ from mlcc._fx_expand import MEMORY, NotExpanded, expanded
 from mlcc._fx_extern import import_extern
 from mlcc._fx_handlers import HANDLERS
 from mlcc._fx_pointwise import pointwise, symbolic_float
+from mlcc._fx_random import DRAWS, Seeds
 from mlcc._fx_regions import Region, attribute, import_control_flow, is_constant_input
 from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
 from mlcc._fx_types import (
@@ -69,11 +70,14 @@ class ImportedGraph:
     gpu: str = ""  # the device beside the CPU, "cuda:0"
 
 
-def import_graph(gm: GraphModule, builder: Any, table: OpTable) -> ImportedGraph:
+def import_graph(
+    gm: GraphModule, builder: Any, table: OpTable, fallback_random: bool = False
+) -> ImportedGraph:
     """Fill `builder` (mlcc._C.GraphBuilder) with the nodes of `gm`, a functional ATen graph with fake tensors in its
-    metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed."""
+    metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed. With `fallback_random` draws
+    of random numbers are externs."""
     try:
-        importer = Importer(expanded(gm), builder, table)
+        importer = Importer(expanded(gm), builder, table, fallback_random=fallback_random)
         importer.run()
     except (UnsupportedSize, NotExpanded) as reason:
         raise GraphUnsupported(str(reason)) from None
@@ -115,7 +119,12 @@ class Importer:
     """The state of one import. Handlers use its public methods."""
 
     def __init__(
-        self, gm: GraphModule, builder: Any, table: OpTable, region: Region | None = None
+        self,
+        gm: GraphModule,
+        builder: Any,
+        table: OpTable,
+        region: Region | None = None,
+        fallback_random: bool = False,
     ) -> None:
         self.builder = builder
         # What the regions of a higher-order op get for their operands; None for a size.
@@ -133,6 +142,8 @@ class Importer:
         self._used_symbols: dict[str, str] = {}  # name -> torch's name
         self._constants: dict[str, Tensor] = {}  # a region's, by the name of the attribute
         self._num_regions = 0
+        self._fallback_random = fallback_random
+        self._seeds: dict[str, Seeds] = {}  # by device
 
     # -- the walk
 
@@ -249,7 +260,7 @@ class Importer:
         """The importer of a region, when it has run."""
         builder = type(self.builder)(f"region{self._num_regions}")
         self._num_regions += 1
-        inner = Importer(expanded(gm), builder, self.table, region)
+        inner = Importer(expanded(gm), builder, self.table, region, self._fallback_random)
         inner.run()
         for name, count in inner.imported.nodes.items():
             self.imported.nodes[name] = self.imported.nodes.get(name, 0) + count
@@ -323,12 +334,14 @@ class Importer:
         for value in _leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
             if isinstance(value, torch.Tensor) and value.dtype in FOREIGN_DTYPES:
                 return f"dtype {value.dtype}"
+        if name in DRAWS:
+            return "fallback_random" if self._fallback_random else None
         if name in HANDLERS or self.table.knows(name):
             return None
         return _EXTERN_REASONS.get(name.rsplit(".", 1)[0], "no rule for this op")
 
     def _run_handler(self, node: Node, name: str) -> Any:
-        handler = HANDLERS.get(name)
+        handler = HANDLERS.get(name) or DRAWS.get(name)
         if handler is not None:
             return handler(self, node)
         return pointwise(self, node)
@@ -486,17 +499,17 @@ class Importer:
 
     def pointwise(self, op: str, *operands: Tensor, dtype: str | None = None) -> Tensor:
         """One pointwise op over operands of one dtype; `dtype` is the result's where it is another."""
-        handle = self.builder.pointwise(op, [x.handle for x in self._fitted(operands)])
+        handle = self.builder.pointwise(op, [x.handle for x in self.fitted(operands)])
         return Tensor(handle, dtype or operands[-1].dtype)
 
     def cat(self, operands: Sequence[Tensor], dim: int) -> Tensor:
         """Operands of one dtype one after the other along `dim` (counted from the front)."""
         if len(operands) == 1:
             return operands[0]
-        handle = self.builder.cat([x.handle for x in self._fitted(operands, dim)], dim)
+        handle = self.builder.cat([x.handle for x in self.fitted(operands, dim)], dim)
         return Tensor(handle, operands[0].dtype)
 
-    def _fitted(self, operands: Sequence[Tensor], apart: int | None = None) -> Sequence[Tensor]:
+    def fitted(self, operands: Sequence[Tensor], apart: int | None = None) -> Sequence[Tensor]:
         """The operands with one text for each size that they share, but for that of dimension `apart`.
 
         By a guard of the trace two sizes may be the same although their expressions are not.
@@ -565,6 +578,13 @@ class Importer:
         if not isinstance(value, bool | int | float):
             raise Unsupported(f"{value!r} is no number")
         return Tensor(self.full([], dtype, value, device), dtype)
+
+    def next_seed(self, device: str) -> Tensor:
+        """The seed of one more draw of random numbers on the device, a 0-d i64 tensor."""
+        if device not in self._seeds:
+            count = sum(str(node.target) in DRAWS for node in self._gm.graph.nodes)
+            self._seeds[device] = Seeds(self, device, 2 * count)
+        return self._seeds[device].next(self)
 
     def extern(self, node: Node) -> Any:
         """The node as a call of its dispatcher op; its result as the environment holds it."""

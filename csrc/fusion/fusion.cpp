@@ -58,7 +58,7 @@ bool is_inlinable(const Node& node) {
 
 // The shape a node iterates over.
 const Index& iteration_shape(const Node& node) {
-  if (is_update(node)) return node.operand(2)->type().shape;
+  if (is_update(node)) return node.operands().back()->type().shape;
   return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
 }
 
@@ -190,7 +190,7 @@ class Planner {
     const Node* producer = value->producer();
     if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)))
       return product(value->type().shape).equals_constant(1);
-    if (!is_free(*producer) && --ops < 0) return false;
+    if (!is_free(*producer) && (producer->op() == Op::kPhilox || --ops < 0)) return false;
     return std::all_of(producer->operands().begin(), producer->operands().end(),
                        [&](const Value* operand) { return is_cheap(operand, ops); });
   }
@@ -371,8 +371,9 @@ class Planner {
     } else if (is_reduction(node)) {
       collect_leaves(node.operand(0), position, assumptions, leaves);
     } else if (is_indirect(node)) {
-      const Index index = node.op() == Op::kGather ? position : take_index_position(node, position);
-      collect_leaves(node.operand(1), index, assumptions, leaves);
+      const Index at = node.op() == Op::kGather ? position : take_index_position(node, position);
+      for (Value* index : graph::index_operands(node))
+        collect_leaves(index, at, assumptions, leaves);
       leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
     } else if (is_update(node)) {  // where does not matter: it is alone
       for (Value* operand : node.operands())

@@ -22,7 +22,8 @@ Value* Graph::build(Op op, std::vector<Value*> operands, AttrList attrs, TensorT
 }
 
 Value* Graph::pointwise(Op op, std::vector<Value*> operands) {
-  MLCC_CHECK(op_info(op).arity >= 0, "pointwise: ", op_info(op).text, " is no pointwise op");
+  MLCC_CHECK(op_info(op).arity >= 0 || op == Op::kPhilox, "pointwise: ", op_info(op).text,
+             " is no pointwise op");
   return build(op, std::move(operands), {});
 }
 
@@ -93,8 +94,11 @@ Value* Graph::size_value(SymExpr size, Device device) {
   return build(Op::kSizeValue, {}, {{"size", std::move(size)}}, {DType::kI64, {}, {}, device});
 }
 
-Value* Graph::take(Value* x, Value* index, int64_t dim, bool wrap, std::string error) {
-  return build(Op::kTake, {x, index}, {{"dim", dim}, {"error", std::move(error)}, {"wrap", wrap}});
+Value* Graph::take(Value* x, std::vector<Value*> indices, int64_t dim, bool wrap,
+                   std::string error) {
+  indices.insert(indices.begin(), x);
+  return build(Op::kTake, std::move(indices),
+               {{"dim", dim}, {"error", std::move(error)}, {"wrap", wrap}});
 }
 
 Value* Graph::gather(Value* x, Value* index, int64_t dim, std::string error) {
@@ -110,9 +114,11 @@ Value* Graph::scatter(Value* base, Value* index, Value* src, int64_t dim, std::s
                 {"ordered", ordered}});
 }
 
-Value* Graph::index_put(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
-                        bool ordered, bool wrap, std::string error) {
-  return build(Op::kIndexPut, {base, index, src},
+Value* Graph::index_put(Value* base, std::vector<Value*> indices, Value* src, int64_t dim,
+                        std::string combine, bool ordered, bool wrap, std::string error) {
+  indices.insert(indices.begin(), base);
+  indices.push_back(src);
+  return build(Op::kIndexPut, std::move(indices),
                {{"combine", std::move(combine)},
                 {"dim", dim},
                 {"error", std::move(error)},

@@ -6,6 +6,8 @@
 //                  result; an update rounds each time
 //   max, min       any number; NaN if either is
 //   and, or        bool                         -
+//   logaddexp      -                            log of the sum of exponentials, f16, bf16 and f32;
+//                                               the sum is carried in f64, its scale in f32
 //   argmax, argmin -                            the place of the extreme so far, the last of equal
 //                                               ones; NaN counts as extreme; i64
 #pragma once
@@ -18,7 +20,18 @@
 
 namespace mlcc::graph {
 
-enum class Combine : uint8_t { kSet, kAdd, kMul, kMax, kMin, kAnd, kOr, kArgMax, kArgMin };
+enum class Combine : uint8_t {
+  kSet,
+  kAdd,
+  kMul,
+  kMax,
+  kMin,
+  kAnd,
+  kOr,
+  kLogAddExp,
+  kArgMax,
+  kArgMin
+};
 
 std::optional<Combine> parse_combine(std::string_view text);
 bool can_update(Combine combine, DType dtype);

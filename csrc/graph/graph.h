@@ -250,20 +250,21 @@ class Graph {
   Value* iota(SymExpr length, DType dtype, SymExpr start, SymExpr step,
               Device device = {});                      // integer dtype, 1-d
   Value* size_value(SymExpr size, Device device = {});  // a 0-d i64 tensor holding a size
-  // out[i.., j.., k..] = x[i.., index[j..], k..] with `dim` replaced by the index's dims. Negative
-  // indices count from the end if `wrap`. An index out of range raises what eager raises for
-  // `error` ("embedding", "index_select", "index").
-  Value* take(Value* x, Value* index, int64_t dim, bool wrap, std::string error);
+  // out[i.., j.., k..] = x[i.., a[j..], b[j..], .., k..]: dimensions of x from `dim` on, one for
+  // each of the indices a, b, .., which are of one shape, are replaced by the indices' dims.
+  // Negative indices count from the end if `wrap`. An index out of range raises what eager raises
+  // for `error` ("embedding", "index_select", "index").
+  Value* take(Value* x, std::vector<Value*> indices, int64_t dim, bool wrap, std::string error);
   Value* gather(Value* x, Value* index, int64_t dim, std::string error);  // torch.gather
   // base with result[.., index[i..], ..] = combine(result[.., index[i..], ..], src[i..]) for each
   // element of src, in row-major order if `ordered` or if floats are added on a CPU; otherwise in
   // any. scatter: index has src's shape and stands for dim `dim` of it (torch.scatter,
-  // scatter_reduce). index_put: src has the index's dims in place of `dim`, as in take. combine.h
-  // says what combine may be; `wrap` and `error` are as in take.
+  // scatter_reduce). index_put: src has the indices' dims in place of those from `dim` on, as in
+  // take. combine.h says what combine may be; `wrap` and `error` are as in take.
   Value* scatter(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
                  bool ordered, std::string error);
-  Value* index_put(Value* base, Value* index, Value* src, int64_t dim, std::string combine,
-                   bool ordered, bool wrap, std::string error);
+  Value* index_put(Value* base, std::vector<Value*> indices, Value* src, int64_t dim,
+                   std::string combine, bool ordered, bool wrap, std::string error);
   // result[.., i, ..] = combine of x[.., 0..i, ..]; see combine.h.
   Value* scan(Value* x, int64_t dim, std::string combine);
   // Operands are brought into the order of their references in the arguments, one per reference.

@@ -63,6 +63,12 @@ bool is_single_index_map(Op op) {
          op == Op::kFlip;
 }
 
+std::span<Value* const> index_operands(const Node& node) {
+  const std::span<Value* const> operands = node.operands();
+  const bool is_update = op_info(node.op()).op_class == OpClass::kUpdate;
+  return operands.subspan(1, operands.size() - (is_update ? 2 : 1));
+}
+
 SymExpr linearize(const Index& index, const Index& strides) {
   MLCC_CHECK(index.size() == strides.size(), "linearize: rank of index and strides differ");
   SymExpr linear;

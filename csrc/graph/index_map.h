@@ -4,6 +4,7 @@
 // two nodes meet at the same point?) and by lowering (what is loaded?).
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "graph/graph.h"
@@ -31,6 +32,9 @@ Access resolve(Value* value, std::vector<SymExpr> index, const Assumptions& assu
 // The index into an operand of shape `shape` that broadcasts to a result read at `index`.
 std::vector<SymExpr> broadcast_index(const std::vector<SymExpr>& shape,
                                      const std::vector<SymExpr>& index);
+
+// The index tensors of a gather or an update.
+std::span<Value* const> index_operands(const Node& node);
 
 SymExpr linearize(const std::vector<SymExpr>& index, const std::vector<SymExpr>& strides);
 std::vector<SymExpr> delinearize(const SymExpr& linear, const std::vector<SymExpr>& shape,

@@ -148,6 +148,13 @@ TensorType infer_pointwise(const Checker& check) {
     check.check_num_operands(1);
     return {check.declared().dtype, check.shape(0), {}};
   }
+  if (check.op() == Op::kPhilox) {
+    check.check_num_operands(2);
+    for (size_t i = 0; i < 2; ++i)
+      check.require(check.type(i).dtype == DType::kI64, "operand ", i, " is ",
+                    dtype_name(check.type(i).dtype), ", expected i64");
+    return {DType::kI32, broadcast(check), {}};
+  }
   check.check_num_operands(static_cast<size_t>(op_info(check.op()).arity));
   const DType dtype = pointwise_dtype(check);
   return {dtype, broadcast(check), {}};
@@ -303,22 +310,43 @@ TensorType infer_creation(const Checker& check) {
   return {dtype, check.declared().shape, {}};
 }
 
-TensorType infer_gather(const Checker& check) {
-  check.check_num_operands(2);
+// Operands 1 to `count` index the dimensions of operand 0 from `dim` on.
+void check_indices(const Checker& check, size_t count) {
+  check.require(count > 0, "found no index");
   const int64_t dim = check.attr<int64_t>("dim");
   check.check_dim(dim, check.rank(0));
-  const DType index_dtype = check.type(1).dtype;
-  check.require(is_integer(index_dtype), "index is ", dtype_name(index_dtype),
-                ", expected an integer dtype");
+  check.require(dim + static_cast<int64_t>(count) <= check.rank(0), "found ", count,
+                " indices from dim ", dim, " on, operand 0 has ", check.rank(0), " dimensions");
+  for (size_t i = 1; i <= count; ++i) {
+    check.require(is_integer(check.type(i).dtype), "index is ", dtype_name(check.type(i).dtype),
+                  ", expected an integer dtype");
+    check.require(check.shape(i) == check.shape(1), "index ", i - 1, " is ",
+                  text_of(check.shape(i)), ", index 0 is ", text_of(check.shape(1)));
+  }
+}
+
+// The shape of operand 0 with the index's in place of `count` dimensions from `dim` on.
+Shape indexed_shape(const Checker& check, size_t count) {
+  const Shape& x = check.shape(0);
+  const auto begin = x.begin() + check.attr<int64_t>("dim");
+  Shape result(x.begin(), begin);
+  result.insert(result.end(), check.shape(1).begin(), check.shape(1).end());
+  result.insert(result.end(), begin + static_cast<int64_t>(count), x.end());
+  return result;
+}
+
+TensorType infer_gather(const Checker& check) {
+  check.require(check.num_operands() >= 2, "found ", check.num_operands(),
+                " operands, expected at least 2");
+  const bool is_take = check.op() == Op::kTake;
+  if (!is_take) check.check_num_operands(2);
+  const size_t count = check.num_operands() - 1;
+  check_indices(check, count);
+  if (is_take) return {check.type(0).dtype, indexed_shape(check, count), {}};
+  const int64_t dim = check.attr<int64_t>("dim");
   const Shape& x = check.shape(0);
   const Shape& index = check.shape(1);
   TensorType result{check.type(0).dtype, {}, {}};
-  if (check.op() == Op::kTake) {
-    result.shape.assign(x.begin(), x.begin() + dim);
-    result.shape.insert(result.shape.end(), index.begin(), index.end());
-    result.shape.insert(result.shape.end(), x.begin() + dim + 1, x.end());
-    return result;
-  }
   check.require(x.size() == index.size(), "operand ", text_of(x), " and index ", text_of(index),
                 " differ in the number of dimensions");
   for (size_t d = 0; d < x.size(); ++d) {
@@ -340,22 +368,22 @@ Combine combine_of(const Checker& check) {
 }
 
 TensorType infer_update(const Checker& check) {
-  check.check_num_operands(3);
+  check.require(check.num_operands() >= 3, "found ", check.num_operands(),
+                " operands, expected at least 3");
+  if (check.op() == Op::kScatter) check.check_num_operands(3);
+  const size_t source = check.num_operands() - 1;
+  check_indices(check, source - 1);
   const int64_t dim = check.attr<int64_t>("dim");
-  const Shape &base = check.shape(0), &index = check.shape(1), &src = check.shape(2);
-  check.check_dim(dim, check.rank(0));
-  check.require(is_integer(check.type(1).dtype), "index is ", dtype_name(check.type(1).dtype),
-                ", expected an integer dtype");
+  const Shape &base = check.shape(0), &index = check.shape(1), &src = check.shape(source);
   const DType dtype = check.type(0).dtype;
-  check.require(check.type(2).dtype == dtype, "operand 2 is ", dtype_name(check.type(2).dtype),
-                ", operand 0 is ", dtype_name(dtype));
+  check.require(check.type(source).dtype == dtype, "operand ", source, " is ",
+                dtype_name(check.type(source).dtype), ", operand 0 is ", dtype_name(dtype));
   check.require(can_update(combine_of(check), dtype), "combine ",
                 check.attr<std::string>("combine"), " is not for ", dtype_name(dtype));
   if (check.op() == Op::kIndexPut) {
-    Shape expected(base.begin(), base.begin() + dim);
-    expected.insert(expected.end(), index.begin(), index.end());
-    expected.insert(expected.end(), base.begin() + dim + 1, base.end());
-    check.require(src == expected, "operand 2 is ", text_of(src), ", expected ", text_of(expected));
+    const Shape expected = indexed_shape(check, source - 1);
+    check.require(src == expected, "operand ", source, " is ", text_of(src), ", expected ",
+                  text_of(expected));
     return {dtype, base, {}};
   }
   check.require(src == index, "operand 2 is ", text_of(src), ", index is ", text_of(index));

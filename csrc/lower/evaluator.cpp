@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lower/philox.h"
 #include "support/error.h"
 
 namespace mlcc::lower {
@@ -18,8 +19,8 @@ using Index = std::vector<SymExpr>;
 namespace {
 
 // What eager raises for an index out of range, by the op it came from: {0} is the index, {1} the
-// extent of `dim`.
-loop::ErrorText index_error(const std::string& op, int64_t dim) {
+// extent of `dim`, which the `place`-th index stands for.
+loop::ErrorText index_error(const std::string& op, int64_t dim, size_t place) {
   const auto out_of_bounds = [](int64_t d) {
     return "index {0} is out of bounds for dimension " + std::to_string(d) + " with size {1}";
   };
@@ -36,7 +37,8 @@ loop::ErrorText index_error(const std::string& op, int64_t dim) {
     return {0, "RuntimeError", "Number of elements of source < number of ones in mask"};
   if (op == "nll_loss") return {0, "IndexError", "Target {0} is out of bounds."};
   if (op == "gather" || op == "scatter") return {0, "RuntimeError", out_of_bounds(dim)};
-  return {0, "IndexError", out_of_bounds(0)};  // eager moves the indexed dimension to the front
+  // eager moves the indexed dimensions to the front
+  return {0, "IndexError", out_of_bounds(static_cast<int64_t>(place))};
 }
 
 bool divides_integers(Op op) {
@@ -191,6 +193,13 @@ Expr Evaluator::pointwise(const Node& node, const Index& index) {
     if (recording_ != nullptr) ++recording_->ops;
     return let(loop::Cast::make(arena_, result, args[0]), "v");
   }
+  if (node.op() == Op::kPhilox) {
+    if (recording_ != nullptr) {
+      recording_->ops += kPhiloxOps;
+      recording_->widest_bytes = std::max(recording_->widest_bytes, dtype_size(result));
+    }
+    return philox(arena_, args[0], args[1], [&](Expr e) { return let(e, "r"); });
+  }
   if (divides_integers(node.op()) && is_integer(args[1]->dtype)) args[1] = checked_divisor(args[1]);
   const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
   const Expr element = formulas_.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args);
@@ -273,7 +282,7 @@ Expr Evaluator::constant(const Node& node, const Index& index) {
 
 // The index as i64, negative ones counted from the end where the op does so, and checked against
 // the extent.
-Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& extent) {
+Expr Evaluator::checked_index(const Node& node, size_t place, Expr element, const SymExpr& extent) {
   const Expr size = index_expr(extent);
   const Expr zero = loop::int_constant(arena_, 0);
   const Expr given = let(loop::Cast::make(arena_, DType::kI64, element), "at");
@@ -290,7 +299,7 @@ Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& ext
     valid =
         loop::apply(arena_, ScalarOp::kOr, {loop::apply(arena_, ScalarOp::kNot, {mask_}), valid});
   const loop::ErrorText error =
-      index_error(node.attr<std::string>("error"), node.attr<int64_t>("dim"));
+      index_error(node.attr<std::string>("error"), node.attr<int64_t>("dim"), place);
   std::vector<Expr> details;
   if (error.text.find('{') != std::string::npos) details = {given, size};
   block().push_back(loop::Check::make(
@@ -314,16 +323,18 @@ Expr Evaluator::indirect(const Node& node, const Index& index) {
 }
 
 Index Evaluator::indexed_position(const Node& node, const Index& index) {
-  Value* indices = node.operand(1);
+  const std::span<Value* const> indices = graph::index_operands(node);
   const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
   const bool is_elementwise = node.op() == Op::kGather || node.op() == Op::kScatter;
-  const size_t rank = is_elementwise ? 1 : indices->type().shape.size();
+  const size_t rank = is_elementwise ? 1 : indices[0]->type().shape.size();
   const Index index_position =
       is_elementwise ? index : Index(index.begin() + dim, index.begin() + dim + rank);
-  const SymExpr& extent = node.operand(0)->type().shape[dim];
-  const Expr element = checked_index(node, evaluate(indices, index_position), extent);
   Index at(index.begin(), index.begin() + dim);
-  at.push_back(dynamic_index(element, extent));
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const SymExpr& extent = node.operand(0)->type().shape[dim + i];
+    const Expr element = checked_index(node, i, evaluate(indices[i], index_position), extent);
+    at.push_back(dynamic_index(element, extent));
+  }
   at.insert(at.end(), index.begin() + dim + rank, index.end());
   return at;
 }

@@ -93,7 +93,8 @@ class Evaluator {
   loop::Expr constant(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr indirect(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr checked_divisor(loop::Expr divisor);
-  loop::Expr checked_index(const graph::Node& node, loop::Expr element, const SymExpr& extent);
+  loop::Expr checked_index(const graph::Node& node, size_t place, loop::Expr element,
+                           const SymExpr& extent);
   SymExpr dynamic_index(loop::Expr element, const SymExpr& extent);
   void record(const SymExpr& index, graph::Value* accessed, bool is_store);
 

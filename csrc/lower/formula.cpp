@@ -102,7 +102,7 @@ Expr Formulas::instantiate(graph::Op op, DType dtype, const std::vector<Expr>& a
 }
 
 bool has_scalar_code(graph::Op op, DType dtype) {
-  if (op == graph::Op::kCast || dtype != DType::kF64) return true;
+  if (op == graph::Op::kCast || op == graph::Op::kPhilox || dtype != DType::kF64) return true;
   loop::Arena arena;
   const auto arity = static_cast<size_t>(graph::op_info(op).arity);
   const std::vector<DType> dtypes = operand_dtypes(graph::op_info(op), dtype);

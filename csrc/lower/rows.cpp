@@ -4,6 +4,7 @@
 #include <map>
 
 #include "lower/formula.h"
+#include "lower/philox.h"
 
 namespace mlcc::lower {
 
@@ -71,20 +72,33 @@ int64_t Rows::most_row_elements() const {
 }
 
 int64_t Rows::expression_ops(const Node& node) const {
-  if (node.op() == graph::Op::kCast || graph::op_info(node.op()).op_class != OpClass::kPointwise)
-    return 1;
+  if (graph::op_info(node.op()).op_class != OpClass::kPointwise) return 1;
+  int64_t total = own_ops(node);
+  for (const Value* operand : node.operands())
+    if (total < kExpensiveOps && is_computed_again(*operand))
+      total += expression_ops(*operand->producer());
+  return total;
+}
+
+int64_t Rows::own_ops(const Node& node) const {
+  if (node.op() == graph::Op::kCast) return 1;
+  if (node.op() == graph::Op::kPhilox) return kPhiloxOps;
   loop::Arena& arena = context_.arena;
   Formulas formulas(arena);
   std::vector<Expr> args;
   for (const Value* operand : node.operands())
     args.push_back(Variable::make(arena, operand->type().dtype, arena.fresh_name("cost")));
   const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
-  int64_t total =
-      Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
-  for (const Value* operand : node.operands())
-    if (operand->producer() != nullptr && context_.plan.inlined.count(operand->producer()))
-      total += expression_ops(*operand->producer());
-  return total;
+  return Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
+}
+
+// Whether a pass that needs the value computes it, as far as is decided.
+bool Rows::is_computed_again(const Value& value) const {
+  const Node* producer = value.producer();
+  if (producer == nullptr) return false;
+  if (context_.plan.inlined.count(producer)) return true;
+  return context_.group.placements.count(producer) && !is_reduction(*producer) &&
+         !nodes_.per_row(*producer) && !nodes_.is_output(&value) && row_buffer(&value) == nullptr;
 }
 
 const loop::Buffer* Rows::row_buffer(const Value* value) const {

@@ -32,6 +32,8 @@ class Rows {
 
   void choose_kept();
   int64_t most_row_elements() const;
+  bool is_computed_again(const graph::Value& value) const;
+  int64_t own_ops(const graph::Node& node) const;
   int64_t expression_ops(const graph::Node& node) const;
   const loop::Buffer* row_buffer(const graph::Value* value) const;
 

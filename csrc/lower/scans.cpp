@@ -1,5 +1,7 @@
 #include "lower/scans.h"
 
+#include <limits>
+
 #include "graph/combine.h"
 #include "lower/evaluator.h"
 #include "lower/group_nodes.h"
@@ -20,12 +22,14 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
-// The reduction whose running value a scan is; of argmax and argmin the one that finds the extreme.
+// The reduction whose running value a scan is; of argmax and argmin the one that finds the extreme,
+// of logaddexp the one that finds the scale.
 Op reduction_of(Combine combine) {
   switch (combine) {
   case Combine::kAdd: return Op::kSum;
   case Combine::kMul: return Op::kProd;
   case Combine::kMax:
+  case Combine::kLogAddExp:
   case Combine::kArgMax: return Op::kMax;
   case Combine::kMin:
   case Combine::kArgMin: return Op::kMin;
@@ -80,10 +84,13 @@ class ScanLowering {
   const Index& domain() const { return node_.result()->type().shape; }
   bool is_place() const { return combine_ == Combine::kArgMax || combine_ == Combine::kArgMin; }
 
-  // Of argmax and argmin: the extreme and its place.
+  // Of argmax and argmin: the extreme and its place. Of logaddexp: the largest element m and the
+  // sum of exp(x - m), where an infinite m counts as 0.
   std::vector<Expr> initial() const {
     std::vector<Expr> values = reducer_.identity();
     if (is_place()) values.push_back(loop::int_constant(context_.arena, 0));
+    if (combine_ == Combine::kLogAddExp)
+      values.push_back(loop::Constant::make_float(context_.arena, DType::kF64, 0.0));
     return values;
   }
 
@@ -119,13 +126,15 @@ class ScanLowering {
         step(evaluator, values, evaluator.let(loop::Cast::make(arena, carried_, element), "x"));
     for (Expr& value : next) value = evaluator.let(value, "next");
     const DType dtype = node_.result()->type().dtype;
-    evaluator.store(node_.result(), position_, loop::Cast::make(arena, dtype, next.back()));
+    const Expr stored = combine_ == Combine::kLogAddExp ? log_of_sum(evaluator, next) : next.back();
+    evaluator.store(node_.result(), position_, loop::Cast::make(arena, dtype, stored));
     evaluator.pop();
     return next;
   }
 
   std::vector<Expr> step(Evaluator& evaluator, const std::vector<Expr>& values, Expr element) {
     loop::Arena& arena = context_.arena;
+    if (combine_ == Combine::kLogAddExp) return log_add_exp(evaluator, values, element);
     if (!is_place()) return reducer_.merge(values, {element});
     const ScalarOp op = combine_ == Combine::kArgMax ? ScalarOp::kGe : ScalarOp::kLe;
     Expr takes = loop::apply(arena, op, {element, values[0]});
@@ -136,6 +145,41 @@ class ScanLowering {
     const Expr at = evaluator.index_expr(position_[dim_]);
     return {loop::apply(arena, ScalarOp::kSelect, {takes, element, values[0]}),
             loop::apply(arena, ScalarOp::kSelect, {takes, at, values[1]})};
+  }
+
+  Expr apply(ScalarOp op, std::vector<Expr> args) const {
+    return loop::apply(context_.arena, op, std::move(args));
+  }
+
+  Expr scale(Evaluator& evaluator, Expr largest) const {
+    const Expr infinite = apply(ScalarOp::kIsInf, {largest});
+    const Expr zero = loop::Constant::make_float(context_.arena, carried_, 0.0);
+    return evaluator.let(apply(ScalarOp::kSelect, {infinite, zero, largest}), "scale");
+  }
+
+  // Nothing rescales a sum of nothing: its scale, -inf, is too far from any other.
+  std::vector<Expr> log_add_exp(Evaluator& evaluator, const std::vector<Expr>& values,
+                                Expr element) const {
+    loop::Arena& arena = context_.arena;
+    const Expr largest = evaluator.let(apply(ScalarOp::kMax, {values[0], element}), "largest");
+    const Expr before = scale(evaluator, values[0]);
+    const Expr after = scale(evaluator, largest);
+    const auto exp_of_difference = [&](Expr from) {
+      const Expr difference = apply(ScalarOp::kSub, {from, after});
+      return loop::Cast::make(arena, DType::kF64, apply(ScalarOp::kExp, {difference}));
+    };
+    const Expr lowest =
+        loop::Constant::make_float(arena, carried_, -std::numeric_limits<double>::infinity());
+    const Expr is_first = apply(ScalarOp::kEq, {values[0], lowest});
+    const Expr rescaled = apply(ScalarOp::kMul, {values[1], exp_of_difference(before)});
+    const Expr zero = loop::Constant::make_float(arena, DType::kF64, 0.0);
+    const Expr kept = apply(ScalarOp::kSelect, {is_first, zero, rescaled});
+    return {largest, apply(ScalarOp::kAdd, {kept, exp_of_difference(element)})};
+  }
+
+  Expr log_of_sum(Evaluator& evaluator, const std::vector<Expr>& values) const {
+    const Expr sum = loop::Cast::make(context_.arena, carried_, values[1]);
+    return apply(ScalarOp::kAdd, {scale(evaluator, values[0]), apply(ScalarOp::kLog, {sum})});
   }
 
   const Context& context_;

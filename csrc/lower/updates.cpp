@@ -33,6 +33,7 @@ std::optional<ScalarOp> scalar_op(Combine combine) {
   case Combine::kMin: return ScalarOp::kMin;
   case Combine::kAnd: return ScalarOp::kAnd;
   case Combine::kOr: return ScalarOp::kOr;
+  case Combine::kLogAddExp:
   case Combine::kArgMax:
   case Combine::kArgMin: break;
   }
@@ -54,7 +55,7 @@ class UpdateLowering {
 
  private:
   Value* base() const { return node_.operand(0); }
-  Value* source() const { return node_.operand(2); }
+  Value* source() const { return node_.operands().back(); }
   Value* result() const { return node_.result(); }
 
   // -- the base, unless the result lies where it is

@@ -376,12 +376,12 @@ void bind_reductions_and_creation(Builder& builder) {
           py::arg("size"))
       .def(
           "take",
-          [](const GraphBuilder& b, const ValueHandle& x, const ValueHandle& index, int64_t dim,
+          [](const GraphBuilder& b, const ValueHandle& x, const Handles& indices, int64_t dim,
              bool wrap, std::string error) {
             return b.handle(
-                b.graph().take(b.value(x), b.value(index), dim, wrap, std::move(error)));
+                b.graph().take(b.value(x), values_of(b, indices), dim, wrap, std::move(error)));
           },
-          py::arg("x"), py::arg("index"), py::arg("dim"), py::arg("wrap"), py::arg("error"))
+          py::arg("x"), py::arg("indices"), py::arg("dim"), py::arg("wrap"), py::arg("error"))
       .def(
           "gather",
           [](const GraphBuilder& b, const ValueHandle& x, const ValueHandle& index, int64_t dim,
@@ -405,14 +405,14 @@ void bind_updates_and_scans(Builder& builder) {
           py::arg("ordered"), py::arg("error") = "scatter")
       .def(
           "index_put",
-          [](const GraphBuilder& b, const ValueHandle& base, const ValueHandle& index,
+          [](const GraphBuilder& b, const ValueHandle& base, const Handles& indices,
              const ValueHandle& src, int64_t dim, std::string combine, bool ordered, bool wrap,
              std::string error) {
-            return b.handle(b.graph().index_put(b.value(base), b.value(index), b.value(src), dim,
-                                                std::move(combine), ordered, wrap,
+            return b.handle(b.graph().index_put(b.value(base), values_of(b, indices), b.value(src),
+                                                dim, std::move(combine), ordered, wrap,
                                                 std::move(error)));
           },
-          py::arg("base"), py::arg("index"), py::arg("src"), py::arg("dim"), py::arg("combine"),
+          py::arg("base"), py::arg("indices"), py::arg("src"), py::arg("dim"), py::arg("combine"),
           py::arg("ordered"), py::arg("wrap"), py::arg("error"))
       .def(
           "scan",

@@ -296,7 +296,7 @@ class RandomGraph {
     const bool is_long = size == s0_ || size == s1_;
     Value* index = graph_->iota(is_long ? 2 : 1, DType::kI64, 0, 1);
     if (flip_coin(30)) index = graph_->pointwise(Op::kNeg, {index});
-    add_value(graph_->take(value, index, dim, true, "index"));
+    add_value(graph_->take(value, {index}, dim, true, "index"));
   }
 
   // A part of the value itself into it, at the first places of a dimension, at one place twice, or
@@ -313,7 +313,7 @@ class RandomGraph {
     Value* index = graph_->iota(length, DType::kI64, 0, flip_coin(50) ? 1 : 0);
     if (flip_coin(50)) {
       if (flip_coin(30)) index = graph_->pointwise(Op::kNeg, {index});
-      add_value(graph_->index_put(value, index, source, dim, combine, false, true, "index"));
+      add_value(graph_->index_put(value, {index}, source, dim, combine, false, true, "index"));
       return;
     }
     Shape shape(shape_of(value).size(), 1);

@@ -290,9 +290,11 @@ def test_gather(name: str) -> None:
     check_function(GATHERS[name], A)
 
 
-def test_two_indices_are_an_aten_call() -> None:
+def test_two_indices() -> None:
     index = torch.tensor([0, 1])
-    check_function(lambda x: x[index, index], A, externs={"aten.index.Tensor"})
+    check_function(lambda x: x[index, index], A)
+    mask = torch.tensor([True, False, True, False])
+    check_function(lambda x: x[mask.to(torch.uint8).long(), index[:1]], A)
 
 
 @pytest.mark.parametrize("name", CREATIONS)

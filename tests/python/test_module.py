@@ -71,7 +71,7 @@ def test_every_building_function():
         builder.full_int([2], "i64", -3),
         builder.iota(4, "i64", 1, 2),
         builder.size_value(7),
-        builder.take(x, i, 0, True, "index"),
+        builder.take(x, [i], 0, True, "index"),
         builder.gather(x, j, 1),
     ]
     shapes = [[3, 8], [4, 2], [4, 6], [8, 6], [2], [2], [4], [], [5, 6], [4, 2]]

@@ -334,14 +334,13 @@ class TorchBuilder:
     def size_result(self, size: Any) -> Value:
         return self._add("size_result", lambda run: run.size(size))
 
-    def take(self, x: Value, index: Value, dim: int, wrap: bool, error: str) -> Value:
+    def take(self, x: Value, indices: Sequence[Value], dim: int, wrap: bool, error: str) -> Value:
         def compute(run: Run) -> torch.Tensor:
-            indices = run[index]
-            extent = run[x].shape[dim]
-            if wrap:
-                indices = torch.where(indices < 0, indices + extent, indices)
-            rows = run[x].index_select(dim, indices.reshape(-1))
-            return rows.unflatten(dim, indices.shape) if indices.dim() else rows.squeeze(dim)
+            extents = run[x].shape[dim : dim + len(indices)]
+            found = [run[index] for index in indices]
+            assert wrap or all(bool((index >= 0).all()) for index in found)
+            assert all(bool((i < size).all()) for i, size in zip(found, extents, strict=True))
+            return run[x][(slice(None),) * dim + tuple(found)]
 
         return self._add("take", compute)
 

@@ -175,6 +175,14 @@ const Case kCases[] = {
 })",
      1,
      {}},
+    {"take_by_two",
+     R"(graph @g(%w: f32[3, 5, 20], %i: i64[4], %j: i64[4]) {
+  %0: f32[4, 20] = take %w, %i, %j {dim = 0, error = "index", wrap = true}
+  %1: f32[3, 5, 20] = index_put %w, %i, %j, %0 {combine = "add", dim = 0, error = "index", ordered = true, wrap = true}
+  return %0, %1
+})",
+     2,
+     {}},
     {"scatter",
      R"(graph @g(%x: f32[4, 20], %i: i64[3, 20], %s: f32[3, 20]) {
   %0: f32[4, 20] = neg %x
@@ -202,6 +210,24 @@ const Case kCases[] = {
   return %2, %3
 })",
      3,
+     {}},
+    {"philox",
+     R"(graph @g(%x: f32[4, 20], %seed: i64[]) {
+  %0: i64[80] = iota {start = 0, step = 1}
+  %1: i64[4, 20] = reshape %0
+  %2: i32[4, 20] = philox %1, %seed
+  %3: f32[4, 20] = cast %2
+  %4: f32[4, 20] = mul %3, %x
+  return %4
+})",
+     1,
+     {}},
+    {"logaddexp",
+     R"(graph @g(%x: f32[4, 20]) {
+  %0: f32[4, 20] = scan %x {combine = "logaddexp", dim = 1}
+  return %0
+})",
+     1,
      {}},
     {"argmax",
      R"(graph @g(%x: f32[4, 90]) {

@@ -190,11 +190,17 @@ TEST_F(InferenceTest, creation) {
 TEST_F(InferenceTest, take_and_gather) {
   Value* x = f32({s0, 5, 4});
   Value* i = input(DType::kI64, {s1, 2});
-  EXPECT_EQ(type(graph_.take(x, i, 1, true, "index")), "f32[s0, s1, 2, 4]");
-  EXPECT_EQ(type(graph_.take(x, input(DType::kI32, {}), 0, false, "embedding")), "f32[5, 4]");
+  EXPECT_EQ(type(graph_.take(x, {i}, 1, true, "index")), "f32[s0, s1, 2, 4]");
+  EXPECT_EQ(type(graph_.take(x, {input(DType::kI32, {})}, 0, false, "embedding")), "f32[5, 4]");
   EXPECT_EQ(type(graph_.gather(f32({s1, 3}), i, 1, "gather")), "f32[s1, 2]");
-  EXPECT_REFUSED(graph_.take(x, f32({2}), 1, true, "index"), "index is f32");
-  EXPECT_REFUSED(graph_.take(x, i, 3, true, "index"), "dim 3 is out of range");
+  EXPECT_REFUSED(graph_.take(x, {f32({2})}, 1, true, "index"), "index is f32");
+  EXPECT_REFUSED(graph_.take(x, {i}, 3, true, "index"), "dim 3 is out of range");
+  EXPECT_EQ(type(graph_.take(x, {i, i}, 0, true, "index")), "f32[s1, 2, 4]");
+  EXPECT_REFUSED(graph_.take(x, {i, i}, 2, true, "index"),
+                 "found 2 indices from dim 2 on, operand 0 has 3 dimensions");
+  EXPECT_REFUSED(graph_.take(x, {i, input(DType::kI64, {2})}, 0, true, "index"),
+                 "index 1 is [2], index 0 is [s1, 2]");
+  EXPECT_REFUSED(graph_.take(x, {}, 0, true, "index"), "found 1 operands, expected at least 2");
   EXPECT_REFUSED(graph_.gather(x, i, 0, "gather"), "differ in the number of dimensions");
   EXPECT_REFUSED(graph_.gather(f32({7, 1}), i, 0, "gather"),
                  "is larger than operand [7, 1] in dimension 1");
@@ -205,10 +211,12 @@ TEST_F(InferenceTest, updates_and_scans) {
   Value* i = input(DType::kI64, {s1, 2});
   Value* rows = f32({s0, s1, 2, 4});
   const auto put = [&](Value* source, const std::string& combine) {
-    return graph_.index_put(x, i, source, 1, combine, false, true, "index");
+    return graph_.index_put(x, {i}, source, 1, combine, false, true, "index");
   };
   EXPECT_EQ(type(put(rows, "add")), "f32[s0, 5, 4]");
   EXPECT_REFUSED(put(x, "add"), "operand 2 is [s0, 5, 4], expected [s0, s1, 2, 4]");
+  EXPECT_EQ(type(graph_.index_put(x, {i, i}, f32({s1, 2, 4}), 0, "set", false, true, "index")),
+            "f32[s0, 5, 4]");
   EXPECT_REFUSED(put(rows, "or"), "combine or is not for f32");
   EXPECT_REFUSED(put(rows, "plus"), "combine is unknown: plus");
   Value* base = f32({s1, 3});
@@ -219,6 +227,10 @@ TEST_F(InferenceTest, updates_and_scans) {
   EXPECT_REFUSED(scatter(f32({s1, 3})), "operand 2 is [s1, 3], index is [s1, 2]");
   EXPECT_EQ(type(graph_.scan(x, 2, "add")), "f32[s0, 5, 4]");
   EXPECT_EQ(type(graph_.scan(x, 0, "argmin")), "i64[s0, 5, 4]");
+  EXPECT_EQ(type(graph_.scan(x, 0, "logaddexp")), "f32[s0, 5, 4]");
+  EXPECT_REFUSED(graph_.scan(i, 0, "logaddexp"), "combine logaddexp is not for i64");
+  EXPECT_EQ(type(graph_.pointwise(Op::kPhilox, {i, input(DType::kI64, {})})), "i32[s1, 2]");
+  EXPECT_REFUSED(graph_.pointwise(Op::kPhilox, {i, x}), "operand 1 is f32, expected i64");
   EXPECT_REFUSED(graph_.scan(x, 3, "add"), "dim 3 is out of range");
   EXPECT_REFUSED(graph_.scan(x, 0, "set"), "combine set is not for f32");
 }

@@ -61,11 +61,12 @@ std::unique_ptr<Graph> all_ops_graph() {
   outputs.push_back(graph->iota(s0, DType::kI32, 1, s0));
   outputs.push_back(graph->size_value(s0 * s0));
   outputs.push_back(graph->size_result(s0 - 1));
-  outputs.push_back(graph->take(x, i, 0, true, "embedding"));
+  outputs.push_back(graph->take(x, {i}, 0, true, "embedding"));
   outputs.push_back(graph->gather(x, i, 0, "gather"));
   outputs.push_back(graph->scatter(x, i, outputs.back(), 0, "add", false, "scatter"));
   Value* rows = outputs[outputs.size() - 3];
-  outputs.push_back(graph->index_put(x, i, rows, 0, "max", true, true, "index"));
+  outputs.push_back(graph->index_put(x, {i}, rows, 0, "max", true, true, "index"));
+  outputs.push_back(graph->pointwise(Op::kPhilox, {i, i}));
   outputs.push_back(graph->scan(x, 1, "argmax"));
   ExternCall call{"my.op.default", {ArgRef{0}, s0 * 3, -1e-7, true, "t"}, {}, {}};
   call.kwargs.emplace_back("layout", ArgEnum{"layout", "strided"});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -111,6 +112,36 @@ TEST(Lower, what_waits_for_a_reduction_keeps_it_in_one_phase) {
       "  %1: f32[8, 16384] = sub %x, %0\n  return %1\n}\n",
       schedule::gpu_machine("sm_90"));
   EXPECT_EQ(kernel.lowered().kernel.phases.size(), 1U) << kernel.text();
+}
+
+// Dear numbers are computed once for all passes over a row, also where a cast stands before them.
+TEST(Lower, a_row_keeps_what_was_drawn) {
+  OneKernel kernel("graph @g(%x: f32[8, 64], %seed: i64[]) {\n"
+                   "  %0: i64[512] = iota {start = 0, step = 1}\n"
+                   "  %1: i64[8, 64] = reshape %0\n"
+                   "  %2: i32[8, 64] = philox %1, %seed\n  %3: f32[8, 64] = cast %2\n"
+                   "  %4: f32[8, 64] = mul %x, %3\n"
+                   "  %5: f32[8, 1] = sum %4 {dims = [1], keepdim = true}\n"
+                   "  %6: f32[8, 64] = sub %4, %5\n  return %6\n}\n",
+                   kCpu);
+  const std::string text = kernel.text(), multiplier = "* 3528905107";
+  size_t rounds = 0;
+  for (size_t at = text.find(multiplier); at != std::string::npos;
+       at = text.find(multiplier, at + 1))
+    ++rounds;
+  EXPECT_EQ(rounds, 10U) << text;
+}
+
+// The first words of the known answers that Random123 gives for philox2x32 of 10 rounds.
+TEST(Lower, philox_gives_the_known_answers) {
+  OneKernel kernel("graph @g(%counter: i64[3], %seed: i64[3]) {\n"
+                   "  %0: i32[3] = philox %counter, %seed\n  return %0\n}\n",
+                   kCpu);
+  std::vector<uint64_t> counter = {0, 0xffffffff, 0x243f6a88};
+  std::vector<uint64_t> seed = {0, 0xffffffffffffffff, 0x85a308d313198a2e};
+  std::vector<uint32_t> bits(3);
+  kernel.run({counter.data(), seed.data(), bits.data()});
+  EXPECT_EQ(bits, (std::vector<uint32_t>{0xff1dae59, 0x2c3f628b, 0xdd7ce038}));
 }
 
 TEST(Lower, a_transposed_read_goes_through_a_tile_on_a_gpu) {
