@@ -51,9 +51,10 @@ bool is_alone(const Node& node) {
   return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan;
 }
 
-// Pointwise ops and cat: values that any reader may compute for itself at any index.
+// Pointwise ops, cat and pad: values that any reader may compute for itself at any index.
 bool is_inlinable(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat;
+  return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat ||
+         node.op() == Op::kPad;
 }
 
 // The shape a node iterates over.
@@ -207,7 +208,7 @@ class Planner {
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    if (is_cheap(node.result())) {
+    if (is_cheap(node.result()) || (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
       plan_.inlined.insert(&node);
       return;
     }
@@ -217,15 +218,33 @@ class Planner {
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
     // A reader with more points than this value has elements would repeat the work. Of a widening
     // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
-    const SymExpr points = points_of_read(reader, *node.result());
-    if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) &&
-        !reads_a_part(node, points) && !is_widening_cast(node))
-      return;
+    if (repeats_work(node, reader) && !is_widening_cast(node)) return;
     int64_t cost = 1;
     for (const Value* operand : node.operands()) cost += inline_cost(operand);
     if (cost > options_.max_nodes) return;
     inline_cost_[node.result()] = cost;
     plan_.inlined.insert(&node);
+  }
+
+  // Whether `reader` would compute elements of the node's result more than once.
+  bool repeats_work(const Node& node, const Node& reader) const {
+    if (reader.op() == Op::kCat) return false;
+    if (reader.op() == Op::kPad) {
+      if (required_.count(reader.result())) return false;
+      std::vector<const Node*> readers;
+      collect_readers(reader.result(), false, readers);
+      return readers.size() != 1 || repeats_work(reader, *readers.front());
+    }
+    const SymExpr points = points_of_read(reader, *node.result());
+    return !(points == product(node.result()->type().shape)) && !reads_a_part(node, points);
+  }
+
+  // Whether reading the value means to compute something.
+  bool reads_inlined(const Value& value) const {
+    const Node* producer = value.producer();
+    if (producer == nullptr || plan_.copied.count(producer)) return false;
+    if (graph::is_single_index_map(producer->op())) return reads_inlined(*producer->operand(0));
+    return plan_.inlined.count(producer) && producer->op() != Op::kPad;
   }
 
   // Of a value that lies in memory.
@@ -351,9 +370,11 @@ class Planner {
 
   // Where operand i of a pointwise op or cat is read for the result's element `index`.
   Index operand_index(const Node& node, size_t i, const Index& index) const {
-    if (node.op() != Op::kCat) return graph::broadcast_index(node.operand(i)->type().shape, index);
+    if (node.op() != Op::kCat && node.op() != Op::kPad)
+      return graph::broadcast_index(node.operand(i)->type().shape, index);
     Index result = index;
     const int64_t dim = node.attr<int64_t>("dim");
+    if (node.op() == Op::kPad) result[dim] = result[dim] - node.attr<int64_t>("before");
     for (size_t j = 0; j < i; ++j) result[dim] = result[dim] - node.operand(j)->type().shape[dim];
     return result;
   }

@@ -31,6 +31,22 @@ double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
   return score;
 }
 
+// Reduced axes shorter than this (windows) fill no vector.
+constexpr int64_t kShortAxis = 8;
+
+bool is_short(const Axis& axis) {
+  const auto extent = axis.extent.as_constant();
+  return extent && *extent < kShortAxis;
+}
+
+// Whether another axis is better for that alone.
+bool is_excluded(const NestFacts& facts, const Axis& axis) {
+  return axis.reduced && is_short(axis) &&
+         std::any_of(facts.axes.begin(), facts.axes.end(), [](const Axis& other) {
+           return !other.reduced && !is_short(other);
+         });
+}
+
 }  // namespace
 
 int best_vector_axis(const NestFacts& facts, const Hint& hint) {
@@ -39,6 +55,7 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint) {
   for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
     const double score = axis_score(facts, axis, hint);
     const bool is_ordered = facts.order != ReducedOrder::kFree;
+    if (is_excluded(facts, facts.axes[axis])) continue;
     if (is_ordered && (facts.axes[axis].reduced || score <= 0)) continue;
     if (best < 0 || score >= best_score) {  // the innermost of equals
       best = static_cast<int>(axis);

@@ -52,6 +52,12 @@ bool drop_idle_flip(const Rewriter& rewriter, Node* node) {
   return rewriter.replace_by(node, node->operand(0));
 }
 
+bool drop_idle_padding(const Rewriter& rewriter, Node* node) {
+  if (node->attr<int64_t>("before") != 0)
+    return rewriter.no_match(*node, "elements stand before the operand");
+  return drop_same_shape(rewriter, node);
+}
+
 bool drop_single_cat(const Rewriter& rewriter, Node* node) {
   if (node->operands().size() != 1) return rewriter.no_match(*node, "it joins several operands");
   return rewriter.replace_by(node, node->operand(0));
@@ -244,6 +250,8 @@ constexpr RuleRow kRules[] = {
     {Op::kSlice, merge_slices},
     {Op::kFlip, drop_idle_flip},
     {Op::kFlip, merge_flips},
+    {Op::kExtend, drop_idle_padding},
+    {Op::kPad, drop_idle_padding},
     {Op::kCat, drop_single_cat},
     {Op::kCat, drop_empty_cat_operands},
     {Op::kCast, drop_same_dtype},

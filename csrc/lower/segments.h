@@ -1,0 +1,17 @@
+// Where along the vector axis of a nest it is decided what a cat, pad or extend reads: between such
+// points a loop of its own needs no masks, and its loads are contiguous.
+#pragma once
+
+#include <vector>
+
+#include "lower/nest_axes.h"
+#include "lower/recording.h"
+#include "types/symbolic.h"
+
+namespace mlcc::lower {
+
+// The points, in ascending order, that cut [0, extent of axis number `axis`) into segments; empty
+// where there is nothing to decide, or too much.
+std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& axes, int axis);
+
+}  // namespace mlcc::lower
