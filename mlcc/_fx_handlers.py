@@ -10,7 +10,6 @@ from mlcc._fx_creation import arange, full, iota
 from mlcc._fx_index_maps import (
     broadcast_in_dim,
     cat,
-    constant_pad,
     embedding,
     expand,
     flip,
@@ -26,6 +25,13 @@ from mlcc._fx_index_maps import (
     split,
     transpose,
     unbind,
+    unsafe_index,
+)
+from mlcc._fx_padding import (
+    constant_pad,
+    extended,
+    reflected_backward,
+    replicated_backward,
 )
 from mlcc._fx_pointwise import (
     convert_element_type,
@@ -64,6 +70,7 @@ from mlcc._fx_updates import (
     put,
     scatter,
     scatter_reduce,
+    unsafe_index_put,
 )
 from mlcc._fx_windows import (
     adaptive_avg_pool,
@@ -138,7 +145,8 @@ HANDLERS: dict[str, Handler] = {
     # gathers
     **_aten(embedding, "embedding.default"),
     **_aten(index_select, "index_select.default"),
-    **_aten(index_tensor, "index.Tensor", "_unsafe_index.Tensor"),
+    **_aten(index_tensor, "index.Tensor"),
+    **_aten(unsafe_index, "_unsafe_index.Tensor"),
     **_aten(gather, "gather.default"),
     # updates at computed places
     **_aten(
@@ -150,7 +158,8 @@ HANDLERS: dict[str, Handler] = {
         "scatter_add.default",
     ),
     **_aten(scatter_reduce, "scatter_reduce.two"),
-    **_aten(index_put, "index_put.default", "_unsafe_index_put.default"),
+    **_aten(index_put, "index_put.default"),
+    **_aten(unsafe_index_put, "_unsafe_index_put.default"),
     **_aten(index_add, "index_add.default"),
     **_aten(index_copy, "index_copy.default"),
     **_aten(index_fill, "index_fill.int_Scalar", "index_fill.int_Tensor"),
@@ -163,6 +172,11 @@ HANDLERS: dict[str, Handler] = {
     **_aten(cumulative("mul"), "cumprod.default"),
     **_aten(cumulative_extreme("max"), "cummax.default"),
     **_aten(cumulative_extreme("min"), "cummin.default"),
+    # padding
+    **_aten(extended("reflect"), *(f"reflection_pad{n}d.default" for n in (1, 2, 3))),
+    **_aten(extended("replicate"), *(f"replication_pad{n}d.default" for n in (1, 2, 3))),
+    **_aten(reflected_backward, *(f"reflection_pad{n}d_backward.default" for n in (1, 2, 3))),
+    **_aten(replicated_backward, *(f"replication_pad{n}d_backward.default" for n in (1, 2, 3))),
     # windows
     **_aten(unfold, "unfold.default"),
     **_aten(im2col, "im2col.default"),

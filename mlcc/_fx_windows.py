@@ -13,7 +13,7 @@ from torch.fx import Node
 from mlcc._fx_index_maps import result_shape
 from mlcc._fx_reductions import extreme_index_of, extreme_of
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import OPMATH, Tensor, Unsupported, device_of
+from mlcc._fx_types import LIMITS, OPMATH, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -95,9 +95,7 @@ def _pool_windows(
 
 
 def _lowest(dtype: str) -> float:
-    if dtype == "u8":
-        return 0
-    return -math.inf if dtype in ("f16", "bf16", "f32", "f64") else -(1 << (int(dtype[1:]) - 1))
+    return LIMITS[dtype][0] if dtype in LIMITS else -math.inf
 
 
 def max_pool(rank: int) -> Any:
@@ -483,39 +481,55 @@ def im2col(importer: Importer, node: Node) -> Tensor:
 
 
 def col2im(importer: Importer, node: Node) -> Tensor:
-    """col2im(self, output_size, kernel_size, dilation, padding, stride): for each element the columns with it."""
+    """col2im(self, output_size, kernel_size, dilation, padding, stride): for each element the columns with it.
+
+    Elements of windows that are a step apart lie side by side: a step's worth of each window at a time.
+    """
     bound = importer.bind(node)
-    fake, result = importer.fake(bound["self"]), node.meta["val"]
-    x = importer.tensor(bound["self"])
+    result = node.meta["val"]
     lead = result.dim() - 2
-    windows = _block_windows(importer, bound, result.shape[-2:], lead)
-    if math.prod(w.size for w in windows) > _MOST_TERMS:
+    high, wide = _block_windows(importer, bound, result.shape[-2:], lead)
+    if any(w.dilation > 1 and w.step > 1 for w in (high, wide)):
+        raise Unsupported("dilated windows with steps")
+    rows, columns = _runs(high), _runs(wide)
+    if len(rows) * len(columns) > _MOST_TERMS:
         raise Unsupported("many terms for each element")
+    x = importer.tensor(bound["self"])
     shape = importer.shape(result)[:lead]
-    high, wide = windows
     apart = [*shape, high.size, wide.size, high.count, wide.count]
     elements = importer.cast(importer.reshape(x, apart), OPMATH.get(x.dtype, x.dtype))
-    del fake
-    terms = []
-    for row in range(high.size):
-        for column in range(wide.size):
-            term = importer.slice(elements, lead, row, 1)
-            term = importer.slice(term, lead + 1, column, 1)
-            term = importer.reshape(term, [*shape, high.count, wide.count])
-            term = _apart(importer, term, high, row)
-            terms.append(_apart(importer, term, wide, column))
+    terms = [_tiled(importer, elements, (high, wide), (a, b)) for a in rows for b in columns]
     total = terms[0]
     for term in terms[1:]:
         total = importer.pointwise("add", total, term)
     return importer.cast(importer.copy(total) if len(terms) == 1 else total, x.dtype)
 
 
-def _apart(importer: Importer, x: Tensor, w: Windows, element: int) -> Tensor:
-    """Along w.dim the value of window o where its element number `element` lies, 0 elsewhere."""
-    if w.step > 1:
-        shape = list(x.handle.shape)
-        x = importer.reshape(x, [*shape[: w.dim + 1], 1, *shape[w.dim + 1 :]])
-        x = padded(importer, x, w.dim + 1, 0, w.step, 0)
-        shape[w.dim] = scaled(w.count, w.step, 0)
-        x = importer.reshape(x, shape)
-    return padded(importer, x, w.dim, element * w.dilation - w.before, w.extent, 0)
+def _runs(w: Windows) -> list[int]:
+    """Where runs of elements of a window begin that are as long as a step."""
+    return list(range(0, w.size, w.step))
+
+
+def _tiled(
+    importer: Importer, x: Tensor, windows: tuple[Windows, Windows], begins: tuple[int, int]
+) -> Tensor:
+    """A run of elements of all windows, laid out as the image; 0 where none of it lies.
+
+    `x` is [.., element of the row, element of the column, row, column].
+    """
+    lead = windows[0].dim
+    for i, (w, begin) in enumerate(zip(windows, begins, strict=True)):
+        length = min(w.step, w.size - begin)
+        if length < w.size:
+            x = importer.slice(x, lead + i, begin, length)
+        if length < w.step:
+            x = padded(importer, x, lead + i, 0, w.step, 0)
+    order = [*range(lead), lead + 2, lead, lead + 3, lead + 1]
+    x = Tensor(importer.builder.permute(x.handle, order), x.dtype)
+    reach = [scaled(w.count, w.step, 0) for w in windows]
+    x = importer.reshape(x, [*list(x.handle.shape)[:lead], *reach])
+    for w, begin, length in zip(windows, begins, reach, strict=True):
+        before = w.before - begin * w.dilation
+        if before != 0 or length != w.extent:
+            x = padded(importer, x, w.dim, -before, w.extent, 0)
+    return x

@@ -123,8 +123,21 @@ class Planner {
     for (const Node* node : nodes_) {
       if (node->op() == Op::kExtern)
         for (Value* operand : node->operands()) require(operand);
-      if (is_indirect(*node)) require(node->operand(0));
+      if (is_indirect(*node) && !is_taken(*node->operand(0))) require(node->operand(0));
     }
+  }
+
+  // What a take of a take fetches along one dimension is fetched where it is taken along another.
+  static bool is_taken(const Value& value) {
+    return value.producer() != nullptr && value.producer()->op() == Op::kTake;
+  }
+
+  static bool is_only_taken(const Node& node) {
+    const std::vector<Node*>& users = node.result()->users();
+    return node.op() == Op::kTake && std::all_of(users.begin(), users.end(), [&](const Node* user) {
+      return is_indirect(*user) && user->operand(0) == node.result() &&
+             user->operand(1) != node.result();
+    });
   }
 
   // -- numbers that go to another device
@@ -204,11 +217,12 @@ class Planner {
   }
 
   void decide_inlining(const Node& node) {
-    if (!is_inlinable(node) || required_.count(node.result())) return;
+    const bool is_part_of_take = is_only_taken(node);
+    if (!(is_inlinable(node) || is_part_of_take) || required_.count(node.result())) return;
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    if (is_cheap(node.result()) || (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
+    if (is_part_of_take || is_cheap(node.result()) || (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
       plan_.inlined.insert(&node);
       return;
     }
@@ -353,6 +367,7 @@ class Planner {
       return;
     }
     if (!plan_.inlined.count(producer)) return;  // a constant
+    if (is_indirect(*producer)) return collect_fetched(*producer, access.index, assumptions, leaves);
     for (size_t i = 0; i < producer->operands().size(); ++i)
       collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions,
                      leaves);
@@ -392,9 +407,7 @@ class Planner {
     } else if (is_reduction(node)) {
       collect_leaves(node.operand(0), position, assumptions, leaves);
     } else if (is_indirect(node)) {
-      const Index index = node.op() == Op::kGather ? position : take_index_position(node, position);
-      collect_leaves(node.operand(1), index, assumptions, leaves);
-      leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
+      collect_fetched(node, position, assumptions, leaves);
     } else if (is_update(node)) {  // where does not matter: it is alone
       for (Value* operand : node.operands())
         collect_leaves(operand, Index(operand->type().shape.size()), assumptions, leaves);
@@ -403,6 +416,26 @@ class Planner {
         collect_leaves(node.operand(i), operand_index(node, i, position), assumptions, leaves);
     }
     return leaves;
+  }
+
+  // What a gather reads for the result's element `position`: its index, and an element of operand 0
+  // of which no place is known along the indexed dimension.
+  void collect_fetched(const Node& node, const Index& position, const Assumptions& assumptions,
+                       std::vector<Access>& leaves) const {
+    const bool is_take = node.op() == Op::kTake;
+    const Index index = is_take ? take_index_position(node, position) : position;
+    collect_leaves(node.operand(1), index, assumptions, leaves);
+    const Node* producer = node.operand(0)->producer();
+    if (producer == nullptr || !plan_.inlined.count(producer)) {
+      leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
+      return;
+    }
+    const auto dim = static_cast<std::ptrdiff_t>(node.attr<int64_t>("dim"));
+    const auto length = static_cast<std::ptrdiff_t>(is_take ? index.size() : 1);
+    Index at(position.begin(), position.begin() + dim);
+    at.push_back(SymExpr::symbol("anywhere"));
+    at.insert(at.end(), position.begin() + dim + length, position.end());
+    collect_leaves(node.operand(0), at, assumptions, leaves);
   }
 
   static Index take_index_position(const Node& node, const Index& position) {
@@ -563,8 +596,11 @@ class Planner {
       const int unit = unit_of(leaf.value);
       if (unit >= 0 && units_[unit].group >= 0) producers.insert(units_[unit].group);
       const auto readers = readers_.find(leaf.value);
-      if (readers != readers_.end() && product(leaf.value->type().shape) == points)
-        siblings.insert(readers->second.begin(), readers->second.end());
+      if (readers == readers_.end()) continue;
+      const bool reads_each_once = product(leaf.value->type().shape) == points;
+      for (const int g : readers->second)
+        if (reads_each_once || (is_indirect(node) && product(plan_.groups[g].domain) == points))
+          siblings.insert(g);
     }
     std::vector<int> candidates(producers.begin(), producers.end());
     for (const int g : siblings)

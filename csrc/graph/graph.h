@@ -263,7 +263,7 @@ class Graph {
   Value* size_value(SymExpr size, Device device = {});  // a 0-d i64 tensor holding a size
   // out[i.., j.., k..] = x[i.., index[j..], k..] with `dim` replaced by the index's dims. Negative
   // indices count from the end if `wrap`. An index out of range raises what eager raises for
-  // `error` ("embedding", "index_select", "index").
+  // `error` ("embedding", "index_select", "index"); "none": all are known to be in range.
   Value* take(Value* x, Value* index, int64_t dim, bool wrap, std::string error);
   Value* gather(Value* x, Value* index, int64_t dim, std::string error);  // torch.gather
   // base with result[.., index[i..], ..] = combine(result[.., index[i..], ..], src[i..]) for each

@@ -374,6 +374,7 @@ Expr Evaluator::checked_index(const Node& node, Expr element, const SymExpr& ext
     const Expr wrapped = loop::apply(arena_, ScalarOp::kAdd, {at, size});
     at = let(loop::apply(arena_, ScalarOp::kSelect, {negative, wrapped, at}), "at");
   }
+  if (node.attr<std::string>("error") == "none") return at;
   const Expr low = loop::apply(arena_, ScalarOp::kGe, {at, zero});
   const Expr high = loop::apply(arena_, ScalarOp::kLt, {at, size});
   Expr valid = loop::apply(arena_, ScalarOp::kAnd, {low, high});

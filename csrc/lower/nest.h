@@ -83,7 +83,8 @@ class Nest {
   VectorRange vector_range(const KeptAxes& kept, loop::Expr item, loop::Block& body);
   loop::Expr let_begin(loop::Expr e, loop::Block& block);
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
-  loop::Stmt vector_loop(const VectorRange& range, const Row& row);
+  loop::Stmt vector_loop(const VectorRange& range, const loop::LoopMode& mode, const Row& row);
+  loop::LoopMode segment_mode(const Evaluator::Segment& segment) const;
   VectorRange part_of(const VectorRange& range, const Evaluator::Segment& segment) const;
 
   const Context& context_;

@@ -56,11 +56,29 @@ void insert(SymExpr end, const SymExpr& extent, const Assumptions& assumptions,
   ends.insert(before, std::move(end));
 }
 
+// Moves the first and last ends to multiples of a vector where less than one lies beyond them.
+void widen_borders(std::vector<SymExpr>& ends, const SymExpr& extent, int64_t width) {
+  const auto first = ends.empty() ? std::nullopt : ends.front().as_constant();
+  if (first.value_or(width) < width) {
+    ends.erase(ends.begin());
+    const auto next = ends.empty() ? extent.as_constant() : ends.front().as_constant();
+    if (next && *next > width) ends.insert(ends.begin(), width);
+  }
+  const int64_t last = ends.empty() ? 0 : ends.back().as_constant().value_or(0);
+  const int64_t end = extent.as_constant().value_or(0);
+  if (last == 0 || end - last >= width || last % width == 0) return;
+  ends.pop_back();
+  const int64_t moved = last / width * width;
+  const int64_t previous = ends.empty() ? 0 : ends.back().as_constant().value_or(moved);
+  if (moved > previous) ends.emplace_back(moved);
+}
+
 }  // namespace
 
-std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& axes, int number) {
-  if (number < 0) return {};
-  const Axis& axis = axes.axes()[static_cast<size_t>(number)];
+std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& axes,
+                                  const schedule::Schedule& schedule) {
+  if (schedule.vector_axis < 0) return {};
+  const Axis& axis = axes.axes()[static_cast<size_t>(schedule.vector_axis)];
   std::vector<SymExpr> ends;
   for (const Recording::Range& range : recording.ranges) {
     std::optional<Place> place = place_along(axes.map(range.at), axes, axis);
@@ -76,6 +94,9 @@ std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& ax
     insert(ceil_divide(end - place->high, place->scale), axis.extent, axes.assumptions(), ends);
     if (ends.size() > kMostEnds) return {};
   }
+  const bool has_reduced = std::any_of(axes.axes().begin(), axes.axes().end(),
+                                       [](const Axis& other) { return other.reduced; });
+  if (has_reduced) widen_borders(ends, axis.extent, schedule.width);
   return ends;
 }
 

@@ -10,8 +10,10 @@
 
 namespace mlcc::lower {
 
-// The points, in ascending order, that cut [0, extent of axis number `axis`) into segments; empty
-// where there is nothing to decide, or too much.
-std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& axes, int axis);
+// The points, in ascending order, that cut [0, extent of the schedule's vector axis) into segments;
+// empty where there is nothing to decide, or too much. Of a nest that reduces, a segment at either
+// end is no shorter than a vector, even if it needs masks then.
+std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& axes,
+                                  const schedule::Schedule& schedule);
 
 }  // namespace mlcc::lower
