@@ -132,5 +132,3 @@ def _at_end(
     if not isinstance(extent, int):
         raise Unsupported("gradients of padded dynamic sizes")
     return padded(importer, x, dim, extent - length - behind, extent, 0)
-
-

@@ -81,7 +81,9 @@ def extreme(op: str) -> Handler:
     return handler
 
 
-def extreme_of(importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+def extreme_of(
+    importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool
+) -> Tensor:
     """Reduction max or min of any dtype: the core compares floats in f32 and f64."""
     if x.dtype == "bool":
         return importer.reduce({"max": "any", "min": "all"}[op], x, dims, keepdim)
@@ -126,7 +128,9 @@ def extreme_index(op: str) -> Handler:
             flat = importer.reshape(x, [importer.size(math.prod(fake.shape))])
             index = extreme_index_of(importer, op, flat, [0], False)
             return importer.reshape(index, shape) if shape else index
-        return extreme_index_of(importer, op, x, [bound["dim"] % fake.dim()], bool(bound["keepdim"]))
+        return extreme_index_of(
+            importer, op, x, [bound["dim"] % fake.dim()], bool(bound["keepdim"])
+        )
 
     return handler
 

@@ -137,9 +137,7 @@ def _adaptive_windows(
     return windows
 
 
-def _largest(
-    importer: Importer, node: Node, x: Tensor, windows: Sequence[Windows]
-) -> list[Tensor]:
+def _largest(importer: Importer, node: Node, x: Tensor, windows: Sequence[Windows]) -> list[Tensor]:
     """The largest elements of windows and their places in the operand's last dimensions."""
     if x.dtype == "bool":
         raise Unsupported("pooling of bool")
@@ -227,7 +225,7 @@ def max_pool_backward(rank: int) -> Any:
             "scatter",
         )
         result = importer.cast(Tensor(handle, wide), gradient.dtype)
-        return importer.reshape(result, result_shape(importer, node))
+        return importer.copy(importer.reshape(result, result_shape(importer, node)))
 
     return handler
 
@@ -375,7 +373,9 @@ def _spread(
             masks.append(_is_covered(importer, w, windows, rank, device))
     for mask in masks:
         x = importer.pointwise("where", mask, x, zero)
-    return importer.reduce("sum", x, list(range(rank, rank + added)), False) if added else x
+    if not added:
+        return importer.copy(x)
+    return importer.reduce("sum", x, list(range(rank, rank + added)), False)
 
 
 def _covering(importer: Importer, x: Tensor, w: Windows, reached: int) -> Tensor:
@@ -481,55 +481,31 @@ def im2col(importer: Importer, node: Node) -> Tensor:
 
 
 def col2im(importer: Importer, node: Node) -> Tensor:
-    """col2im(self, output_size, kernel_size, dilation, padding, stride): for each element the columns with it.
+    """col2im with step 1: for each element of the image the columns with it, one element of the windows at a time.
 
-    Elements of windows that are a step apart lie side by side: a step's worth of each window at a time.
+    With longer steps elements of several windows lie between each other: stored apart they were slower than eager.
     """
     bound = importer.bind(node)
     result = node.meta["val"]
     lead = result.dim() - 2
     high, wide = _block_windows(importer, bound, result.shape[-2:], lead)
-    if any(w.dilation > 1 and w.step > 1 for w in (high, wide)):
-        raise Unsupported("dilated windows with steps")
-    rows, columns = _runs(high), _runs(wide)
-    if len(rows) * len(columns) > _MOST_TERMS:
+    if high.step != 1 or wide.step != 1:
+        raise Unsupported("windows are several elements apart")
+    if high.size * wide.size > _MOST_TERMS:
         raise Unsupported("many terms for each element")
     x = importer.tensor(bound["self"])
     shape = importer.shape(result)[:lead]
     apart = [*shape, high.size, wide.size, high.count, wide.count]
     elements = importer.cast(importer.reshape(x, apart), OPMATH.get(x.dtype, x.dtype))
-    terms = [_tiled(importer, elements, (high, wide), (a, b)) for a in rows for b in columns]
-    total = terms[0]
-    for term in terms[1:]:
-        total = importer.pointwise("add", total, term)
-    return importer.cast(importer.copy(total) if len(terms) == 1 else total, x.dtype)
-
-
-def _runs(w: Windows) -> list[int]:
-    """Where runs of elements of a window begin that are as long as a step."""
-    return list(range(0, w.size, w.step))
-
-
-def _tiled(
-    importer: Importer, x: Tensor, windows: tuple[Windows, Windows], begins: tuple[int, int]
-) -> Tensor:
-    """A run of elements of all windows, laid out as the image; 0 where none of it lies.
-
-    `x` is [.., element of the row, element of the column, row, column].
-    """
-    lead = windows[0].dim
-    for i, (w, begin) in enumerate(zip(windows, begins, strict=True)):
-        length = min(w.step, w.size - begin)
-        if length < w.size:
-            x = importer.slice(x, lead + i, begin, length)
-        if length < w.step:
-            x = padded(importer, x, lead + i, 0, w.step, 0)
-    order = [*range(lead), lead + 2, lead, lead + 3, lead + 1]
-    x = Tensor(importer.builder.permute(x.handle, order), x.dtype)
-    reach = [scaled(w.count, w.step, 0) for w in windows]
-    x = importer.reshape(x, [*list(x.handle.shape)[:lead], *reach])
-    for w, begin, length in zip(windows, begins, reach, strict=True):
-        before = w.before - begin * w.dilation
-        if before != 0 or length != w.extent:
-            x = padded(importer, x, w.dim, -before, w.extent, 0)
-    return x
+    total: Tensor | None = None
+    for row in range(high.size):
+        for column in range(wide.size):
+            term = importer.slice(elements, lead, row, 1)
+            term = importer.slice(term, lead + 1, column, 1)
+            term = importer.reshape(term, [*shape, high.count, wide.count])
+            for w, element in ((high, row), (wide, column)):
+                before = element * w.dilation - w.before
+                term = padded(importer, term, w.dim, before, w.extent, 0)
+            total = term if total is None else importer.pointwise("add", total, term)
+    assert total is not None
+    return importer.copy(importer.cast(total, x.dtype))

@@ -135,9 +135,9 @@ class Planner {
   static bool is_only_taken(const Node& node) {
     const std::vector<Node*>& users = node.result()->users();
     return node.op() == Op::kTake && std::all_of(users.begin(), users.end(), [&](const Node* user) {
-      return is_indirect(*user) && user->operand(0) == node.result() &&
-             user->operand(1) != node.result();
-    });
+             return is_indirect(*user) && user->operand(0) == node.result() &&
+                    user->operand(1) != node.result();
+           });
   }
 
   // -- numbers that go to another device
@@ -222,7 +222,8 @@ class Planner {
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    if (is_part_of_take || is_cheap(node.result()) || (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
+    if (is_part_of_take || is_cheap(node.result()) ||
+        (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
       plan_.inlined.insert(&node);
       return;
     }
@@ -367,7 +368,8 @@ class Planner {
       return;
     }
     if (!plan_.inlined.count(producer)) return;  // a constant
-    if (is_indirect(*producer)) return collect_fetched(*producer, access.index, assumptions, leaves);
+    if (is_indirect(*producer))
+      return collect_fetched(*producer, access.index, assumptions, leaves);
     for (size_t i = 0; i < producer->operands().size(); ++i)
       collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions,
                      leaves);

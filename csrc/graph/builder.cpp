@@ -75,8 +75,7 @@ Value* Graph::window(Value* value, int64_t dim, SymExpr count, SymExpr size, int
 }
 
 Value* Graph::extend(Value* value, int64_t dim, int64_t before, SymExpr extent, std::string mode) {
-  return build(Op::kExtend, {value},
-               {{"before", before}, {"dim", dim}, {"mode", std::move(mode)}},
+  return build(Op::kExtend, {value}, {{"before", before}, {"dim", dim}, {"mode", std::move(mode)}},
                resized(value, dim, std::move(extent), "extend"));
 }
 

@@ -250,8 +250,8 @@ TensorType infer_extend(const Checker& check) {
   const int64_t dim = check.attr<int64_t>("dim");
   const int64_t before = check.attr<int64_t>("before");
   const std::string& mode = check.attr<std::string>("mode");
-  check.require(mode == "reflect" || mode == "replicate" || mode == "circular", "mode is unknown: ",
-                mode);
+  check.require(mode == "reflect" || mode == "replicate" || mode == "circular",
+                "mode is unknown: ", mode);
   TensorType result = infer_resized(check, dim);
   const SymExpr& extent = check.shape(0)[static_cast<size_t>(dim)];
   const auto room = extent.as_constant();

@@ -323,8 +323,7 @@ void Evaluator::record_ends(const Node& node, const Index& index) {
   if (recording_ == nullptr) return;
   const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
   const SymExpr before = node.attr<int64_t>("before");
-  recording_->ranges.push_back(
-      {index[dim], before, before + node.operand(0)->type().shape[dim]});
+  recording_->ranges.push_back({index[dim], before, before + node.operand(0)->type().shape[dim]});
 }
 
 // begin <= at < end, without the bounds that the whole dimension [0, extent) implies.

@@ -333,8 +333,8 @@ void bind_pointwise_and_index_maps(Builder& builder) {
           "extend",
           [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, int64_t before,
              const py::object& extent, std::string mode) {
-            return b.handle(b.graph().extend(b.value(value), dim, before, to_size(extent),
-                                             std::move(mode)));
+            return b.handle(
+                b.graph().extend(b.value(value), dim, before, to_size(extent), std::move(mode)));
           },
           py::arg("value"), py::arg("dim"), py::arg("before"), py::arg("extent"), py::arg("mode"))
       .def(
@@ -347,8 +347,7 @@ void bind_pointwise_and_index_maps(Builder& builder) {
             return b.handle(
                 b.graph().pad(b.value(value), dim, before, to_size(extent), std::move(attr)));
           },
-          py::arg("value"), py::arg("dim"), py::arg("before"), py::arg("extent"),
-          py::arg("number"))
+          py::arg("value"), py::arg("dim"), py::arg("before"), py::arg("extent"), py::arg("number"))
       .def(
           "cat",
           [](const GraphBuilder& b, const Handles& values, int64_t dim) {

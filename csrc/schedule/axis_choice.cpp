@@ -40,10 +40,10 @@ bool is_short(const Axis& axis) {
 }
 
 bool is_contiguous_somewhere(const NestFacts& facts, size_t axis) {
-  return std::any_of(
-      facts.accesses.begin(), facts.accesses.end(), [&](const AccessPattern& access) {
-        return access.strides[axis] && access.strides[axis]->equals_constant(1);
-      });
+  return std::any_of(facts.accesses.begin(), facts.accesses.end(),
+                     [&](const AccessPattern& access) {
+                       return access.strides[axis] && access.strides[axis]->equals_constant(1);
+                     });
 }
 
 // Whether another axis is better for that alone.

@@ -55,7 +55,8 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint)
 bool has_short_rows(const NestFacts& facts) {
   int64_t row = 1;
   for (const Axis& axis : facts.axes)
-    if (axis.reduced) row *= std::min(axis.extent.as_constant().value_or(kShortRow + 1), kShortRow + 1);
+    if (axis.reduced)
+      row *= std::min(axis.extent.as_constant().value_or(kShortRow + 1), kShortRow + 1);
   return row <= kShortRow;
 }
 

@@ -194,8 +194,8 @@ Value FunctionEmitter::load_strided(const Address& address, int64_t step, const 
         const bool is_here = element >= chunk * width && element < (chunk + 1) * width;
         mix.push_back(static_cast<int>(is_here ? width + element - begin : lane));
         const unsigned place_of_lane = chunk * width + lane;
-        spread.push_back(static_cast<int>(place_of_lane % stride == 0 ? place_of_lane / stride
-                                                                      : width));
+        spread.push_back(
+            static_cast<int>(place_of_lane % stride == 0 ? place_of_lane / stride : width));
       }
       llvm::Value* pointer = pointer_to(place, first, ir_.getInt64(begin));
       llvm::Instruction* load = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/constants.h"
+#include "graph/inference.h"
 #include "graph/rewriter.h"
 #include "support/error.h"
 
@@ -93,6 +94,8 @@ bool merge_expands(const Rewriter& rewriter, Node* node) {
 bool merge_reshapes(const Rewriter& rewriter, Node* node) {
   const Node* first = skippable_producer(node, Op::kReshape);
   if (first == nullptr) return rewriter.no_match(*node, "the operand is no reshape");
+  if (have_different_products(shape_of(first->operand(0)), shape_of(node->result())))
+    return rewriter.no_match(*node, "the shapes are the same by a guard only");
   return rewriter.replace_by_new(
       node, [&] { return rewriter.graph().reshape(first->operand(0), shape_of(node->result())); });
 }
