@@ -74,14 +74,12 @@ from mlcc._fx_updates import (
 )
 from mlcc._fx_windows import (
     adaptive_avg_pool,
-    adaptive_avg_pool_backward,
     adaptive_max_pool,
     avg_pool,
     avg_pool_backward,
     col2im,
     im2col,
     max_pool,
-    max_pool_backward,
     unfold,
 )
 
@@ -173,8 +171,8 @@ HANDLERS: dict[str, Handler] = {
     **_aten(cumulative_extreme("max"), "cummax.default"),
     **_aten(cumulative_extreme("min"), "cummin.default"),
     # padding
-    **_aten(extended("reflect"), *(f"reflection_pad{n}d.default" for n in (1, 2, 3))),
-    **_aten(extended("replicate"), *(f"replication_pad{n}d.default" for n in (1, 2, 3))),
+    **_aten(extended("reflect"), "reflection_pad1d.default"),
+    **_aten(extended("replicate"), "replication_pad1d.default"),
     **_aten(reflected_backward, *(f"reflection_pad{n}d_backward.default" for n in (1, 2, 3))),
     **_aten(replicated_backward, *(f"replication_pad{n}d_backward.default" for n in (1, 2, 3))),
     # windows
@@ -183,10 +181,6 @@ HANDLERS: dict[str, Handler] = {
     **_aten(col2im, "col2im.default"),
     **_aten(max_pool(2), "max_pool2d_with_indices.default"),
     **_aten(max_pool(3), "max_pool3d_with_indices.default"),
-    **_aten(max_pool_backward(2), "max_pool2d_with_indices_backward.default"),
-    **_aten(max_pool_backward(3), "max_pool3d_with_indices_backward.default"),
-    **_aten(max_pool_backward(2), "adaptive_max_pool2d_backward.default"),
-    **_aten(max_pool_backward(3), "adaptive_max_pool3d_backward.default"),
     **_aten(adaptive_max_pool(2), "adaptive_max_pool2d.default"),
     **_aten(adaptive_max_pool(3), "adaptive_max_pool3d.default"),
     **_aten(avg_pool(2), "avg_pool2d.default"),
@@ -195,8 +189,6 @@ HANDLERS: dict[str, Handler] = {
     **_aten(avg_pool_backward(3), "avg_pool3d_backward.default"),
     **_aten(adaptive_avg_pool(2), "_adaptive_avg_pool2d.default"),
     **_aten(adaptive_avg_pool(3), "_adaptive_avg_pool3d.default"),
-    **_aten(adaptive_avg_pool_backward(2), "_adaptive_avg_pool2d_backward.default"),
-    **_aten(adaptive_avg_pool_backward(3), "_adaptive_avg_pool3d_backward.default"),
     # creation
     **_aten(full, "full.default", "full_like.default", "scalar_tensor.default"),
     **_aten(arange, "arange.start_step"),

@@ -53,7 +53,7 @@ def _amounts(importer: Importer, node: Node, fake: torch.Tensor) -> list[tuple[i
 
 
 def extended(mode: str) -> Any:
-    """reflection_pad and replication_pad in one to three dimensions."""
+    """reflection_pad and replication_pad; of images eager's kernels copy short rows faster than ours."""
 
     def handler(importer: Importer, node: Node) -> Tensor:
         bound = importer.bind(node)

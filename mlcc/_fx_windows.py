@@ -197,39 +197,6 @@ def along(
     return importer.reshape(places, [extent, *[1] * behind]) if behind else places
 
 
-def max_pool_backward(rank: int) -> Any:
-    """Gradients added where the indices of the forward pass say, in row-major order as eager's."""
-
-    def handler(importer: Importer, node: Node) -> Tensor:
-        bound = importer.bind(node)
-        fake = importer.fake(bound["self"])
-        gradient = importer.tensor(bound["grad_output"])
-        if gradient.dtype in OPMATH and not fake.is_contiguous():
-            raise Unsupported("16-bit floats in another memory format")
-        indices = importer.tensor(bound["indices"])
-        lead = importer.shape(fake)[:-rank]
-        index_fake = importer.fake(bound["indices"])
-        outputs = importer.size(math.prod(index_fake.shape[-rank:]))
-        elements = importer.size(math.prod(fake.shape[-rank:]))
-        wide = OPMATH.get(gradient.dtype, gradient.dtype)
-        zero = Tensor(importer.full([*lead, elements], wide, 0, device_of(fake)), wide)
-        flat = [*lead, outputs]
-        source = importer.cast(importer.reshape(gradient, flat), wide)
-        handle = importer.builder.scatter(
-            zero.handle,
-            importer.reshape(indices, flat).handle,
-            source.handle,
-            len(lead),
-            "add",
-            torch.are_deterministic_algorithms_enabled(),
-            "scatter",
-        )
-        result = importer.cast(Tensor(handle, wide), gradient.dtype)
-        return importer.copy(importer.reshape(result, result_shape(importer, node)))
-
-    return handler
-
-
 # -- averages
 
 
@@ -331,26 +298,12 @@ def avg_pool_backward(rank: int) -> Any:
         fake = importer.fake(bound["self"])
         gradient = importer.tensor(bound["grad_output"])
         result = importer.fake(bound["grad_output"])
+        if importer.tensor_type(node, node.meta["val"]).strides is not None:
+            raise Unsupported("eager's kernel for this memory format is faster")
         windows = _pool_windows(importer, bound, fake, result, rank)
         divisor = _divisor(importer, bound, windows, gradient.dtype, fake)
         wide = importer.cast(gradient, divisor.dtype)
         shared = _divided(importer, wide, divisor)
-        return importer.cast(_spread(importer, shared, windows, fake), gradient.dtype)
-
-    return handler
-
-
-def adaptive_avg_pool_backward(rank: int) -> Any:
-    """_adaptive_avg_pool2d_backward and 3d where windows of one size fill the operand."""
-
-    def handler(importer: Importer, node: Node) -> Tensor:
-        bound = importer.bind(node)
-        fake = importer.fake(bound["self"])
-        gradient = importer.tensor(bound["grad_output"])
-        result = importer.fake(bound["grad_output"])
-        windows = _adaptive_windows(importer, fake, result, rank)
-        wide = importer.cast(gradient, OPMATH.get(gradient.dtype, gradient.dtype))
-        shared = _mean_of(importer, wide, windows, fake)
         return importer.cast(_spread(importer, shared, windows, fake), gradient.dtype)
 
     return handler

@@ -35,6 +35,7 @@ CASES: dict[str, Any] = {
     "reflected in one dimension": lambda x: F.pad(x[0], (5, 2), mode="reflect"),
     "replicated": lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate"),
     "replicated and cut off": lambda x: F.pad(x, (1, -2, -3, 0), mode="replicate"),
+    "replicated in one dimension": lambda x: F.pad(x[0], (0, 3), mode="replicate"),
     "padded with a number": lambda x: F.pad(x, (1, 2, -3, 4), value=2.5),
     "nearest": lambda x: F.interpolate(x, size=(31, 13)),
     "exactly nearest": lambda x: F.interpolate(x, size=(7, 50), mode="nearest-exact"),
