@@ -133,11 +133,12 @@ class Planner {
   }
 
   static bool is_only_taken(const Node& node) {
+    if (node.op() != Op::kTake) return false;
     const std::vector<Node*>& users = node.result()->users();
-    return node.op() == Op::kTake && std::all_of(users.begin(), users.end(), [&](const Node* user) {
-             return is_indirect(*user) && user->operand(0) == node.result() &&
-                    user->operand(1) != node.result();
-           });
+    return std::all_of(users.begin(), users.end(), [&](const Node* user) {
+      return is_indirect(*user) && user->operand(0) == node.result() &&
+             user->operand(1) != node.result();
+    });
   }
 
   // -- numbers that go to another device
