@@ -10,7 +10,6 @@ from mlcc._fx_creation import arange, full, iota
 from mlcc._fx_index_maps import (
     broadcast_in_dim,
     cat,
-    constant_pad,
     diagonal,
     embedding,
     expand,
@@ -27,6 +26,13 @@ from mlcc._fx_index_maps import (
     take,
     transpose,
     unbind,
+    unsafe_index,
+)
+from mlcc._fx_padding import (
+    constant_pad,
+    extended,
+    reflected_backward,
+    replicated_backward,
 )
 from mlcc._fx_pointwise import (
     convert_element_type,
@@ -68,6 +74,17 @@ from mlcc._fx_updates import (
     scatter,
     scatter_reduce,
     slice_scatter_apart,
+    unsafe_index_put,
+)
+from mlcc._fx_windows import (
+    adaptive_avg_pool,
+    adaptive_max_pool,
+    avg_pool,
+    avg_pool_backward,
+    col2im,
+    im2col,
+    max_pool,
+    unfold,
 )
 
 
@@ -132,7 +149,8 @@ HANDLERS: dict[str, Handler] = {
     # gathers
     **_aten(embedding, "embedding.default"),
     **_aten(index_select, "index_select.default"),
-    **_aten(index_tensor, "index.Tensor", "_unsafe_index.Tensor"),
+    **_aten(index_tensor, "index.Tensor"),
+    **_aten(unsafe_index, "_unsafe_index.Tensor"),
     **_aten(gather, "gather.default"),
     **_aten(take, "take.default"),
     # updates at computed places
@@ -145,7 +163,8 @@ HANDLERS: dict[str, Handler] = {
         "scatter_add.default",
     ),
     **_aten(scatter_reduce, "scatter_reduce.two"),
-    **_aten(index_put, "index_put.default", "_unsafe_index_put.default"),
+    **_aten(index_put, "index_put.default"),
+    **_aten(unsafe_index_put, "_unsafe_index_put.default"),
     **_aten(index_add, "index_add.default"),
     **_aten(index_copy, "index_copy.default"),
     **_aten(index_fill, "index_fill.int_Scalar", "index_fill.int_Tensor"),
@@ -159,6 +178,25 @@ HANDLERS: dict[str, Handler] = {
     **_aten(logcumsumexp, "logcumsumexp.default"),
     **_aten(cumulative_extreme("max"), "cummax.default"),
     **_aten(cumulative_extreme("min"), "cummin.default"),
+    # padding
+    **_aten(extended("reflect"), "reflection_pad1d.default"),
+    **_aten(extended("replicate"), "replication_pad1d.default"),
+    **_aten(reflected_backward, *(f"reflection_pad{n}d_backward.default" for n in (1, 2, 3))),
+    **_aten(replicated_backward, *(f"replication_pad{n}d_backward.default" for n in (1, 2, 3))),
+    # windows
+    **_aten(unfold, "unfold.default"),
+    **_aten(im2col, "im2col.default"),
+    **_aten(col2im, "col2im.default"),
+    **_aten(max_pool(2), "max_pool2d_with_indices.default"),
+    **_aten(max_pool(3), "max_pool3d_with_indices.default"),
+    **_aten(adaptive_max_pool(2), "adaptive_max_pool2d.default"),
+    **_aten(adaptive_max_pool(3), "adaptive_max_pool3d.default"),
+    **_aten(avg_pool(2), "avg_pool2d.default"),
+    **_aten(avg_pool(3), "avg_pool3d.default"),
+    **_aten(avg_pool_backward(2), "avg_pool2d_backward.default"),
+    **_aten(avg_pool_backward(3), "avg_pool3d_backward.default"),
+    **_aten(adaptive_avg_pool(2), "_adaptive_avg_pool2d.default"),
+    **_aten(adaptive_avg_pool(3), "_adaptive_avg_pool3d.default"),
     # creation
     **_aten(full, "full.default", "full_like.default", "scalar_tensor.default"),
     **_aten(arange, "arange.start_step"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
+from mlcc._fx_types import DTYPES, Tensor, Unsupported
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -213,40 +214,6 @@ def repeat(importer: Importer, node: Node) -> Tensor:
     return importer.copy(importer.reshape(wide, result_shape(importer, node)))
 
 
-def constant_pad(importer: Importer, node: Node) -> Tensor:
-    """constant_pad_nd: constants before and after, slices where the padding is negative."""
-    bound = importer.bind(node)
-    x = importer.tensor(bound["self"])
-    fake = importer.fake(bound["self"])
-    pad = [importer.fake(p) for p in bound["pad"]]
-    if not all(isinstance(p, int) for p in pad):
-        raise Unsupported("padding is no constant")
-    shape: list[Any] = list(fake.shape)
-    value = importer.number(bound["value"], x.dtype, device_of(fake))
-    for place in range(len(pad) // 2):
-        dim = fake.dim() - 1 - place
-        before, after = pad[2 * place], pad[2 * place + 1]
-        x = _padded(importer, x, shape, dim, (before, after), value)
-    return importer.copy(x)
-
-
-def _padded(
-    importer: Importer, x: Tensor, shape: list[Any], dim: int, pad: tuple[int, int], value: Tensor
-) -> Tensor:
-    before, after = pad
-    if min(before, after) < 0:
-        shape[dim] = shape[dim] + min(before, 0) + min(after, 0)
-        x = importer.slice(x, dim, max(0, -before), importer.size(shape[dim]))
-    parts = [x]
-    for amount, place in ((before, 0), (after, len(parts))):
-        if amount > 0:
-            sizes = [importer.size(size) for size in shape]
-            sizes[dim] = amount
-            parts.insert(place if place == 0 else len(parts), importer.expand(value, sizes))
-    shape[dim] = shape[dim] + max(before, 0) + max(after, 0)
-    return importer.cat(parts, dim)
-
-
 def slice_scatter(importer: Importer, node: Node) -> Tensor:
     """slice_scatter with step 1: what stands before, the source, what stands behind."""
     bound = importer.bind(node)
@@ -398,7 +365,47 @@ def take(importer: Importer, node: Node) -> Tensor:
     size = importer.size(importer.fake(bound["self"]).numel())
     flat = importer.reshape(importer.tensor(bound["self"]), [size])
     index = index_argument(importer, bound["index"])
-    return Tensor(importer.builder.take(flat.handle, index.handle, 0, True, "put"), flat.dtype)
+    return Tensor(importer.builder.take(flat.handle, [index.handle], 0, True, "put"), flat.dtype)
+
+
+def unsafe_index(importer: Importer, node: Node) -> Tensor:
+    """_unsafe_index.Tensor, whose indices are in range.
+
+    Where each dimension has an index of its own, which goes along one dimension of the result, rows are taken and then
+    elements of them.
+    """
+    bound = importer.bind(node)
+    per_dim = index_per_dim(importer, bound["indices"])
+    if per_dim is None:
+        return index_tensor(importer, node)
+    result = importer.tensor(bound["self"])
+    for dim, index in per_dim:
+        handle = importer.builder.take(result.handle, [index.handle], dim, False, "none")
+        result = Tensor(handle, result.dtype)
+    return result
+
+
+def index_per_dim(importer: Importer, indices: Sequence[Any]) -> list[tuple[int, Tensor]] | None:
+    """(dim, one-dimensional index) if index i of n goes along dimension i of the n that they broadcast to, else None.
+
+    A single index may have any shape.
+    """
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    first = given[0][0]
+    if [dim for dim, _ in given] != list(range(first, first + len(given))):
+        return None
+    found = []
+    for place, (dim, argument) in enumerate(given):
+        index = index_argument(importer, argument)
+        if len(given) > 1:
+            shape = importer.shape(importer.fake(argument))
+            along = len(given) - len(shape)
+            lies = [d + along for d, size in enumerate(shape) if size != 1]
+            if lies != [place]:
+                return None
+            index = importer.reshape(index, [shape[place - along]])
+        found.append((dim, index))
+    return found
 
 
 def gather(importer: Importer, node: Node) -> Tensor:

@@ -76,12 +76,14 @@ def extreme(op: str) -> Handler:
     def handler(importer: Importer, node: Node) -> Tensor:
         x = importer.tensor(node.args[0])
         dims, keepdim = _dims(importer, node)
-        return _extreme(importer, op, x, dims, keepdim)
+        return extreme_of(importer, op, x, dims, keepdim)
 
     return handler
 
 
-def _extreme(importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+def extreme_of(
+    importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool
+) -> Tensor:
     """Reduction max or min of any dtype: the core compares floats in f32 and f64."""
     if x.dtype == "bool":
         return importer.reduce({"max": "any", "min": "all"}[op], x, dims, keepdim)
@@ -89,7 +91,7 @@ def _extreme(importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdi
     return importer.cast(importer.reduce(op, wide, dims, keepdim), x.dtype)
 
 
-def _extreme_index(
+def extreme_index_of(
     importer: Importer, op: str, x: Tensor, dims: Sequence[int], keepdim: bool
 ) -> Tensor:
     """Reduction argmax or argmin of any dtype."""
@@ -106,8 +108,8 @@ def extreme_with_index(op: str) -> Handler:
         if not dims:
             zero = Tensor(importer.full([], "i64", 0, device_of(node.meta["val"][1])), "i64")
             return [importer.copy(x), zero]
-        values = _extreme(importer, op, x, dims, keepdim)
-        return [values, _extreme_index(importer, f"arg{op}", x, dims, keepdim)]
+        values = extreme_of(importer, op, x, dims, keepdim)
+        return [values, extreme_index_of(importer, f"arg{op}", x, dims, keepdim)]
 
     return handler
 
@@ -124,9 +126,11 @@ def extreme_index(op: str) -> Handler:
             return Tensor(importer.full(shape, "i64", 0, device_of(fake)), "i64")
         if bound["dim"] is None:
             flat = importer.reshape(x, [importer.size(math.prod(fake.shape))])
-            index = _extreme_index(importer, op, flat, [0], False)
+            index = extreme_index_of(importer, op, flat, [0], False)
             return importer.reshape(index, shape) if shape else index
-        return _extreme_index(importer, op, x, [bound["dim"] % fake.dim()], bool(bound["keepdim"]))
+        return extreme_index_of(
+            importer, op, x, [bound["dim"] % fake.dim()], bool(bound["keepdim"])
+        )
 
     return handler
 

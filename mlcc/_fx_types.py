@@ -45,6 +45,11 @@ DTYPES: dict[torch.dtype, str] = {
 # The dtype that eager's kernels compute 16-bit floats in.
 OPMATH = {"f16": "f32", "bf16": "f32"}
 
+# The least and greatest number of each integer dtype.
+LIMITS = {"u8": (0, 255)} | {
+    f"i{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)
+}
+
 # (importer, node) -> Tensor, or a list of them.
 Handler = Callable[[Any, Node], Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,13 +11,14 @@ from torch.fx import Node
 from mlcc._fx_index_maps import (
     index_along_dim,
     index_argument,
+    index_per_dim,
     joint_index,
     permuted,
     result_shape,
     slice_scatter,
 )
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
+from mlcc._fx_types import DTYPES, LIMITS, OPMATH, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -146,15 +148,10 @@ def _with_reduction(
     return importer.cast(quotient, dtype)
 
 
-_LIMITS = {"u8": (0, 255)} | {
-    f"i{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)
-}
-
-
 def _identity(combine: str, dtype: str) -> float:
     if combine in ("add", "mul"):
         return 0 if combine == "add" else 1
-    low, high = _LIMITS.get(dtype, (float("-inf"), float("inf")))
+    low, high = LIMITS.get(dtype, (float("-inf"), float("inf")))
     if dtype == "bool":
         low, high = 0, 1
     return low if combine == "max" else high
@@ -205,6 +202,39 @@ def index_put(importer: Importer, node: Node) -> Tensor:
     if not index.is_together:
         handle = importer.builder.permute(handle, sorted(range(len(dims)), key=dims.__getitem__))
     return Tensor(handle, base.dtype)
+
+
+def unsafe_index_put(importer: Importer, node: Node) -> Tensor:
+    """_unsafe_index_put with one index, or with one for each of the last dimensions: places in row-major order."""
+    bound = importer.bind(node)
+    if sum(index is not None for index in bound["indices"]) == 1:
+        return index_put(importer, node)
+    found = index_per_dim(importer, bound["indices"])
+    fake, values_fake = importer.fake(bound["self"]), importer.fake(bound["values"])
+    if not found or found[-1][0] != fake.dim() - 1 or values_fake.dim() != fake.dim():
+        return index_put(importer, node)
+    first = found[0][0]
+    device = device_of(fake)
+    place: Tensor | None = None
+    for dim, index in found:
+        ones = fake.dim() - dim - 1
+        length = importer.size(values_fake.shape[dim])
+        at = importer.reshape(index, [length, *[1] * ones]) if ones else index
+        if place is None:
+            place = at
+            continue
+        extent = Tensor(importer.builder.size_value(importer.size(fake.shape[dim]), device), "i64")
+        place = importer.pointwise("add", importer.pointwise("mul", place, extent), at)
+    assert place is not None
+    count = importer.size(math.prod(values_fake.shape[first:]))
+    lead = importer.shape(fake)[:first]
+    base, values = importer.tensor(bound["self"]), importer.tensor(bound["values"])
+    flat = importer.reshape(base, [*lead, importer.size(math.prod(fake.shape[first:]))])
+    source = importer.reshape(values, [*lead, count])
+    combine = "add" if bound["accumulate"] else "set"
+    index = importer.reshape(place, [count])
+    result = _put(importer, flat, index, source, first, combine, False, "none")
+    return importer.reshape(result, result_shape(importer, node))
 
 
 def _broadcast(importer: Importer, x: Tensor, shape: list[Size], wanted: list[Size]) -> Tensor:

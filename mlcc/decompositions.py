@@ -2,7 +2,7 @@
 
 An op stands here if what remains are ops that the op table or the importer knows, and the pieces compute as the eager
 kernel does: 16-bit inputs are computed in f32 and rounded once. An op that eager runs by a library or by one good
-kernel, and that we do not generate yet (matmul, convolution, attention, sort, pooling, random numbers), does
+kernel, and that we do not generate yet (matmul, convolution, attention, sort, random numbers), does
 not stand here: it is imported whole, as an ATen call. Composite ops (`layer_norm`, `cross_entropy`, `linear`, ...) need
 no row, since AOTAutograd never hands them on.
 """

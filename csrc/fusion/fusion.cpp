@@ -51,9 +51,10 @@ bool is_alone(const Node& node) {
   return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan;
 }
 
-// Pointwise ops and cat: values that any reader may compute for itself at any index.
+// Pointwise ops, cat and pad: values that any reader may compute for itself at any index.
 bool is_inlinable(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat;
+  return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat ||
+         node.op() == Op::kPad;
 }
 
 // The shape a node iterates over.
@@ -122,8 +123,22 @@ class Planner {
     for (const Node* node : nodes_) {
       if (node->op() == Op::kExtern)
         for (Value* operand : node->operands()) require(operand);
-      if (is_indirect(*node)) require(node->operand(0));
+      if (is_indirect(*node) && !is_taken(*node->operand(0))) require(node->operand(0));
     }
+  }
+
+  // What a take of a take fetches along one dimension is fetched where it is taken along another.
+  static bool is_taken(const Value& value) {
+    return value.producer() != nullptr && value.producer()->op() == Op::kTake;
+  }
+
+  static bool is_only_taken(const Node& node) {
+    if (node.op() != Op::kTake) return false;
+    const std::vector<Node*>& users = node.result()->users();
+    return std::all_of(users.begin(), users.end(), [&](const Node* user) {
+      return is_indirect(*user) && user->operand(0) == node.result() &&
+             user->operand(1) != node.result();
+    });
   }
 
   // -- numbers that go to another device
@@ -203,11 +218,13 @@ class Planner {
   }
 
   void decide_inlining(const Node& node) {
-    if (!is_inlinable(node) || required_.count(node.result())) return;
+    const bool is_part_of_take = is_only_taken(node);
+    if (!(is_inlinable(node) || is_part_of_take) || required_.count(node.result())) return;
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    if (is_cheap(node.result())) {
+    if (is_part_of_take || is_cheap(node.result()) ||
+        (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
       plan_.inlined.insert(&node);
       return;
     }
@@ -217,15 +234,33 @@ class Planner {
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
     // A reader with more points than this value has elements would repeat the work. Of a widening
     // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
-    const SymExpr points = points_of_read(reader, *node.result());
-    if (reader.op() != Op::kCat && !(points == product(node.result()->type().shape)) &&
-        !reads_a_part(node, points) && !is_widening_cast(node))
-      return;
+    if (repeats_work(node, reader) && !is_widening_cast(node)) return;
     int64_t cost = 1;
     for (const Value* operand : node.operands()) cost += inline_cost(operand);
     if (cost > options_.max_nodes) return;
     inline_cost_[node.result()] = cost;
     plan_.inlined.insert(&node);
+  }
+
+  // Whether `reader` would compute elements of the node's result more than once.
+  bool repeats_work(const Node& node, const Node& reader) const {
+    if (reader.op() == Op::kCat) return false;
+    if (reader.op() == Op::kPad) {
+      if (required_.count(reader.result())) return false;
+      std::vector<const Node*> readers;
+      collect_readers(reader.result(), false, readers);
+      return readers.size() != 1 || repeats_work(reader, *readers.front());
+    }
+    const SymExpr points = points_of_read(reader, *node.result());
+    return !(points == product(node.result()->type().shape)) && !reads_a_part(node, points);
+  }
+
+  // Whether reading the value means to compute something.
+  bool reads_inlined(const Value& value) const {
+    const Node* producer = value.producer();
+    if (producer == nullptr || plan_.copied.count(producer)) return false;
+    if (graph::is_single_index_map(producer->op())) return reads_inlined(*producer->operand(0));
+    return plan_.inlined.count(producer) && producer->op() != Op::kPad;
   }
 
   // Of a value that lies in memory.
@@ -334,6 +369,8 @@ class Planner {
       return;
     }
     if (!plan_.inlined.count(producer)) return;  // a constant
+    if (is_indirect(*producer))
+      return collect_fetched(*producer, access.index, assumptions, leaves);
     for (size_t i = 0; i < producer->operands().size(); ++i)
       collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions,
                      leaves);
@@ -351,9 +388,11 @@ class Planner {
 
   // Where operand i of a pointwise op or cat is read for the result's element `index`.
   Index operand_index(const Node& node, size_t i, const Index& index) const {
-    if (node.op() != Op::kCat) return graph::broadcast_index(node.operand(i)->type().shape, index);
+    if (node.op() != Op::kCat && node.op() != Op::kPad)
+      return graph::broadcast_index(node.operand(i)->type().shape, index);
     Index result = index;
     const int64_t dim = node.attr<int64_t>("dim");
+    if (node.op() == Op::kPad) result[dim] = result[dim] - node.attr<int64_t>("before");
     for (size_t j = 0; j < i; ++j) result[dim] = result[dim] - node.operand(j)->type().shape[dim];
     return result;
   }
@@ -371,10 +410,7 @@ class Planner {
     } else if (is_reduction(node)) {
       collect_leaves(node.operand(0), position, assumptions, leaves);
     } else if (is_indirect(node)) {
-      const Index at = node.op() == Op::kGather ? position : take_index_position(node, position);
-      for (Value* index : graph::index_operands(node))
-        collect_leaves(index, at, assumptions, leaves);
-      leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
+      collect_fetched(node, position, assumptions, leaves);
     } else if (is_update(node)) {  // where does not matter: it is alone
       for (Value* operand : node.operands())
         collect_leaves(operand, Index(operand->type().shape.size()), assumptions, leaves);
@@ -383,6 +419,27 @@ class Planner {
         collect_leaves(node.operand(i), operand_index(node, i, position), assumptions, leaves);
     }
     return leaves;
+  }
+
+  // What a gather reads for the result's element `position`: its indices, and an element of operand
+  // 0 of which no place is known along the indexed dimensions.
+  void collect_fetched(const Node& node, const Index& position, const Assumptions& assumptions,
+                       std::vector<Access>& leaves) const {
+    const bool is_take = node.op() == Op::kTake;
+    const Index index = is_take ? take_index_position(node, position) : position;
+    const std::vector<Value*> operands = graph::index_operands(node);
+    for (Value* operand : operands) collect_leaves(operand, index, assumptions, leaves);
+    const Node* producer = node.operand(0)->producer();
+    if (producer == nullptr || !plan_.inlined.count(producer)) {
+      leaves.push_back({graph::strided_view(node.operand(0))->base, {}});
+      return;
+    }
+    const auto dim = static_cast<std::ptrdiff_t>(node.attr<int64_t>("dim"));
+    const auto length = static_cast<std::ptrdiff_t>(is_take ? index.size() : 1);
+    Index at(position.begin(), position.begin() + dim);
+    at.insert(at.end(), operands.size(), SymExpr::symbol("anywhere"));
+    at.insert(at.end(), position.begin() + dim + length, position.end());
+    collect_leaves(node.operand(0), at, assumptions, leaves);
   }
 
   static Index take_index_position(const Node& node, const Index& position) {
@@ -543,8 +600,11 @@ class Planner {
       const int unit = unit_of(leaf.value);
       if (unit >= 0 && units_[unit].group >= 0) producers.insert(units_[unit].group);
       const auto readers = readers_.find(leaf.value);
-      if (readers != readers_.end() && product(leaf.value->type().shape) == points)
-        siblings.insert(readers->second.begin(), readers->second.end());
+      if (readers == readers_.end()) continue;
+      const bool reads_each_once = product(leaf.value->type().shape) == points;
+      for (const int g : readers->second)
+        if (reads_each_once || (is_indirect(node) && product(plan_.groups[g].domain) == points))
+          siblings.insert(g);
     }
     std::vector<int> candidates(producers.begin(), producers.end());
     for (const int g : siblings)

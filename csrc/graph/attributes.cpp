@@ -12,6 +12,12 @@ constexpr std::array kDim = {AttrSpec{"dim", AttrKind::kInt}};
 constexpr std::array kSlice = {AttrSpec{"dim", AttrKind::kInt},
                                AttrSpec{"start", AttrKind::kSymbolic},
                                AttrSpec{"step", AttrKind::kInt}};
+constexpr std::array kWindow = {AttrSpec{"dilation", AttrKind::kInt},
+                                AttrSpec{"dim", AttrKind::kInt}, AttrSpec{"step", AttrKind::kInt}};
+constexpr std::array kExtend = {AttrSpec{"before", AttrKind::kInt}, AttrSpec{"dim", AttrKind::kInt},
+                                AttrSpec{"mode", AttrKind::kString}};
+constexpr std::array kPad = {AttrSpec{"before", AttrKind::kInt}, AttrSpec{"dim", AttrKind::kInt},
+                             AttrSpec{"value", AttrKind::kNumber}};
 constexpr std::array kReduction = {AttrSpec{"dims", AttrKind::kInts},
                                    AttrSpec{"keepdim", AttrKind::kBool}};
 constexpr std::array kFull = {AttrSpec{"value", AttrKind::kNumber}};
@@ -41,6 +47,9 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kPermute || op == Op::kFlip) return kDims;
   if (op == Op::kCat) return kDim;
   if (op == Op::kSlice) return kSlice;
+  if (op == Op::kWindow) return kWindow;
+  if (op == Op::kExtend) return kExtend;
+  if (op == Op::kPad) return kPad;
   if (op == Op::kFull) return kFull;
   if (op == Op::kIota) return kIota;
   if (op == Op::kSizeValue) return kSizeValue;

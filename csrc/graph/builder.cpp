@@ -8,6 +8,19 @@
 
 namespace mlcc::graph {
 
+namespace {
+
+// The value's type with another extent of `dim`.
+TensorType resized(const Value* value, int64_t dim, SymExpr extent, std::string_view op) {
+  TensorType type = value->type();
+  MLCC_USER_CHECK(dim >= 0 && dim < static_cast<int64_t>(type.shape.size()), op, ": dim ", dim,
+                  " is out of range for ", type.shape.size(), " dimensions");
+  type.shape[static_cast<size_t>(dim)] = std::move(extent);
+  return type;
+}
+
+}  // namespace
+
 Value* Graph::build(Op op, std::vector<Value*> operands, AttrList attrs, TensorType declared,
                     std::string name) {
   MLCC_CHECK(op != Op::kExtern && op != Op::kSizeResult, "build: ", op_info(op).text,
@@ -45,18 +58,31 @@ Value* Graph::reshape(Value* value, std::vector<SymExpr> shape) {
 }
 
 Value* Graph::slice(Value* value, int64_t dim, SymExpr start, SymExpr length, int64_t step) {
-  TensorType declared = value->type();
-  MLCC_USER_CHECK(dim >= 0 && dim < static_cast<int64_t>(declared.shape.size()), "slice %",
-                  next_id_, ": dim ", dim, " is out of range for ", declared.shape.size(),
-                  " dimensions");
-  declared.shape[static_cast<size_t>(dim)] = std::move(length);
   return build(Op::kSlice, {value}, {{"dim", dim}, {"start", std::move(start)}, {"step", step}},
-               std::move(declared));
+               resized(value, dim, std::move(length), "slice"));
 }
 
 Value* Graph::flip(Value* value, std::vector<int64_t> dims) {
   std::sort(dims.begin(), dims.end());
   return build(Op::kFlip, {value}, {{"dims", std::move(dims)}});
+}
+
+Value* Graph::window(Value* value, int64_t dim, SymExpr count, SymExpr size, int64_t step,
+                     int64_t dilation) {
+  TensorType declared = resized(value, dim, std::move(count), "window");
+  declared.shape.push_back(std::move(size));
+  return build(Op::kWindow, {value}, {{"dilation", dilation}, {"dim", dim}, {"step", step}},
+               std::move(declared));
+}
+
+Value* Graph::extend(Value* value, int64_t dim, int64_t before, SymExpr extent, std::string mode) {
+  return build(Op::kExtend, {value}, {{"before", before}, {"dim", dim}, {"mode", std::move(mode)}},
+               resized(value, dim, std::move(extent), "extend"));
+}
+
+Value* Graph::pad(Value* value, int64_t dim, int64_t before, SymExpr extent, Attr number) {
+  return build(Op::kPad, {value}, {{"before", before}, {"dim", dim}, {"value", std::move(number)}},
+               resized(value, dim, std::move(extent), "pad"));
 }
 
 Value* Graph::cat(std::vector<Value*> values, int64_t dim) {

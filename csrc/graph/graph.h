@@ -18,9 +18,9 @@
 // without
 //             dimensions may stand beside those of another device, as numbers. Copies between
 //             devices are extern calls.
-// Index maps  permute, expand, reshape, slice, flip, cat: move no data by themselves; they fold
-//             into index expressions of whoever reads them. Whether the result aliases the
-//             operand is not expressed: values are immutable.
+// Index maps  permute, expand, reshape, slice, flip, window, extend, cat, pad: move no data by
+//             themselves; they fold into index expressions of whoever reads them. Whether the
+//             result aliases the operand is not expressed: values are immutable.
 // Floats      As in the loop IR; reductions may be reassociated, nothing else.
 // Extern      Any other dispatcher op, called below autograd. Its facts (pure, random,
 //             mutates, ...) stand on the node. Operand i is what the i-th reference in its
@@ -240,6 +240,17 @@ class Graph {
   Value* reshape(Value* value, std::vector<SymExpr> shape);
   Value* slice(Value* value, int64_t dim, SymExpr start, SymExpr length, int64_t step);
   Value* flip(Value* value, std::vector<int64_t> dims);
+  // result[.., o, .., k] = value[.., o * step + k * dilation, ..] for o < count, k < size: windows
+  // along `dim`, their elements along a new last dimension. All of them lie inside.
+  Value* window(Value* value, int64_t dim, SymExpr count, SymExpr size, int64_t step,
+                int64_t dilation);
+  // result[.., i, ..] = value[.., i - before, ..] for i < extent. Beyond the ends: "reflect" turns
+  // around at the last element (beyond by less than the operand is long), "replicate" repeats it,
+  // "circular" begins again (by no more than the operand is long).
+  Value* extend(Value* value, int64_t dim, int64_t before, SymExpr extent, std::string mode);
+  // The same with a number beyond the ends: a double for float dtypes, else an int64_t. What does
+  // not reach into [0, extent) is cut off.
+  Value* pad(Value* value, int64_t dim, int64_t before, SymExpr extent, Attr number);
   Value* cat(std::vector<Value*> values, int64_t dim);
   // sum, prod, max, min, any, all: over `dims`, in the operand's dtype (any, all: bool). argmax,
   // argmin: one dim, i64 result, the first of equal ones, NaN counts as extreme.
@@ -253,7 +264,7 @@ class Graph {
   // out[i.., j.., k..] = x[i.., a[j..], b[j..], .., k..]: dimensions of x from `dim` on, one for
   // each of the indices a, b, .., which are of one shape, are replaced by the indices' dims.
   // Negative indices count from the end if `wrap`. An index out of range raises what eager raises
-  // for `error` ("embedding", "index_select", "index").
+  // for `error` ("embedding", "index_select", "index"); "none": all are known to be in range.
   Value* take(Value* x, std::vector<Value*> indices, int64_t dim, bool wrap, std::string error);
   Value* gather(Value* x, Value* index, int64_t dim, std::string error);  // torch.gather
   // base with result[.., index[i..], ..] = combine(result[.., index[i..], ..], src[i..]) for each

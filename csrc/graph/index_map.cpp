@@ -56,11 +56,20 @@ Index slice_of(const Index& all, size_t begin, size_t end) {
   return Index(all.begin() + begin, all.begin() + end);
 }
 
+// The operand's element at place `at` before or behind it too, by the mode.
+SymExpr extended(const SymExpr& at, const SymExpr& extent, const std::string& mode) {
+  const SymExpr last = extent - 1;
+  if (mode == "replicate") return SymExpr::min(SymExpr::max(at, 0), last);
+  if (mode == "circular") return SymExpr::mod(at, extent);
+  const SymExpr from_first = SymExpr::max(at, SymExpr(0) - at);
+  return last - SymExpr::max(last - from_first, from_first - last);
+}
+
 }  // namespace
 
 bool is_single_index_map(Op op) {
   return op == Op::kPermute || op == Op::kExpand || op == Op::kReshape || op == Op::kSlice ||
-         op == Op::kFlip;
+         op == Op::kFlip || op == Op::kWindow || op == Op::kExtend;
 }
 
 std::span<Value* const> index_operands(const Node& node) {
@@ -137,6 +146,16 @@ Access operand_access(const Node& node, const Index& index, const Assumptions& a
     result = index;
     for (const int64_t dim : node.attr<std::vector<int64_t>>("dims"))
       result[dim] = shape[dim] - 1 - index[dim];
+  } else if (node.op() == Op::kWindow) {
+    const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+    result.assign(index.begin(), index.end() - 1);
+    result[dim] =
+        index[dim] * node.attr<int64_t>("step") + index.back() * node.attr<int64_t>("dilation");
+  } else if (node.op() == Op::kExtend) {
+    const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+    result = index;
+    result[dim] = assumptions.simplify(extended(index[dim] - node.attr<int64_t>("before"),
+                                                shape[dim], node.attr<std::string>("mode")));
   } else {
     MLCC_UNREACHABLE("operand_access: ", op_info(node.op()).text, " is no single index map");
   }

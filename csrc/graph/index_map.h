@@ -17,8 +17,8 @@ struct Access {
   std::vector<SymExpr> index;
 };
 
-// True for permute, expand, reshape, slice and flip: ops with one operand that move nothing. (cat
-// has several operands.)
+// True for permute, expand, reshape, slice, flip, window and extend: ops with one operand that move
+// nothing. (cat has several operands, pad a number beside its own.)
 bool is_single_index_map(Op op);
 
 // The element of operand 0 that element `index` of the node's result is. `node` is a single index

@@ -222,6 +222,55 @@ TensorType infer_flip(const Checker& check) {
   return {check.type(0).dtype, check.shape(0), {}};
 }
 
+// The operand's type where nothing but dimension `dim` may have another extent: the declared one.
+TensorType infer_resized(const Checker& check, int64_t dim) {
+  check.check_dim(dim, check.rank(0));
+  TensorType result{check.type(0).dtype, check.shape(0), {}};
+  const Shape& declared = check.declared().shape;
+  check.require(declared.size() >= result.shape.size(), "result ", text_of(declared),
+                " has fewer dimensions than operand ", text_of(result.shape));
+  result.shape[static_cast<size_t>(dim)] = declared[static_cast<size_t>(dim)];
+  return result;
+}
+
+TensorType infer_window(const Checker& check) {
+  const int64_t dim = check.attr<int64_t>("dim");
+  const int64_t step = check.attr<int64_t>("step");
+  const int64_t dilation = check.attr<int64_t>("dilation");
+  TensorType result = infer_resized(check, dim);
+  const Shape& declared = check.declared().shape;
+  check.require(declared.size() == result.shape.size() + 1, "result ", text_of(declared),
+                " has no dimension for windows of operand ", text_of(check.shape(0)));
+  check.require(step >= 1, "step is ", step, ", expected at least 1");
+  check.require(dilation >= 1, "dilation is ", dilation, ", expected at least 1");
+  const SymExpr &count = declared[static_cast<size_t>(dim)], &size = declared.back();
+  const SymExpr last = (count - 1) * step + (size - 1) * dilation;
+  const SymExpr& extent = check.shape(0)[static_cast<size_t>(dim)];
+  const auto room = (extent - 1 - last).as_constant();
+  check.require(!room || *room >= 0 || count.equals_constant(0), "element ", last.str(),
+                " is out of range for size ", extent.str());
+  result.shape.push_back(size);
+  return result;
+}
+
+TensorType infer_extend(const Checker& check) {
+  const int64_t dim = check.attr<int64_t>("dim");
+  const int64_t before = check.attr<int64_t>("before");
+  const std::string& mode = check.attr<std::string>("mode");
+  check.require(mode == "reflect" || mode == "replicate" || mode == "circular",
+                "mode is unknown: ", mode);
+  TensorType result = infer_resized(check, dim);
+  const SymExpr& extent = check.shape(0)[static_cast<size_t>(dim)];
+  const auto room = extent.as_constant();
+  const auto behind = (result.shape[static_cast<size_t>(dim)] - before - extent).as_constant();
+  const int64_t most = std::max(before, behind.value_or(0));
+  check.require(!room || *room > (mode == "reflect" ? most : 0), "operand has ", extent.str(),
+                " elements, ", most, " are wanted beyond its ends");
+  check.require(!room || mode != "circular" || *room >= most, "operand has ", extent.str(),
+                " elements, ", most, " are wanted beyond its ends");
+  return result;
+}
+
 TensorType infer_cat(const Checker& check) {
   const int64_t dim = check.attr<int64_t>("dim");
   check.require(check.num_operands() > 0, "found no operands, expected at least one");
@@ -248,6 +297,9 @@ TensorType infer_index_map(const Checker& check) {
   if (check.op() == Op::kExpand) return infer_expand(check);
   if (check.op() == Op::kReshape) return infer_reshape(check);
   if (check.op() == Op::kSlice) return infer_slice(check);
+  if (check.op() == Op::kWindow) return infer_window(check);
+  if (check.op() == Op::kExtend) return infer_extend(check);
+  if (check.op() == Op::kPad) return infer_resized(check, check.attr<int64_t>("dim"));
   MLCC_CHECK(check.op() == Op::kFlip, "index map ", op_info(check.op()).text, " without inference");
   return infer_flip(check);
 }

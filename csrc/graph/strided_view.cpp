@@ -1,5 +1,6 @@
 #include "graph/strided_view.h"
 
+#include "graph/index_map.h"
 #include "graph/inference.h"
 
 namespace mlcc::graph {
@@ -64,6 +65,11 @@ std::optional<StridedView> apply(const Node& node, const StridedView& operand) {
     view.strides = operand.strides;
     view.offset = view.offset + node.attr<SymExpr>("start") * view.strides[dim];
     view.strides[dim] = view.strides[dim] * node.attr<int64_t>("step");
+  } else if (node.op() == Op::kWindow) {
+    const auto dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+    view.strides = operand.strides;
+    view.strides.push_back(view.strides[dim] * node.attr<int64_t>("dilation"));
+    view.strides[dim] = view.strides[dim] * node.attr<int64_t>("step");
   } else if (node.op() == Op::kReshape) {
     auto strides = reshaped_strides(operand.shape, operand.strides, view.shape);
     if (!strides) return std::nullopt;
@@ -83,7 +89,7 @@ std::optional<StridedView> strided_view(Value* value) {
   Value* base = value;
   while (const Node* producer = base->producer()) {
     const Op op = producer->op();
-    if (op != Op::kPermute && op != Op::kExpand && op != Op::kSlice && op != Op::kReshape) break;
+    if (!is_single_index_map(op) || op == Op::kFlip || op == Op::kExtend) break;
     chain.push_back(producer);
     base = producer->operand(0);
   }

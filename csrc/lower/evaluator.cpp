@@ -1,6 +1,7 @@
 #include "lower/evaluator.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "lower/philox.h"
 #include "support/error.h"
@@ -82,10 +83,40 @@ void Evaluator::record(const SymExpr& index, Value* accessed, bool is_store) {
         {index, dtype_size(accessed->type().dtype), is_store, accessed, mask_ != nullptr});
 }
 
+// What `function` says of an expression with the segment's axis as begin + i, i < end - begin; an
+// expression that it gives is one over the axis again.
+template <typename Function>
+auto Evaluator::in_segment(const SymExpr& over_nest, const Function& function) const {
+  static constexpr const char* kPlace = "in_segment";
+  const auto replaced = [](const SymExpr& e, std::string_view name, const SymExpr& by) {
+    return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
+      return symbol == name ? std::optional(by) : std::nullopt;
+    });
+  };
+  Assumptions assumptions = axes_->assumptions();
+  assumptions.set_index(kPlace, segment_->end - segment_->begin);
+  auto result = function(
+      replaced(over_nest, segment_->axis, segment_->begin + SymExpr::symbol(kPlace)), assumptions);
+  if constexpr (std::is_same_v<decltype(result), SymExpr>)
+    return replaced(result, kPlace, SymExpr::symbol(segment_->axis) - segment_->begin);
+  else
+    return result;
+}
+
 Expr Evaluator::index_expr(const SymExpr& over_domain) {
   const SymExpr simple = assumptions_.simplify(over_domain);
   record(simple, nullptr, false);
-  return nest_expr(axes_ == nullptr ? simple : axes_->map(simple));
+  return nest_expr(mapped(simple));
+}
+
+// Over the nest's axes, as simple as the segment allows.
+SymExpr Evaluator::mapped(const SymExpr& over_domain) const {
+  if (axes_ == nullptr) return over_domain;
+  const SymExpr e = axes_->map(over_domain);
+  if (segment_ == nullptr || !e.contains(segment_->axis)) return e;
+  return in_segment(e, [](const SymExpr& inside, const Assumptions& assumptions) {
+    return assumptions.simplify(inside);
+  });
 }
 
 Expr Evaluator::nest_expr(const SymExpr& over_nest) const {
@@ -116,12 +147,12 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
   const SymExpr offset =
       assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
   record(offset, value, false);
-  const SymExpr mapped = axes_ == nullptr ? offset : axes_->map(offset);
+  const SymExpr over_nest = mapped(offset);
   if (mask_ == nullptr)
     for (const Tile& tile : tiles_)
-      if (tile.value == value && tile.offset == mapped)
+      if (tile.value == value && tile.offset == over_nest)
         return loop::Load::make(arena_, tile.stored.buffer, {nest_expr(*tile.stored.place)});
-  return loop::Load::make(arena_, buffer, {nest_expr(mapped)}, mask_);
+  return loop::Load::make(arena_, buffer, {nest_expr(over_nest)}, mask_);
 }
 
 void Evaluator::store(Value* value, const Index& position, Expr element) {
@@ -133,7 +164,7 @@ Expr Evaluator::stored_offset(Value* value, const Index& position) {
   const SymExpr offset =
       assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides()));
   record(offset, value, true);
-  return nest_expr(axes_ == nullptr ? offset : axes_->map(offset));
+  return nest_expr(mapped(offset));
 }
 
 Expr Evaluator::evaluate(Value* value, const Index& index) {
@@ -166,10 +197,12 @@ Expr Evaluator::compute(Value* value, const Index& index) {
 
 Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
   if (graph::is_single_index_map(node.op())) {
+    if (node.op() == Op::kExtend) record_ends(node, position);
     const graph::Access access = graph::operand_access(node, position, assumptions_);
     return evaluate(access.value, access.index);
   }
   if (node.op() == Op::kCat) return cat(node, position);
+  if (node.op() == Op::kPad) return pad(node, position);
   switch (graph::op_info(node.op()).op_class) {
   case OpClass::kPointwise: return pointwise(node, position);
   case OpClass::kCreation: return constant(node, position);
@@ -228,35 +261,86 @@ Expr Evaluator::checked_divisor(Expr divisor) {
 }
 
 // Each part is evaluated under its own mask, so that no load leaves its buffer; then the right one
-// is selected.
+// is selected. Where the place says which part it is, there is nothing to select.
 Expr Evaluator::cat(const Node& node, const Index& index) {
   const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
   const Expr outer_mask = mask_;
+  const SymExpr& extent = node.result()->type().shape[dim];
   SymExpr begin;
   Expr result = nullptr;
-  const Expr at = index_expr(index[dim]);
   for (Value* part : node.operands()) {
-    const SymExpr end = begin + part->type().shape[dim];
-    const Expr inside = let(between(at, begin, end, node.result()->type().shape[dim]), "in");
-    mask_ = outer_mask == nullptr
-                ? inside
-                : let(loop::apply(arena_, ScalarOp::kAnd, {outer_mask, inside}), "in");
+    const SymExpr start = begin;
+    begin = begin + part->type().shape[dim];
     Index part_index = index;
-    part_index[dim] = index[dim] - begin;
+    part_index[dim] = index[dim] - start;
+    const std::optional<bool> is_here = is_between(index[dim], start, begin);
+    if (is_here && *is_here) return evaluate(part, part_index);
+    if (is_here && (result != nullptr || part != node.operands().back())) continue;
+    const Expr inside = let(between(index[dim], start, begin, extent), "in");
+    mask_ = masked_also_by(inside);
     const Expr element = evaluate(part, part_index);
+    mask_ = outer_mask;
     result = result == nullptr
                  ? element
                  : let(loop::apply(arena_, ScalarOp::kSelect, {inside, element, result}), "v");
-    begin = end;
   }
-  mask_ = outer_mask;
   return result;
 }
 
+Expr Evaluator::masked_also_by(Expr condition) {
+  if (mask_ == nullptr) return condition;
+  return let(loop::apply(arena_, ScalarOp::kAnd, {mask_, condition}), "in");
+}
+
+// The operand's element under a mask, or the number.
+Expr Evaluator::pad(const Node& node, const Index& index) {
+  const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+  const SymExpr before = node.attr<int64_t>("before");
+  const SymExpr end = before + node.operand(0)->type().shape[dim];
+  Index inner = index;
+  inner[dim] = index[dim] - before;
+  const std::optional<bool> is_inside = is_between(index[dim], before, end);
+  if (is_inside) return *is_inside ? evaluate(node.operand(0), inner) : number(node);
+  const Expr inside = let(between(index[dim], before, end, node.result()->type().shape[dim]), "in");
+  const Expr outer_mask = mask_;
+  mask_ = masked_also_by(inside);
+  const Expr element = evaluate(node.operand(0), inner);
+  mask_ = outer_mask;
+  return let(loop::apply(arena_, ScalarOp::kSelect, {inside, element, number(node)}), "v");
+}
+
+// Whether begin <= at < end, where the place decides it. Notes the ends when recording.
+std::optional<bool> Evaluator::is_between(const SymExpr& at, const SymExpr& begin,
+                                          const SymExpr& end) const {
+  if (recording_ != nullptr) recording_->ranges.push_back({at, begin, end});
+  if (axes_ == nullptr) return std::nullopt;
+  const auto decide = [&](const SymExpr& place, const Assumptions& assumptions) {
+    const SymExpr low = axes_->map(begin), high = axes_->map(end);
+    if (assumptions.is_nonnegative(place - low) && assumptions.is_less(place, high))
+      return std::optional(true);
+    if (assumptions.is_less(place, low) || assumptions.is_nonnegative(place - high))
+      return std::optional(false);
+    return std::optional<bool>();
+  };
+  const SymExpr place = axes_->map(at);
+  if (segment_ == nullptr || !place.contains(segment_->axis))
+    return decide(place, axes_->assumptions());
+  return in_segment(place, decide);
+}
+
+void Evaluator::record_ends(const Node& node, const Index& index) {
+  if (recording_ == nullptr) return;
+  const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+  const SymExpr before = node.attr<int64_t>("before");
+  recording_->ranges.push_back({index[dim], before, before + node.operand(0)->type().shape[dim]});
+}
+
 // begin <= at < end, without the bounds that the whole dimension [0, extent) implies.
-Expr Evaluator::between(Expr at, const SymExpr& begin, const SymExpr& end, const SymExpr& extent) {
-  const Expr low = loop::apply(arena_, ScalarOp::kGe, {at, index_expr(begin)});
-  const Expr high = loop::apply(arena_, ScalarOp::kLt, {at, index_expr(end)});
+Expr Evaluator::between(const SymExpr& at, const SymExpr& begin, const SymExpr& end,
+                        const SymExpr& extent) {
+  const Expr place = index_expr(at);
+  const Expr low = loop::apply(arena_, ScalarOp::kGe, {place, index_expr(begin)});
+  const Expr high = loop::apply(arena_, ScalarOp::kLt, {place, index_expr(end)});
   if (begin.equals_constant(0)) return high;
   return end == extent ? low : loop::apply(arena_, ScalarOp::kAnd, {low, high});
 }
@@ -271,13 +355,19 @@ Expr Evaluator::constant(const Node& node, const Index& index) {
   }
   MLCC_CHECK(node.op() == Op::kFull, "lowering: ", graph::op_info(node.op()).text,
              " is no constant");
+  return number(node);
+}
+
+// The attribute `value`.
+Expr Evaluator::number(const Node& node) {
+  const DType dtype = node.result()->type().dtype;
   for (const auto& [name, value] : node.attrs()) {
     if (name != "value") continue;
     if (const auto* integer = std::get_if<int64_t>(&value))
       return loop::Constant::make_int(arena_, dtype, *integer);
     return loop::Constant::make_float(arena_, dtype, std::get<double>(value));
   }
-  MLCC_UNREACHABLE("lowering: full without a value");
+  MLCC_UNREACHABLE("lowering: ", graph::op_info(node.op()).text, " without a value");
 }
 
 // The index as i64, negative ones counted from the end where the op does so, and checked against
@@ -292,6 +382,7 @@ Expr Evaluator::checked_index(const Node& node, size_t place, Expr element, cons
     const Expr wrapped = loop::apply(arena_, ScalarOp::kAdd, {at, size});
     at = let(loop::apply(arena_, ScalarOp::kSelect, {negative, wrapped, at}), "at");
   }
+  if (node.attr<std::string>("error") == "none") return at;
   const Expr low = loop::apply(arena_, ScalarOp::kGe, {at, zero});
   const Expr high = loop::apply(arena_, ScalarOp::kLt, {at, size});
   Expr valid = loop::apply(arena_, ScalarOp::kAnd, {low, high});

@@ -38,6 +38,13 @@ class Evaluator {
   void store(graph::Value* value, const std::vector<SymExpr>& position, loop::Expr element);
   // Where an element of a value that the kernel writes lies in its buffer.
   loop::Expr stored_offset(graph::Value* value, const std::vector<SymExpr>& position);
+  // A part [begin, end) of an axis of the nest: code that is emitted until the next call runs there
+  // only, and is made for it. Null: everywhere.
+  struct Segment {
+    std::string axis;
+    SymExpr begin, end;
+  };
+  void set_segment(const Segment* segment) { segment_ = segment; }
   // The element of operand 0 that a gather or an update means at `position` (of its result, of its
   // source): looks up the index and checks it.
   std::vector<SymExpr> indexed_position(const graph::Node& node,
@@ -67,6 +74,17 @@ class Evaluator {
     stored_[value] = std::move(stored);
   }
 
+  // What is defined so far, to be gone back to where code is emitted a second time.
+  struct Definitions {
+    std::unordered_map<const graph::Value*, loop::Expr> rows;
+    std::unordered_map<const graph::Value*, Stored> stored;
+  };
+  Definitions definitions() const { return {rows_, stored_}; }
+  void restore(Definitions definitions) {
+    rows_ = std::move(definitions.rows);
+    stored_ = std::move(definitions.stored);
+  }
+
   // From now on loads of the value at `offset` (over the nest's axes) come from there, unless
   // masked.
   void define_tile(const graph::Value* value, SymExpr offset, Stored stored) {
@@ -87,8 +105,16 @@ class Evaluator {
   loop::Expr compute(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
-  loop::Expr between(loop::Expr at, const SymExpr& begin, const SymExpr& end,
+  SymExpr mapped(const SymExpr& over_domain) const;
+  template <typename Function>
+  auto in_segment(const SymExpr& over_nest, const Function& function) const;
+  std::optional<bool> is_between(const SymExpr& at, const SymExpr& begin, const SymExpr& end) const;
+  loop::Expr between(const SymExpr& at, const SymExpr& begin, const SymExpr& end,
                      const SymExpr& extent);
+  loop::Expr masked_also_by(loop::Expr condition);
+  loop::Expr pad(const graph::Node& node, const std::vector<SymExpr>& index);
+  loop::Expr number(const graph::Node& node);
+  void record_ends(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr cat(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr constant(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr indirect(const graph::Node& node, const std::vector<SymExpr>& index);
@@ -108,7 +134,8 @@ class Evaluator {
   Assumptions assumptions_;  // over the domain's axes
   std::vector<loop::Block*> blocks_;
   std::vector<std::map<Key, loop::Expr>> scopes_;
-  loop::Expr mask_ = nullptr;  // of the part of a cat being evaluated
+  loop::Expr mask_ = nullptr;  // of the part of a cat or pad being evaluated
+  const Segment* segment_ = nullptr;
   std::unordered_map<const graph::Value*, loop::Expr> rows_;
   std::unordered_map<const graph::Value*, Stored> stored_;
   struct Tile {

@@ -5,7 +5,7 @@
 //   nest_axes    axes of the loops                 nest         the loops around rows
 //   rows         what happens in a row             reduction    loops of one pass's reductions
 //   pieces       reductions cut into parts         tiles        loads exchanged through tiles
-//   kernel_buffers  parameters and errors
+//   kernel_buffers  parameters and errors            segments     loops between the ends of parts
 // Groups of one update or scan have lowerings of their own: updates, scans.
 #include "lower/lower.h"
 
@@ -19,6 +19,7 @@
 #include "lower/pieces.h"
 #include "lower/rows.h"
 #include "lower/scans.h"
+#include "lower/segments.h"
 #include "lower/tiles.h"
 #include "lower/updates.h"
 
@@ -134,6 +135,8 @@ void lower_passes(const Context& context, KernelBuffers& buffers, LoweredKernel&
   lowered.schedule = context.choose(facts);
   Evaluator evaluator(context, buffers, context.group.domain, &axes, nullptr);
   Nest nest(context, axes, lowered.schedule, evaluator);
+  if (!context.machine.is_gpu)
+    nest.set_segment_ends(segment_ends(recording, axes, lowered.schedule));
   add_phases(context, nodes, recording, nest, evaluator, lowered);
 }
 

@@ -126,11 +126,44 @@ Nest::VectorRange Nest::vector_range(const KeptAxes& kept, Expr item, Block& bod
 
 void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
   if (range.axis == nullptr) return row(block);
+  if (segment_ends_.empty()) return block.push_back(vector_loop(range, vector_mode(), row));
+  const Evaluator::Definitions definitions = evaluator_.definitions();
+  SymExpr begin = 0;
+  for (size_t i = 0; i <= segment_ends_.size(); ++i) {
+    const SymExpr end = i < segment_ends_.size() ? segment_ends_[i] : range.axis->extent;
+    const Evaluator::Segment segment{range.axis->name, begin, end};
+    evaluator_.restore(definitions);
+    evaluator_.set_segment(&segment);
+    block.push_back(vector_loop(part_of(range, segment), segment_mode(segment), row));
+    evaluator_.set_segment(nullptr);
+    begin = end;
+  }
+}
+
+// A few elements (at the ends of a padded row) are faster one by one than in a masked vector.
+LoopMode Nest::segment_mode(const Evaluator::Segment& segment) const {
+  static constexpr int64_t kFew = 4;
+  const auto length = (segment.end - segment.begin).as_constant();
+  LoopMode mode = vector_mode();
+  if (schedule_.chunk == 0 && length.value_or(kFew + 1) <= kFew) mode = {LoopKind::kUnrolled};
+  return mode;
+}
+
+loop::Stmt Nest::vector_loop(const VectorRange& range, const LoopMode& mode, const Row& row) {
   const Variable* variable = pass_variable(*range.axis);
   Block inner;
   row(inner);
-  block.push_back(loop::For::make(context_.arena, variable, range.begin, range.end, vector_mode(),
-                                  std::move(inner)));
+  return loop::For::make(context_.arena, variable, range.begin, range.end, mode, std::move(inner));
+}
+
+// What of a range lies in a segment.
+Nest::VectorRange Nest::part_of(const VectorRange& range, const Evaluator::Segment& segment) const {
+  loop::Arena& arena = context_.arena;
+  const Expr begin = loop::from_symbolic(arena, segment.begin);
+  const Expr end = loop::from_symbolic(arena, segment.end);
+  if (schedule_.chunk == 0) return {range.axis, begin, end};
+  return {range.axis, loop::apply(arena, ScalarOp::kMax, {range.begin, begin}),
+          loop::apply(arena, ScalarOp::kMin, {range.end, end})};
 }
 
 Expr Nest::let_begin(Expr e, Block& block) {
@@ -156,11 +189,23 @@ std::vector<PassAxis> Nest::pass_axes() {
     if (static_cast<int>(i) == schedule_.vector_axis)
       innermost = &axis;
     else
-      passes.push_back({pass_variable(axis), axis.extent, {}, 1});
+      passes.push_back({pass_variable(axis), axis.extent, pass_mode(axis), 1});
   }
   if (innermost != nullptr)
     passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode(), accumulators()});
   return passes;
+}
+
+// Short loops inside the vector loop of a CPU (windows) are unrolled.
+LoopMode Nest::pass_mode(const Axis& axis) const {
+  static constexpr int64_t kMostUnrolled = 16;  // points of a row, or of its last axis
+  LoopMode mode;
+  const bool is_last = &axis == &axes().back();
+  const auto points = is_last ? axis.extent.as_constant() : row_extent().as_constant();
+  const bool is_short = points && *points <= kMostUnrolled;
+  if (is_short && !context_.machine.is_gpu && !vector_is_reduced() && schedule_.vector_axis >= 0)
+    mode.kind = LoopKind::kUnrolled;
+  return mode;
 }
 
 LoopMode Nest::vector_mode() const {

@@ -27,6 +27,9 @@ class Nest {
        Evaluator& evaluator)
       : context_(context), axes_(axes), schedule_(std::move(schedule)), evaluator_(evaluator) {}
 
+  // Cuts the kept vector axis at these places (segments.h), each segment with code of its own.
+  void set_segment_ends(std::vector<SymExpr> ends) { segment_ends_ = std::move(ends); }
+
   const std::vector<schedule::Axis>& axes() const { return axes_.axes(); }
   const NestAxes& nest_axes() const { return axes_; }
   const schedule::Schedule& schedule() const { return schedule_; }
@@ -72,6 +75,7 @@ class Nest {
   };
   KeptAxes kept_axes() const;
   loop::LoopMode vector_mode() const;
+  loop::LoopMode pass_mode(const schedule::Axis& axis) const;
   // Of a reduction over the vector axis: one for each lane, on a GPU one for each thread.
   int64_t accumulators() const;
   loop::Expr piece_let(const SymExpr& iterations, const loop::Variable* parallel,
@@ -79,11 +83,15 @@ class Nest {
   VectorRange vector_range(const KeptAxes& kept, loop::Expr item, loop::Block& body);
   loop::Expr let_begin(loop::Expr e, loop::Block& block);
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
+  loop::Stmt vector_loop(const VectorRange& range, const loop::LoopMode& mode, const Row& row);
+  loop::LoopMode segment_mode(const Evaluator::Segment& segment) const;
+  VectorRange part_of(const VectorRange& range, const Evaluator::Segment& segment) const;
 
   const Context& context_;
   const NestAxes& axes_;
   const schedule::Schedule schedule_;
   Evaluator& evaluator_;
+  std::vector<SymExpr> segment_ends_;
 };
 
 void add_phase(Nest::Phase phase, LoweredKernel& lowered);

@@ -21,6 +21,11 @@ struct Recording {
   };
   std::vector<MemoryAccess> accesses;
   std::vector<SymExpr> indices;  // every index expression, also those of constants and masks
+  // Where a place stands to [begin, end) decides what happens there (cat, pad, extend).
+  struct Range {
+    SymExpr at, begin, end;
+  };
+  std::vector<Range> ranges;
   int64_t ops = 0;
   int64_t widest_bytes = 1;
 };

@@ -321,6 +321,34 @@ void bind_pointwise_and_index_maps(Builder& builder) {
           },
           py::arg("value"), py::arg("dims"))
       .def(
+          "window",
+          [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, const py::object& count,
+             const py::object& size, int64_t step, int64_t dilation) {
+            return b.handle(b.graph().window(b.value(value), dim, to_size(count), to_size(size),
+                                             step, dilation));
+          },
+          py::arg("value"), py::arg("dim"), py::arg("count"), py::arg("size"), py::arg("step") = 1,
+          py::arg("dilation") = 1)
+      .def(
+          "extend",
+          [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, int64_t before,
+             const py::object& extent, std::string mode) {
+            return b.handle(
+                b.graph().extend(b.value(value), dim, before, to_size(extent), std::move(mode)));
+          },
+          py::arg("value"), py::arg("dim"), py::arg("before"), py::arg("extent"), py::arg("mode"))
+      .def(
+          "pad",
+          [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, int64_t before,
+             const py::object& extent, const py::object& number) {
+            graph::Attr attr = is_float(b.value(value)->type().dtype)
+                                   ? graph::Attr(number.cast<double>())
+                                   : graph::Attr(number.cast<int64_t>());
+            return b.handle(
+                b.graph().pad(b.value(value), dim, before, to_size(extent), std::move(attr)));
+          },
+          py::arg("value"), py::arg("dim"), py::arg("before"), py::arg("extent"), py::arg("number"))
+      .def(
           "cat",
           [](const GraphBuilder& b, const Handles& values, int64_t dim) {
             return b.handle(b.graph().cat(values_of(b, values), dim));

@@ -31,6 +31,31 @@ double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
   return score;
 }
 
+// Axes shorter than this (windows, steps between them) fill no vector.
+constexpr int64_t kShortAxis = 8;
+
+bool is_short(const Axis& axis) {
+  const auto extent = axis.extent.as_constant();
+  return extent && *extent < kShortAxis;
+}
+
+bool is_contiguous_somewhere(const NestFacts& facts, size_t axis) {
+  return std::any_of(facts.accesses.begin(), facts.accesses.end(),
+                     [&](const AccessPattern& access) {
+                       return access.strides[axis] && access.strides[axis]->equals_constant(1);
+                     });
+}
+
+// Whether another axis is better for that alone.
+bool is_excluded(const NestFacts& facts, size_t axis) {
+  if (!is_short(facts.axes[axis])) return false;
+  for (size_t other = 0; other < facts.axes.size(); ++other) {
+    if (facts.axes[other].reduced || is_short(facts.axes[other])) continue;
+    if (facts.axes[axis].reduced || is_contiguous_somewhere(facts, other)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int best_vector_axis(const NestFacts& facts, const Hint& hint) {
@@ -39,6 +64,7 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint) {
   for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
     const double score = axis_score(facts, axis, hint);
     const bool is_ordered = facts.order != ReducedOrder::kFree;
+    if (is_excluded(facts, axis)) continue;
     if (is_ordered && (facts.axes[axis].reduced || score <= 0)) continue;
     if (best < 0 || score >= best_score) {  // the innermost of equals
       best = static_cast<int>(axis);

@@ -21,6 +21,9 @@ constexpr int64_t kChunk = 4096;
 // Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each
 // row are used at once.
 constexpr int64_t kColumnVectors = 4;
+// Rows of at most so many elements (windows) are taken in while a few vectors of results stay in
+// registers.
+constexpr int64_t kShortRow = 64;
 // Elements of each row that one thread updates, row after row: 512 bytes of f32 at a time.
 constexpr int64_t kUpdatedColumns = 128;
 
@@ -47,6 +50,14 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint)
   if (iterations >= kEnoughParallel) return 1;
   const int64_t most = reduced * std::min(kept, columns) / kPointsOfPiece;
   return std::clamp<int64_t>(kEnoughParallel / iterations, 1, std::max<int64_t>(1, most));
+}
+
+bool has_short_rows(const NestFacts& facts) {
+  int64_t row = 1;
+  for (const Axis& axis : facts.axes)
+    if (axis.reduced)
+      row *= std::min(axis.extent.as_constant().value_or(kShortRow + 1), kShortRow + 1);
+  return row <= kShortRow;
 }
 
 }  // namespace
@@ -81,7 +92,9 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.chunk = chunk_of(facts, schedule.vector_axis, kUpdatedColumns);
     return schedule;
   }
-  if (any_reduced) {
+  if (any_reduced && has_short_rows(facts)) {
+    schedule.unroll = 1;
+  } else if (any_reduced) {
     schedule.width = natural * kColumnVectors;
     schedule.unroll = 1;
     schedule.chunk = chunk_of(facts, schedule.vector_axis, schedule.width);

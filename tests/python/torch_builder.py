@@ -293,6 +293,46 @@ class TorchBuilder:
     def flip(self, value: Value, dims: Sequence[int]) -> Value:
         return self._add("flip", lambda run: run[value].flip(list(dims)))
 
+    def window(
+        self, value: Value, dim: int, count: Any, size: Any, step: int = 1, dilation: int = 1
+    ) -> Value:
+        def compute(run: Run) -> torch.Tensor:
+            windows, length = run.size(count), run.size(size)
+            first = torch.arange(windows)[:, None] * step
+            index = (first + torch.arange(length) * dilation).reshape(-1)
+            elements = run[value].index_select(dim, index).unflatten(dim, (windows, length))
+            return elements.movedim(dim + 1, -1)
+
+        return self._add("window", compute)
+
+    def extend(self, value: Value, dim: int, before: int, extent: Any, mode: str) -> Value:
+        def compute(run: Run) -> torch.Tensor:
+            length = run[value].shape[dim]
+            at = torch.arange(run.size(extent)) - before
+            if mode == "replicate":
+                at = at.clamp(0, length - 1)
+            elif mode == "circular":
+                at = at % length
+            else:
+                at = (length - 1) - ((length - 1) - at.abs()).abs()
+            return run[value].index_select(dim, at)
+
+        return self._add("extend", compute)
+
+    def pad(self, value: Value, dim: int, before: int, extent: Any, number: float) -> Value:
+        def compute(run: Run) -> torch.Tensor:
+            x = run[value]
+            at = torch.arange(run.size(extent)) - before
+            inside = (at >= 0) & (at < x.shape[dim])
+            shape = [1] * x.dim()
+            shape[dim] = len(at)
+            if x.shape[dim] == 0:
+                return x.new_full([*x.shape[:dim], len(at), *x.shape[dim + 1 :]], number)
+            elements = x.index_select(dim, torch.where(inside, at, 0))
+            return torch.where(inside.view(shape), elements, torch.full([], number, dtype=x.dtype))
+
+        return self._add("pad", compute)
+
     def cat(self, values: Sequence[Value], dim: int) -> Value:
         values = list(values)
         return self._add("cat", lambda run: torch.cat([run[v] for v in values], dim))

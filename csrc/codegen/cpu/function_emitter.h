@@ -154,6 +154,9 @@ class FunctionEmitter {
   Value load(const Address& address, const Value* mask, const Value& otherwise);
   Value load_uniform(const Address& address, const Value* mask, const Value& otherwise);
   Value load_contiguous(const Address& address, const Parts& mask, const Value& otherwise);
+  int64_t short_step(const Address& address) const;
+  Value load_strided(const Address& address, int64_t step, const Parts& mask,
+                     const Value& otherwise);
   Value gather(const Address& address, const Parts& mask, const Value& otherwise);
   llvm::Value* load_scalar(const Place& place, llvm::Value* pointer);
   Parts pass_through_of(const Place& place, const Value& otherwise);

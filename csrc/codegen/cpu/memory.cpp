@@ -112,6 +112,9 @@ Value FunctionEmitter::load(const Address& address, const Value* mask, const Val
   const Parts lanes_mask = is_unmasked ? Parts{} : masked_by(mask);
   if (is_contiguous && (lanes_mask.empty() || has_masked_access(place)))
     return load_contiguous(address, lanes_mask, otherwise);
+  if (const int64_t step = short_step(address); step != 0)
+    if (lanes_mask.empty() || has_masked_access(place))
+      return load_strided(address, step, lanes_mask, otherwise);
   return gather(address, lanes_mask, otherwise);
 }
 
@@ -154,6 +157,61 @@ Value FunctionEmitter::load_contiguous(const Address& address, const Parts& mask
           ir_.CreateMaskedLoad(type, pointer, element_alignment(place), mask[p], pass_through[p]);
     annotate(load, place);
     results.push_back(to_register(place, load));
+  }
+  return lanes_value(std::move(results));
+}
+
+// The distance between lanes where so many contiguous loads and shuffles are cheaper than a gather;
+// 0: no such distance.
+int64_t FunctionEmitter::short_step(const Address& address) const {
+  static constexpr uint64_t kLongestStep = 4;
+  if (!address.offset.is_linear() || vector_.lanes.width == 1) return 0;
+  const auto* step = llvm::dyn_cast<llvm::ConstantInt>(address.offset.step);
+  if (step == nullptr || step->getZExtValue() < 2 || step->getZExtValue() > kLongestStep) return 0;
+  return step->getSExtValue();
+}
+
+// Every step-th of width * step elements: as many loads as steps, each mixed into the result. The
+// last load of an unmasked one begins earlier, so that it ends with the last lane's element.
+Value FunctionEmitter::load_strided(const Address& address, int64_t step, const Parts& mask,
+                                    const Value& otherwise) {
+  const Place& place = *address.place;
+  const unsigned width = vector_.lanes.width;
+  const auto stride = static_cast<unsigned>(step);
+  llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), width);
+  Parts pass_through;
+  if (!mask.empty()) pass_through = pass_through_of(place, otherwise);
+  Parts results;
+  for (unsigned p = 0; p < vector_.lanes.parts; ++p) {
+    llvm::Value* first = lane_pointer(address, p, 0);
+    llvm::Value* result = llvm::PoisonValue::get(type);
+    for (unsigned chunk = 0; chunk < stride; ++chunk) {
+      const bool is_early = mask.empty() && chunk + 1 == stride;
+      const unsigned begin = is_early ? (width - 1) * stride + 1 - width : chunk * width;
+      llvm::SmallVector<int> mix, spread;
+      for (unsigned lane = 0; lane < width; ++lane) {
+        const unsigned element = lane * stride;
+        const bool is_here = element >= chunk * width && element < (chunk + 1) * width;
+        mix.push_back(static_cast<int>(is_here ? width + element - begin : lane));
+        const unsigned place_of_lane = chunk * width + lane;
+        spread.push_back(
+            static_cast<int>(place_of_lane % stride == 0 ? place_of_lane / stride : width));
+      }
+      llvm::Value* pointer = pointer_to(place, first, ir_.getInt64(begin));
+      llvm::Instruction* load = nullptr;
+      if (mask.empty()) {
+        load = ir_.CreateAlignedLoad(type, pointer, element_alignment(place));
+      } else {
+        llvm::Value* none = llvm::Constant::getNullValue(mask[p]->getType());
+        load = ir_.CreateMaskedLoad(type, pointer, element_alignment(place),
+                                    ir_.CreateShuffleVector(mask[p], none, spread),
+                                    llvm::Constant::getNullValue(type));
+      }
+      annotate(load, place);
+      result = ir_.CreateShuffleVector(result, load, mix);
+    }
+    if (!mask.empty()) result = ir_.CreateSelect(mask[p], result, pass_through[p]);
+    results.push_back(to_register(place, result));
   }
   return lanes_value(std::move(results));
 }

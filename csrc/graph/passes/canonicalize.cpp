@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/constants.h"
+#include "graph/inference.h"
 #include "graph/rewriter.h"
 #include "support/error.h"
 
@@ -52,6 +53,12 @@ bool drop_idle_flip(const Rewriter& rewriter, Node* node) {
   return rewriter.replace_by(node, node->operand(0));
 }
 
+bool drop_idle_padding(const Rewriter& rewriter, Node* node) {
+  if (node->attr<int64_t>("before") != 0)
+    return rewriter.no_match(*node, "elements stand before the operand");
+  return drop_same_shape(rewriter, node);
+}
+
 bool drop_single_cat(const Rewriter& rewriter, Node* node) {
   if (node->operands().size() != 1) return rewriter.no_match(*node, "it joins several operands");
   return rewriter.replace_by(node, node->operand(0));
@@ -87,6 +94,8 @@ bool merge_expands(const Rewriter& rewriter, Node* node) {
 bool merge_reshapes(const Rewriter& rewriter, Node* node) {
   const Node* first = skippable_producer(node, Op::kReshape);
   if (first == nullptr) return rewriter.no_match(*node, "the operand is no reshape");
+  if (have_different_products(shape_of(first->operand(0)), shape_of(node->result())))
+    return rewriter.no_match(*node, "the shapes are the same by a guard only");
   return rewriter.replace_by_new(
       node, [&] { return rewriter.graph().reshape(first->operand(0), shape_of(node->result())); });
 }
@@ -244,6 +253,8 @@ constexpr RuleRow kRules[] = {
     {Op::kSlice, merge_slices},
     {Op::kFlip, drop_idle_flip},
     {Op::kFlip, merge_flips},
+    {Op::kExtend, drop_idle_padding},
+    {Op::kPad, drop_idle_padding},
     {Op::kCat, drop_single_cat},
     {Op::kCat, drop_empty_cat_operands},
     {Op::kCast, drop_same_dtype},

@@ -35,6 +35,23 @@ TEST(Fusion, AGroupRunsOnOneDevice) {
   EXPECT_EQ(found.groups[1].device.str(), "cpu");
 }
 
+// Rows are taken, then elements of them: nothing between is written, and two such reads share a
+// kernel.
+TEST(Fusion, ATakeOfATakeIsOneKernel) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8, 4], %i: i64[6], %j: i64[5]) {
+  %0: f32[6, 4] = take %x, %i {dim = 0, error = "none", wrap = false}
+  %1: f32[6, 5] = take %0, %j {dim = 1, error = "none", wrap = false}
+  %2: f32[8, 5] = take %x, %j {dim = 1, error = "none", wrap = false}
+  %3: f32[6, 5] = take %2, %i {dim = 0, error = "none", wrap = false}
+  %4: f32[6, 5] = add %1, %3
+  %5: f32[6, 5] = mul %1, %4
+  return %5
+})");
+  const FusionPlan found = plan(graph);
+  ASSERT_EQ(found.groups.size(), 1u);
+  EXPECT_EQ(found.groups[0].inputs.size(), 3u);
+}
+
 // What the host's number comes from is computed beside its reader if it is of single elements.
 TEST(Fusion, AHostNumberEntersAKernelOfAnotherDevice) {
   const auto graph = graph::parse_graph(R"(graph @g(%x: f32[8] @cuda:0, %a: f64[], %b: f32[1]) {

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "fusion/fusion.h"
@@ -156,6 +158,64 @@ TEST(Lower, a_transposed_read_goes_through_a_tile_on_a_gpu) {
     for (size_t j = 0; j < 70; ++j)
       ASSERT_EQ(z[i * 70 + j], x[j * 45 + i] + y[i * 70 + j]) << i << ", " << j;
   EXPECT_EQ(OneKernel(text, kCpu).text().find("alloc"), std::string::npos);
+}
+
+// Largest elements of 3 neighbours with a step of 2, in rows of 70 with one more at either end.
+TEST(Lower, windows_beyond_the_ends_are_masked_there_alone) {
+  const std::string text = "graph @g(%x: f32[5, 70]) {\n"
+                           "  %0: f32[5, 71] = pad %x {dim = 1, before = 1, value = -inf}\n"
+                           "  %1: f32[5, 35, 3] = window %0 {dim = 1, step = 2, dilation = 1}\n"
+                           "  %2: f32[5, 35] = max %1 {dims = [2], keepdim = false}\n"
+                           "  return %2\n}\n";
+  for (const schedule::Machine& machine : {kCpu, schedule::gpu_machine("sm_90")}) {
+    OneKernel kernel(text, machine);
+    std::vector<float> x = numbers(5 * 70), y(5 * 35);
+    kernel.run({x.data(), y.data()});
+    for (size_t row = 0; row < 5; ++row)
+      for (size_t o = 0; o < 35; ++o) {
+        float expected = x[row * 70 + 2 * o];
+        if (o > 0) expected = std::max(expected, x[row * 70 + 2 * o - 1]);
+        if (2 * o + 1 < 70) expected = std::max(expected, x[row * 70 + 2 * o + 1]);
+        EXPECT_EQ(y[row * 35 + o], expected) << row << ", " << o << kernel.text();
+      }
+    if (machine.is_gpu) continue;
+    const std::string code = kernel.text();
+    const size_t inside = code.find(" in 16..35 vector");
+    ASSERT_NE(inside, std::string::npos) << code;
+    EXPECT_EQ(code.find("select", inside), std::string::npos) << code;
+  }
+}
+
+TEST(Lower, a_row_beyond_its_ends_is_three_loops) {
+  for (const auto& [mode, first, last] :
+       {std::tuple{"reflect", 2, 17}, {"replicate", 0, 19}, {"circular", 18, 1}}) {
+    OneKernel kernel(
+        std::string("graph @g(%x: f32[3, 20]) {\n  %0: f32[3, 24] = extend %x {dim = 1, "
+                    "before = 2, mode = \"") +
+            mode + "\"}\n  %1: f32[3, 24] = neg %0\n  return %1\n}\n",
+        kCpu);
+    std::vector<float> x = numbers(60), y(72);
+    kernel.run({x.data(), y.data()});
+    for (size_t row = 0; row < 3; ++row) {
+      EXPECT_EQ(y[row * 24], -x[row * 20 + first]) << kernel.text();
+      for (size_t i = 0; i < 20; ++i) EXPECT_EQ(y[row * 24 + 2 + i], -x[row * 20 + i]);
+      EXPECT_EQ(y[row * 24 + 23], -x[row * 20 + last]) << kernel.text();
+    }
+    EXPECT_NE(kernel.text().find(" in 2..22 vector"), std::string::npos) << kernel.text();
+  }
+}
+
+TEST(Lower, parts_that_lie_side_by_side_are_loops_of_their_own) {
+  OneKernel kernel(
+      "graph @g(%x: f32[4, 40], %y: f32[4, 30]) {\n"
+      "  %0: f32[4, 70] = cat %x, %y {dim = 1}\n  %1: f32[4, 70] = neg %0\n  return %1\n}\n",
+      kCpu);
+  std::vector<float> x = numbers(160), y = numbers(120), z(280);
+  kernel.run({x.data(), z.data(), y.data()});  // in the order of first use
+  for (size_t row = 0; row < 4; ++row)
+    for (size_t i = 0; i < 70; ++i)
+      EXPECT_EQ(z[row * 70 + i], i < 40 ? -x[row * 40 + i] : -y[row * 30 + i - 40]);
+  EXPECT_EQ(kernel.text().find("select"), std::string::npos) << kernel.text();
 }
 
 TEST(Lower, gpu_kernels_say_how_many_threads_share_an_iteration) {

@@ -23,6 +23,16 @@ TEST(Schedule, VectorsRunAlongTheContiguousAxis) {
   EXPECT_EQ(schedule.chunk, 0);
 }
 
+// Windows of 3 fill no vector, although only along them every access is contiguous.
+TEST(Schedule, VectorsRunAcrossWindows) {
+  NestFacts facts;
+  facts.axes = {{"d0", 64, false}, {"d1", 512, false}, {"d2", 3, true}};
+  facts.accesses = {access({1024, 2, 1}), access({512, 1, 0}, true)};
+  const Schedule schedule = choose(facts, {512}, no_symbols);
+  EXPECT_EQ(schedule.vector_axis, 1);
+  EXPECT_EQ(schedule.width, 16);
+}
+
 TEST(Schedule, OneLongAxisIsCutSoThatThreadsCanShareIt) {
   NestFacts facts;
   facts.axes = {{"d0", SymExpr::symbol("s0"), false}};

@@ -1,0 +1,130 @@
+"""Pooling, windows, padding and interpolation against eager: values, indices, gradients, sizes, emulated GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mlcc import config
+
+CASES: dict[str, Any] = {
+    "max": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "max of a whole number of windows": lambda x: F.max_pool2d(x, 2, return_indices=True),
+    "max, dilated": lambda x: F.max_pool2d(x, 3, 1, 1, 2, return_indices=True),
+    "max, rounded up": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True),
+    "max in one dimension": lambda x: F.max_pool1d(x[0], 3, 2, 1),
+    "max in three dimensions": lambda x: F.max_pool3d(x, 2, 2),
+    "max, adaptive": lambda x: F.adaptive_max_pool2d(x, (4, 5), return_indices=True),
+    "average": lambda x: F.avg_pool2d(x, 3, 1, 1),
+    "average of what is inside": lambda x: F.avg_pool2d(
+        x, 3, 2, 1, ceil_mode=True, count_include_pad=False
+    ),
+    "average, rounded up": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "average, apart": lambda x: F.avg_pool2d(x, 2, 3),
+    "average by a number": lambda x: F.avg_pool2d(x, (3, 2), divisor_override=4),
+    "average in three dimensions": lambda x: F.avg_pool3d(x, (2, 3, 3), 2, 1),
+    "average, adaptive": lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+    "power average": lambda x: F.lp_pool2d(x.abs() + 1, 2, 3),
+    "columns": lambda x: F.unfold(x, (3, 2), padding=1, stride=2, dilation=2),
+    "image of columns": lambda x: F.fold(F.unfold(x, 3, padding=1), x.shape[2:], 3, padding=1),
+    "unfold": lambda x: x.unfold(3, 5, 3) * 2,
+    "reflected": lambda x: F.pad(x, (1, 2, 3, 4), mode="reflect"),
+    "reflected in one dimension": lambda x: F.pad(x[0], (5, 2), mode="reflect"),
+    "replicated": lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate"),
+    "replicated and cut off": lambda x: F.pad(x, (1, -2, -3, 0), mode="replicate"),
+    "replicated in one dimension": lambda x: F.pad(x[0], (0, 3), mode="replicate"),
+    "padded with a number": lambda x: F.pad(x, (1, 2, -3, 4), value=2.5),
+    "nearest": lambda x: F.interpolate(x, size=(31, 13)),
+    "exactly nearest": lambda x: F.interpolate(x, size=(7, 50), mode="nearest-exact"),
+    "linear": lambda x: F.interpolate(x[0], size=37, mode="linear"),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear, corners": lambda x: F.interpolate(x, (13, 31), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: F.interpolate(x, size=(20, 40), mode="bicubic"),
+}
+
+
+def _results(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    results = function(x)
+    results = list(results) if isinstance(results, tuple) else [results]
+    weight = torch.arange(results[0].numel()).reshape(results[0].shape) % 7 - 3
+    (gradient,) = torch.autograd.grad((results[0] * weight).sum(), x)
+    return [*(r.detach() for r in results), gradient]
+
+
+def _input(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, 3, 16, 20, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_eager(name: str) -> None:
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        if "three" in name and dtype == torch.bfloat16:
+            continue  # eager has no such kernel
+        x = _input(dtype)
+        torch._dynamo.reset()
+        got = _results(torch.compile(CASES[name], backend="mlcc"), x)
+        for a, b in zip(got, _results(CASES[name], x), strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["max", "average", "average, adaptive", "reflected", "bilinear"])
+def test_channels_last(name: str) -> None:
+    x = _input(torch.float32).contiguous(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    got = _results(torch.compile(CASES[name], backend="mlcc"), x)
+    want = _results(CASES[name], x)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert got[0].stride() == want[0].stride()
+    if "max" in name or "average" in name:
+        assert got[-1].stride() == want[-1].stride()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dynamic_sizes(name: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(CASES[name], backend="mlcc", dynamic=True)
+    with torch.no_grad():
+        for size in ((2, 3, 16, 20), (1, 4, 24, 40)):
+            x = torch.randn(size)
+            got, want = compiled(x), CASES[name](x)
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["max", "average of what is inside", "columns", "reflected", "replicated", "bilinear"]
+)
+def test_emulated_gpu(name: str) -> None:
+    x = _input(torch.float32)[:1]
+    torch._dynamo.reset()
+    with config.patch(gpu="emulate"):
+        got = _results(torch.compile(CASES[name], backend="mlcc"), x)
+    for a, b in zip(got, _results(CASES[name], x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_places_of_the_lowest_number() -> None:
+    """Where nothing is larger than the padding the first element inside counts, as in eager."""
+    x = torch.full((1, 1, 6, 6), float("-inf"))
+    for dilation in (1, 2):
+
+        def pooled(x: torch.Tensor, dilation: int = dilation) -> Any:
+            return F.max_pool2d(x, 3, 2, 1, dilation, return_indices=True)
+
+        torch._dynamo.reset()
+        got = torch.compile(pooled, backend="mlcc")(x)
+        torch.testing.assert_close(got, pooled(x), rtol=0, atol=0)
+
+
+def test_no_calls(mlcc_log: Any) -> None:
+    """That pooling is generated and not an ATen call."""
+    torch._dynamo.reset()
+    with mlcc_log("fallback") as lines, torch.no_grad():
+        torch.compile(CASES["max"], backend="mlcc")(_input(torch.float32))
+        torch.compile(CASES["average"], backend="mlcc")(_input(torch.float32))
+    assert not lines
