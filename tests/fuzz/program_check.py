@@ -5,9 +5,10 @@ be missed by
 
     e (32 |r| + 8 rms(r)) + 16 max(s, median(s))
 
-with e the epsilon of its dtype and s how far eager parts from itself: in float64, and where inputs and what
-ops give are off by one epsilon. Where the kind of a value (NaN, infinity, an integer, a bool) changes with these runs nothing is judged, and
-neither is a program that eager itself refuses then. Strides may also be those that torch's own tracing gives.
+with e the epsilon of its dtype and s how far eager parts from itself: in float64, and where inputs and what ops give
+are off by one epsilon. Where the kind of a value (NaN, infinity, an integer, a bool) changes with these runs nothing is
+judged, and neither is a program that eager itself refuses then. Strides may also be those that torch's own tracing
+gives.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def run_program(program: Program, function: Any, inputs: Leaves) -> Leaves:
 
 def _perturbed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Each number that is not whole is off by one epsilon."""
-    if not tensor.dtype.is_floating_point or tensor.layout != torch.strided:
+    is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not tensor.dtype.is_floating_point or not is_plain or tensor._is_zerotensor():
         return tensor
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1

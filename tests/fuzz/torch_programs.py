@@ -154,7 +154,7 @@ F.cosine_similarity({f}, {f}, {d}) | {f}.dist({f})
 VIEWS = """
 {a}.transpose(0, {d}) | {a}.flip({d}) | {a}.unsqueeze({d}) | {a}.squeeze() | {a}[..., ::2] | {a}[{s}:]
 {a}[{s}] | {a}.flatten() | {a}.roll(1, {d}) | {a}.select({d}, 0) | {a}.narrow({d}, 0, 1) | {a}.reshape(-1)
-{a}.reshape({a}.shape[::-1]) | {a}.mT | {a}.permute(*range({a}.dim())[::-1]) | {a}.expand({k}, *{a}.shape)
+{a}.reshape({a}.shape[::-1]) | {a}.mT | {a}.permute(*reversed(range({a}.dim()))) | {a}.expand({k}, *{a}.shape)
 {a}.repeat({k}, *[1] * ({a}.dim() - 1)) | {a}.diagonal() | {a}.unfold({d}, 2, 1) | {a}.contiguous()
 {a}.view(-1) | torch.cat([{a}, {a}], {d}) | torch.cat([{a}, {b}], {d}) | torch.stack([{a}, {a}], {d})
 torch.stack([{a}, {b}]) | {a}.chunk(2, {d})[0] | {a}.split(2, {d})[-1] | F.pad({a}, (1, 2))
