@@ -1,12 +1,12 @@
 # Each of these does all the set-up that it needs, on a fresh Debian 12+ or Ubuntu 24.04+ machine too, and
 # repeats cheaply. Variables: PYTHON (default python3), TORCH_INDEX (an index with other builds of torch),
-# TORCH=present (use the torch of PYTHON), JOBS (parallel compile jobs).
+# TORCH=present (use the torch of PYTHON), JOBS (parallel compile jobs), N (programs of make fuzz).
 
 SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream coverage-table wheel build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz coverage-table wheel build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager"
@@ -19,6 +19,7 @@ help:
 	@echo "make models       architectures of transformers through mlcc; resumable"
 	@echo "make upstream     PyTorch's tests of Inductor through mlcc; FILE=<copy of test_torchinductor.py>; resumable"
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
+	@echo "make fuzz         N random programs (default 1000) through mlcc; resumable"
 	@echo "make wheel        build the wheel and check it"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
@@ -69,6 +70,11 @@ upstream:
 
 coverage-table: conformance
 	@scripts/python.sh tests/conformance/coverage.py
+
+fuzz:
+	@scripts/setup.sh test
+	@scripts/build.sh mlcc_package
+	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(FUZZ_ARGS)
 
 wheel:
 	@scripts/setup.sh demo

@@ -67,7 +67,7 @@ def refuse_outside_values(function: str) -> Iterator[None]:
 
     def on_call(frame: types.FrameType, event: str, argument: Any) -> Any:
         del event, argument
-        if not is_user_code(frame.f_code.co_filename):
+        if not is_user_code(frame.f_code.co_filename) or _is_text_of_a_library(frame):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
@@ -87,6 +87,13 @@ def refuse_outside_values(function: str) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+def _is_text_of_a_library(frame: types.FrameType) -> bool:
+    """Whether a library evaluates a text of its own, as sympy does where it parses an expression."""
+    code, caller = frame.f_code, frame.f_back
+    is_text = code.co_name == "<module>" and code.co_filename.startswith("<")
+    return is_text and caller is not None and not is_user_code(caller.f_code.co_filename)
 
 
 def _check(function: str, frame: types.FrameType, kind: str, name: str) -> None:

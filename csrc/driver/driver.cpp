@@ -6,7 +6,9 @@
 #include "driver/dump.h"
 #include "driver/kernels.h"
 #include "driver/plan.h"
+#include "driver/reference.h"
 #include "driver/session.h"
+#include "driver/verifying_kernel.h"
 #include "fusion/fusion.h"
 #include "fusion/in_place.h"
 #include "graph/index_map.h"
@@ -69,8 +71,11 @@ class Compiler {
     log_copies();
     count(result.stats);
     const CompiledRegions regions = compile_regions(result.stats);
+    const References references = make_references();
     runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_, regions);
     std::vector<runtime::KernelPtr> launched = compile_kernels(result.stats);
+    for (size_t i = 0; i < references.size(); ++i)
+      launched[i] = verified(launched[i], i, references[i]);
     std::vector<runtime::KernelPtr> in_order;
     for (const fusion::Unit& unit : fusion_.order)
       if (unit.group >= 0) in_order.push_back(launched[unit.group]);
@@ -213,6 +218,45 @@ class Compiler {
       }
     }
     return launched;
+  }
+
+  // -- verification, if it is switched on: a reference for each kernel
+
+  struct GroupReference {
+    std::shared_ptr<const Reference> reference;
+    size_t num_kernel_sizes;
+  };
+  using References = std::vector<GroupReference>;
+
+  // Launches hand the references' sizes to their kernels too, behind those of the kernel.
+  References make_references() {
+    References references;
+    if (parse_verification(options_.verify) == Verification::kOff || kernels_.empty())
+      return references;
+    const std::shared_ptr<const NodeByNode> nodes = run_node_by_node(graph_);
+    for (size_t i = 0; i < kernels_.size(); ++i) {
+      std::vector<SymExpr>& sizes = kernels_[i].lowered.sizes;
+      references.push_back(
+          {std::make_shared<const Reference>(nodes, fusion_.groups[i]), sizes.size()});
+      for (const std::string& symbol : references.back().reference->symbols())
+        sizes.push_back(SymExpr::symbol(symbol));
+    }
+    return references;
+  }
+
+  runtime::KernelPtr verified(const runtime::KernelPtr& kernel, size_t group,
+                              const GroupReference& reference) const {
+    const PlannedKernel& planned = kernels_[group];
+    VerifiedLaunch launch{kernel,
+                          planned.lowered.label,
+                          planned.text,
+                          planned.lowered.buffers,
+                          reference.num_kernel_sizes,
+                          reference.reference};
+    const std::string reason = why_not_verified(launch, options_);
+    if (reason.empty()) return std::make_shared<VerifyingKernel>(std::move(launch), options_);
+    log(LogChannel::kKernels, "kernel ", planned.lowered.label, " is not verified: ", reason);
+    return kernel;
   }
 
   static int64_t& counter_of(runtime::KernelOrigin origin, CompileStats& stats) {

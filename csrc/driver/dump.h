@@ -21,6 +21,8 @@ class Dump {
   // Writes "<number>_<label>.<stage>", if it is wanted; makes the folder at the first file.
   // Failures of the file system are logged, never raised.
   void write(std::string_view stage, std::string_view label, std::string_view text);
+  // Where files were written; empty: there are none.
+  const std::string& folder() const { return folder_; }
 
  private:
   struct Wish {

@@ -119,14 +119,19 @@ class GraphInterpreter {
 
 }  // namespace
 
-HostTensor make_host_tensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
+int64_t spanned_bytes(const HostTensor& tensor) {
   int64_t elements = 1;
-  for (size_t d = 0; d < shape.size(); ++d)
-    elements = shape[d] == 0 ? 0 : elements + (shape[d] - 1) * strides[d];
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    if (tensor.shape[d] == 0) return 0;
+    elements += (tensor.shape[d] - 1) * tensor.strides[d];
+  }
+  return elements * dtype_size(tensor.dtype);
+}
+
+HostTensor make_host_tensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
   HostTensor tensor{dtype, std::move(shape), std::move(strides), {}};
   static constexpr int64_t kAtLeast = 8;  // so that an empty tensor still has an address
-  tensor.bytes.resize(
-      static_cast<size_t>(std::max(elements, int64_t{0}) * dtype_size(dtype) + kAtLeast));
+  tensor.bytes.resize(static_cast<size_t>(spanned_bytes(tensor) + kAtLeast));
   return tensor;
 }
 

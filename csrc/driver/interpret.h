@@ -20,6 +20,8 @@ struct HostTensor {
 
 HostTensor make_host_tensor(DType dtype, std::vector<int64_t> shape,
                             std::vector<int64_t> strides);  // zeros
+// From the first element to behind the last one; 0 if there are none.
+int64_t spanned_bytes(const HostTensor& tensor);
 
 struct InterpretOptions {
   bool fuse = false;  // one kernel per node (the reference), or the groups that would be compiled

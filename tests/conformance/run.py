@@ -78,13 +78,16 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def environment(folder: str, gpu: str = "off") -> dict[str, str]:
-    """This process's; private caches in `folder`, one thread, eager's random numbers, and internal errors raise."""
+    """This process's; private caches in `folder`, one thread, eager's random numbers, internal errors raise, kernels are
+    verified.
+    """
     kept = {key: text for key, text in os.environ.items() if key not in ("TORCH_LOGS", "MLCC_LOGS")}
     return {
         **kept,
         "MLCC_GPU": gpu,
         "MLCC_STRICT": "1",
         "MLCC_FALLBACK_RANDOM": "1",
+        "MLCC_VERIFY": kept.get("MLCC_VERIFY", "first"),
         "MLCC_CACHE_DIR": f"{folder}/mlcc",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
         "OMP_NUM_THREADS": "1",

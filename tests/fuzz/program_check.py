@@ -1,0 +1,297 @@
+"""Whether a program compiled by mlcc does what it does eagerly, and the smallest program that still does not.
+
+Results and inputs (programs write into them) are compared in dtype, shape, strides and values. A float r of eager's may
+be missed by
+
+    e (32 |r| + 8 rms(r)) + 16 max(s, median(s))
+
+with e the epsilon of its dtype and s how far eager parts from itself: in float64, and where inputs and what ops give
+are off by one epsilon. Where the kind of a value (NaN, infinity, an integer, a bool) changes with these runs nothing is
+judged, and neither is a program that eager itself refuses then. Strides may also be those that torch's own tracing
+gives.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+import mlcc
+from tests.fuzz.torch_programs import Program
+from tests.python.accuracy import InFloat64, Wrong, check_form
+
+NUM_PERTURBED = 2
+# Eager's own limits, told as such.
+REFUSALS = ("Could not guard on data-dependent", "data-dependent")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong: a kind, by which a smaller program's failure counts as the same, and the text."""
+
+    kind: str
+    text: str
+
+
+Leaves = list[torch.Tensor]
+
+
+def run_program(program: Program, function: Any, inputs: Leaves) -> Leaves:
+    """Results, then the inputs as they are left, then gradients."""
+    given = [tensor.clone() if program.backward else tensor for tensor in inputs]
+    outputs = list(function(*given))
+    results = [*outputs, *given]
+    if not program.backward:
+        return results
+    floats = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    if floats and leaves:
+        weights = [torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype).view(o.shape) for o in floats]
+        grads = torch.autograd.grad(floats, leaves, weights, allow_unused=True)
+        results += [g for g in grads if g is not None]
+    return [tensor.detach() for tensor in results]
+
+
+def _perturbed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Each number that is not whole is off by one epsilon."""
+    is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not tensor.dtype.is_floating_point or not is_plain or tensor._is_zerotensor():
+        return tensor
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
+    plain = tensor.detach()
+    moved = plain * (1 + signs * torch.finfo(tensor.dtype).eps).to(tensor.dtype)
+    made = torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype)
+    made.copy_(torch.where(plain == plain.round(), plain, moved))
+    return made.requires_grad_(tensor.requires_grad)
+
+
+class OtherRoundings(TorchDispatchMode):
+    """Inside, what an op computes anew is off by one epsilon."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        result = op(*args, **(kwargs or {}))
+        if any(returned.alias_info for returned in op._schema.returns):
+            return result
+        self._seed += 1009
+        return tree_map_only(torch.Tensor, lambda t: _perturbed(t, self._seed), result)
+
+
+def other_runs(program: Program) -> list[Leaves] | None:
+    """Eager with other roundings and in float64; None if eager refuses one of them."""
+    runs = []
+    try:
+        for seed in range(NUM_PERTURBED):
+            inputs = [_perturbed(t, seed) for t in program.make_inputs()]
+            with OtherRoundings(seed):
+                runs.append(run_program(program, program.function, inputs))
+        doubles = [
+            t.detach().double().requires_grad_(t.requires_grad) if t.dtype.is_floating_point else t
+            for t in program.make_inputs()
+        ]
+        with InFloat64():
+            runs.append(run_program(program, program.function, doubles))
+    except Exception:  # of eager, on purpose: it says that the program has no steady answer
+        return None
+    return runs
+
+
+def check_program(program: Program) -> Failure | None:
+    """What is wrong with mlcc's answers, on the program's sizes and on larger ones."""
+    function = program.function
+    torch._dynamo.reset()
+    if program.entry == "jit":
+        compiled: Any = mlcc.jit(function, dynamic=program.dynamic)
+    else:
+        compiled = torch.compile(function, backend="mlcc", dynamic=program.dynamic)
+    for one in (program, program.resized()):
+        failure = _check_call(one, compiled)
+        if failure is not None:
+            return failure
+    return None
+
+
+def _check_call(program: Program, compiled: Any) -> Failure | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            eager = run_program(program, program.function, program.make_inputs())
+        except Exception:
+            return None  # of these sizes
+        others = other_runs(program)
+        if others is None or any(len(run) != len(eager) for run in others):
+            return None
+        try:
+            ours = run_program(program, compiled, program.make_inputs())
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if any(word in text for word in REFUSALS):
+                return None
+            return Failure(f"raises {type(error).__name__} {_shape_of(text)}", text[:4000])
+    if len(ours) != len(eager):
+        return Failure("number of results", f"{len(ours)} results, eager has {len(eager)}")
+    num_graded = len(program.outputs) + len(program.inputs)  # gradients follow: of any layout
+    for place, (result, expected) in enumerate(zip(ours, eager, strict=True)):
+        name = f"result {place}"
+        try:
+            compare(result, expected, [run[place] for run in others], name)
+            if place < num_graded:
+                check_form(result, expected, name)
+        except Wrong as wrong:
+            if "strides" in str(wrong) and _torch_foresees(program, place, result.stride()):
+                continue
+            return Failure(f"wrong {_shape_of(str(wrong))}", str(wrong))
+    return None
+
+
+def _torch_foresees(program: Program, place: int, strides: tuple[int, ...]) -> bool:
+    """Whether torch's own tracing, without mlcc, gives the result these strides, which are not eager's."""
+    torch._dynamo.reset()
+    traced = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic)
+    foreseen = run_program(program, traced, program.make_inputs())[place].stride()
+    return foreseen == strides
+
+
+def _shape_of(text: str) -> str:
+    """The words of a message, by which two are the same."""
+    line = text.splitlines()[0]
+    return " ".join(re.findall(r"[A-Za-z_]{3,}", line.split(": ", 1)[-1])[:4])
+
+
+def compare(result: torch.Tensor, eager: torch.Tensor, others: Leaves, name: str) -> None:
+    """Raise Wrong unless `result` is as near to eager's as this file's head says."""
+    if (result.dtype, result.shape) != (eager.dtype, eager.shape):
+        check_form(result, eager, name)
+    if any(other.shape != eager.shape for other in others):
+        return
+    if eager.dtype.is_floating_point:
+        bad = _bad_floats(result.double(), eager.double(), others, torch.finfo(eager.dtype).eps)
+    else:
+        bad = result != eager
+        for other in others:
+            bad &= other.to(eager.dtype) == eager
+    if bool(bad.any()):
+        place = int(bad.flatten().nonzero()[0])
+        raise Wrong(
+            f"{name}: {int(bad.sum())} of {eager.numel()} elements differ, the first at {place}:"
+            f" {result.flatten()[place].item()!r}, eager has {eager.flatten()[place].item()!r}"
+        )
+
+
+def _kind(values: torch.Tensor) -> torch.Tensor:
+    return values.isnan() * 2 + values.isposinf() * 1 - values.isneginf() * 1
+
+
+def _bad_floats(
+    result: torch.Tensor, eager: torch.Tensor, others: Leaves, epsilon: float
+) -> torch.Tensor:
+    kind = _kind(eager)
+    steady = torch.ones_like(kind, dtype=torch.bool)
+    spread = torch.zeros_like(eager)
+    for other in others:
+        steady &= _kind(other.double()) == kind
+        distance = (other.double() - eager).abs()
+        spread = spread.maximum(distance.nan_to_num(0.0, 0.0, 0.0))
+    finite = eager[kind == 0]
+    if finite.numel() == 0:
+        return (_kind(result) != kind) & steady
+    rms = finite.square().mean().sqrt()
+    usual = spread[kind == 0].median()
+    bound = epsilon * (32 * eager.abs() + 8 * rms) + 16 * spread.maximum(usual)
+    far = (result - eager).abs() > bound
+    return steady & ((_kind(result) != kind) | (far & (kind == 0)))
+
+
+# -- reduction
+
+
+def reduce_program(program: Program, failure: Failure) -> tuple[Program, Failure]:
+    """A smaller program that fails in the same way, by leaving out what can be left out."""
+    best, found = program, failure
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        seen = {best}
+        for candidate in map(_without_unused, _smaller(best)):
+            if candidate in seen:
+                continue
+            seen.add(candidate)
+            result = _failure_of(candidate)
+            if result is not None and result.kind == failure.kind:
+                best, found, is_smaller = candidate, result, True
+                break
+    return best, found
+
+
+def _names(text: str) -> list[str]:
+    return re.findall(r"\b[vx]\d+\b", text)
+
+
+def _without_unused(program: Program) -> Program:
+    """Without values that nothing reads and the last inputs that nothing reads."""
+    used = set(program.outputs)
+    kept = []
+    for line in reversed(program.statements):
+        name, equals, _ = line.partition(" = ")
+        if not equals or not re.fullmatch(r"v\d+", name) or name in used:
+            used.update(_names(line))
+            kept.append(line)
+    inputs = program.inputs
+    while len(inputs) > 1 and f"x{len(inputs) - 1}" not in used:
+        inputs = inputs[:-1]
+    return replace(program, inputs=inputs, statements=tuple(reversed(kept)))
+
+
+def _failure_of(program: Program) -> Failure | None:
+    try:
+        run_program(program, program.function, program.make_inputs())
+    except Exception:
+        return None  # no program at all
+    return check_program(program)
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """What may be tried, the largest steps first."""
+    if len(program.outputs) > 1:
+        for output in program.outputs:
+            yield replace(program, outputs=(output,))
+    if program.backward:
+        yield replace(program, backward=False)
+    if program.entry == "compile":
+        yield replace(program, entry="jit")
+    for place in reversed(range(len(program.statements))):
+        statements = program.statements[:place] + program.statements[place + 1 :]
+        lost, equals, value = program.statements[place].partition(" = ")
+        if not equals or not re.fullmatch(r"v\d+", lost):
+            yield replace(program, statements=statements)  # a write
+            continue
+        for other in dict.fromkeys(_names(value)):  # an operand in the place of the result
+            outputs = tuple(other if name == lost else name for name in program.outputs)
+            renamed = tuple(re.sub(rf"\b{lost}\b", other, line) for line in statements)
+            yield replace(program, statements=renamed, outputs=outputs)
+    if program.dynamic:
+        yield replace(program, dynamic=False)
+    for place, one in enumerate(program.inputs):
+        for simpler in _simpler(one):
+            inputs = (*program.inputs[:place], simpler, *program.inputs[place + 1 :])
+            yield replace(program, inputs=inputs)
+
+
+def _simpler(one: Any) -> Iterator[Any]:
+    if one.layout:
+        yield replace(one, layout="")
+    for dim, size in enumerate(one.shape):
+        if size > 3:
+            yield replace(one, shape=(*one.shape[:dim], 3, *one.shape[dim + 1 :]))

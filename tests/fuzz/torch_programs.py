@@ -1,0 +1,362 @@
+"""Random programs in torch, as text: inputs and statements, drawn by a seed over views, writes, reductions and indices.
+
+A statement is drawn, run eagerly, and kept if eager takes it, so each program runs. What a template writes in braces
+is filled in: {a} {b} any value, {f} a float, {n} an integer tensor, {m} a bool, {d} a dimension, {s} a slice's start,
+{k} a small number, {c} a constant, {i} indices into any dimension of {a}.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tests.python.tracing import FORMS
+
+MOST_ELEMENTS = 20_000
+FLOATS = ("float32", "float32", "float32", "float64", "bfloat16", "float16")
+OTHERS = ("int64", "int32", "uint8", "bool", "int8", "int16")
+SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor as an expression of torch, for any shape of the same rank."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    seed: int
+    layout: str  # what is done to it: "", ".mT", "[..., ::2]", ...
+
+    @property
+    def text(self) -> str:
+        """The expression."""
+        shape = list(self.shape)
+        if self.layout == ".mT":
+            shape[-2:] = shape[:-3:-1]
+        if self.layout == "[..., ::2]":
+            shape[-1] *= 2
+        if self.layout == "[1:]":
+            shape[0] += 1
+        generator = f"generator=torch.Generator().manual_seed({self.seed})"
+        if self.dtype == "bool":
+            values = f"(torch.rand({shape}, {generator}) < 0.5)"
+        elif self.dtype not in FLOATS:
+            values = f"torch.randint(0, 9, {shape}, {generator}).to(torch.{self.dtype})"
+        elif (
+            self.seed % 2
+        ):  # sums and products of these are exact, so that comparisons have one answer
+            values = f"(torch.randint(-16, 17, {shape}, {generator}) / 8).to(torch.{self.dtype})"
+        else:
+            values = f"torch.randn({shape}, {generator}).to(torch.{self.dtype})"
+        return values + self.layout
+
+
+@dataclass(frozen=True)
+class Program:
+    """Inputs x0, x1, ..., statements over them, and the names that are returned."""
+
+    inputs: tuple[Input, ...]
+    statements: tuple[str, ...]
+    outputs: tuple[str, ...]
+    entry: str  # how it is compiled: "jit" or "compile"
+    dynamic: bool
+    backward: bool
+
+    @property
+    def text(self) -> str:
+        """The definition of `program`."""
+        names = ", ".join(f"x{i}" for i in range(len(self.inputs)))
+        body = [*self.statements, f"return [{', '.join(self.outputs)}]"]
+        return f"def program({names}):\n" + "".join(f"    {line}\n" for line in body)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function."""
+        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+        exec(compile(self.text, "<program>", "exec"), namespace)
+        made: Callable[..., Any] = namespace["program"]
+        return made
+
+    def make_inputs(self) -> list[torch.Tensor]:
+        """Fresh ones; floats ask for gradients if the program goes backward."""
+        tensors = [eval(one.text, {"torch": torch}) for one in self.inputs]
+        for tensor in tensors:
+            if self.backward and tensor.dtype.is_floating_point:
+                tensor.requires_grad_()
+        return tensors
+
+    def resized(self) -> Program:
+        """The same over larger sizes; equal sizes stay equal."""
+        inputs = tuple(
+            replace(one, shape=tuple(size + 1 if size > 1 else size for size in one.shape))
+            for one in self.inputs
+        )
+        return replace(self, inputs=inputs)
+
+    def as_script(self, comment: str) -> str:
+        """What shows the failure, for people."""
+        arguments = "".join(
+            f"    {one.text}{'.requires_grad_()' if self.backward and one.dtype in FLOATS else ''},\n"
+            for one in self.inputs
+        )
+        made = (
+            f"mlcc.jit(program, dynamic={self.dynamic})"
+            if self.entry == "jit"
+            else f'torch.compile(program, backend="mlcc", dynamic={self.dynamic})'
+        )
+        told = "".join(f"# {line}\n" for line in comment.splitlines())
+        return (
+            f"{told}import torch\nimport torch.nn.functional as F\n\nimport mlcc\n\n\n{self.text}\n\n"
+            f"def inputs():\n    return [\n{arguments.replace('    ', '        ')}    ]\n\n\n"
+            f"print(program(*inputs()))\nprint({made}(*inputs()))\n"
+        )
+
+
+# -- what statements are drawn from; a line without "=" between names gets a new name for its value
+
+POINTWISE = """
+{a} + {b} | {a} - {b} | {a} * {b} | {a} / {b} | {f}.exp() | {f}.tanh() | {f}.sigmoid() | {f}.abs().sqrt()
+-{a} | {a}.abs() | torch.maximum({a}, {b}) | torch.minimum({a}, {b}) | torch.where({m}, {a}, {b})
+torch.where({a} > {b}, {a}, {c}) | {a} > {b} | {a} == {b} | {a} != {c} | {a} < {c} | {a}.clamp(-1, 2)
+{a}.clamp(min=0) | {a} + {c} | {c} - {a} | {a} * {c} | {a} / {c} | {a} // {k} | {a} % {k} | {a} ** 2
+{m} & {m} | {m} | {n} ^ {n} | {n} << 1 | {n} >> 1 | ~{n} | {m}.logical_not() | {a}.relu() | F.gelu({f})
+F.silu({f}) | F.leaky_relu({f}, 0.1) | F.softplus({f}) | {f}.floor() | {f}.round() | {f}.trunc()
+{f}.sign() | {a}.float() | {a}.double() | {a}.bfloat16() | {a}.half() | {a}.long() | {a}.int() | {a}.bool()
+{a}.to({b}.dtype) | {n}.to(torch.uint8) | {f}.log1p().nan_to_num() | {f}.sin() | {f}.cos() | {f}.atan()
+{f}.erf() | {f}.square() | {f}.reciprocal().clamp(-9, 9) | {f}.isnan() | torch.lerp({f}, {f}, 0.3)
+torch.addcmul({a}, {b}, {b}) | {a}.masked_fill({m}, {c}) | torch.atan2({f}, {f}) | torch.hypot({f}, {f})
+torch.clamp({a}, {b}, {a}) | torch.add({a}, {b}, alpha={k}) | torch.sub({a}, {b}, alpha=2)
+torch.true_divide({a}, {k}) | {a}.logical_or({b}) | torch.div({a}, {k}, rounding_mode="floor")
+torch.div({a}, {k}, rounding_mode="trunc") | torch.remainder({a}, -{k}) | torch.fmod({a}, {k})
+torch.rsub({a}, {b}) | torch.copysign({f}, {a}) | torch.heaviside({f}, {f}) | {f}.frac()
+torch.bitwise_and({n}, {n}) | {a}.sgn() | {a}.neg() | torch.zeros_like({a}) + {b}
+torch.full_like({a}, {k}) | torch.ones_like({a}, dtype=torch.float32) | {a}.new_zeros({a}.shape) + {a}
+torch.arange({a}.shape[{d}]) * {k} | torch.eye({k}) * {k} | F.hardswish({f}) | F.elu({f}) | F.mish({f})
+F.softsign({f}) | F.logsigmoid({f})
+"""
+REDUCTIONS = """
+{a}.sum({d}) | {a}.sum() | {f}.mean({d}, keepdim=True) | {a}.amax({d}) | {a}.amin({d}, keepdim=True)
+{a}.argmax({d}) | {a}.argmin() | {f}.var({d}) | {f}.std({d}, correction=0) | {a}.prod({d}) | {a}.any({d})
+{a}.all() | {f}.softmax({d}) | {f}.log_softmax({d}) | {f}.logsumexp({d}) | {f}.norm() | {f}.norm(dim={d})
+F.layer_norm({f}, {f}.shape[-1:]) | {a}.cumsum({d}) | {f}.cumprod({d}) | {a}.max({d})[0] | {a}.min({d})[1]
+{f} - {f}.mean() | {f} / ({f}.abs().amax({d}, keepdim=True) + 1) | {a}.sum({d}, keepdim=True)
+{a}.sum({d}, dtype=torch.float64) | {a}.count_nonzero({d}) | {f}.var_mean({d})[1] | {a}.cummax({d})[0]
+{a}.cummin({d})[1] | {a}.sum((0, -1)) | {f}.mean((0, 1)) | {a}.aminmax()[1] | {f}.logcumsumexp({d})
+{f}.median() | {a}.sort({d})[0] | {a}.topk(1, {d})[0] | F.normalize({f}, dim={d}) | {f}.nansum({d})
+{f}.nanmean() | F.rms_norm({f}, {f}.shape[-1:]) | F.mse_loss({f}, {f}) | F.smooth_l1_loss({f}, {f})
+F.cosine_similarity({f}, {f}, {d}) | {f}.dist({f})
+"""
+VIEWS = """
+{a}.transpose(0, {d}) | {a}.flip({d}) | {a}.unsqueeze({d}) | {a}.squeeze() | {a}[..., ::2] | {a}[{s}:]
+{a}[{s}] | {a}.flatten() | {a}.roll(1, {d}) | {a}.select({d}, 0) | {a}.narrow({d}, 0, 1) | {a}.reshape(-1)
+{a}.reshape({a}.shape[::-1]) | {a}.mT | {a}.permute(*reversed(range({a}.dim()))) | {a}.expand({k}, *{a}.shape)
+{a}.repeat({k}, *[1] * ({a}.dim() - 1)) | {a}.diagonal() | {a}.unfold({d}, 2, 1) | {a}.contiguous()
+{a}.view(-1) | torch.cat([{a}, {a}], {d}) | torch.cat([{a}, {b}], {d}) | torch.stack([{a}, {a}], {d})
+torch.stack([{a}, {b}]) | {a}.chunk(2, {d})[0] | {a}.split(2, {d})[-1] | F.pad({a}, (1, 2))
+F.pad({a}, (-1, 1), value={c}) | {a}.tril() | {a}.triu(1) | {a}[:, None] | {a}[..., -1]
+{a}.movedim(0, {d}) | {a}.unbind({d})[0] | {a}.repeat_interleave(2, {d}) | {a}.clone() | {a}.detach()
+{a}[None] | {a}.expand_as({b}) | {a}.broadcast_to({b}.shape) | {a}[{s}::2] | {a}.rot90()
+{a}.view(torch.int32) | {a}.unflatten({d}, (1, -1)) | {a}.swapaxes(0, {d}).contiguous()
+torch.as_strided({a}, (2,), (1,)) | {a}.new_ones({a}.shape[{d}]) | torch.tile({a}, (2,))
+torch.block_diag({a}, {a}) | {a}.ravel() | {a}.adjoint() | F.pad({f}, (1, 1), mode="replicate")
+{a}.diag_embed()
+"""
+INDEXING = """
+{a}.index_select({d}, {i}) | {a}[{i}] | {a}[{i} - 1] | {a}.gather({d}, {n}.long() % {a}.shape[{d}])
+{a}.take({i}) | {a}[..., {i}] | {a}[{i}, {i}] | torch.take_along_dim({a}, {a}.argsort({d}), {d})
+F.embedding({n}.long() % {f}.shape[0], {f}) | {a}.index_add({d}, {i}, {a}.index_select({d}, {i}))
+{a}.index_copy({d}, {i}[:1], {a}.narrow({d}, 0, 1)) | {a}.index_fill({d}, {i}, {k})
+{a}.scatter({d}, {n}.long() % {a}.shape[{d}], {k}) | {a}.scatter_add({d}, {n}.long() % {a}.shape[{d}], {a})
+{f}.scatter_reduce({d}, {n}.long() % {f}.shape[{d}], {f}, "amax") | {a}.index_put(({i},), {a}[{i}])
+{f}.index_put(({i},), {f}[{i}], accumulate=True)
+{f}.scatter_reduce({d}, {n}.long() % {f}.shape[{d}], {f}, "mean", include_self=False)
+torch.bucketize({f}, {f}.flatten().sort()[0]) | F.one_hot({n}.long() % 5, 5)
+{a}.select_scatter({a}.select({d}, 0), {d}, -1) | {a}.masked_scatter({m}, {a})
+{a}.slice_scatter({a}[1:], 0, 0, -1) | torch.searchsorted({f}.flatten().sort()[0], {f})
+{a}[torch.arange({a}.shape[0])]
+"""
+PRODUCTS = """
+{f} @ {f}.mT | {f}.mT @ {f} | torch.outer({f}.flatten(), {f}.flatten()) | {f}.flatten().dot({f}.flatten())
+F.linear({f}, {f}) | torch.einsum("...i,...i->...", {f}, {f})
+"""
+WRITES = """
+{a}.add_({b}) | {a}.mul_({c}) | {a}.copy_({b}) | {a}.fill_({k}) | {a}.zero_() | {a}[{s}:].add_(1)
+{a}[..., ::2] = {b} | {a}[{s}] = {c} | {a}[{i}] = {k} | {a}.masked_fill_({m}, {c})
+{a}.sub_({a}.sum({d}, keepdim=True)) | {a}.transpose(0, {d}).add_({k}) | {a} += {b} | {a} *= {k}
+{a}.index_add_({d}, {i}, {a}.index_select({d}, {i}).clone()) | {a}.clamp_(-1, 1) | {a}[{m}] = {k}
+{f}.relu_() | {f}.exp_().clamp_(max=3) | {a}.neg_() | {a}.select({d}, 0).copy_({a}.select({d}, -1).clone())
+{f}.sigmoid_() | {a}.view(-1)[{s}:].mul_(2) | {a}.scatter_({d}, {n}.long() % {a}.shape[{d}], {k})
+{a}[:, {s}] += 1 | {a}.index_fill_({d}, {i}, {k}) | {a}.t_() | {a}.squeeze_() | {a}.flatten()[0] = {k}
+{a}.diagonal().add_({k}) | {a}.narrow({d}, 0, 1).zero_() | {a}.index_put_(({i},), {a}[{i}], accumulate=True)
+torch.add({a}, {b}, out={a}) | {a}.unsqueeze_(0) | {a}.logical_not_()
+"""
+
+
+def _templates(text: str) -> list[str]:
+    return [
+        template.strip()
+        for line in text.split("\n")
+        for template in line.split(" | ")
+        if template.strip()
+    ]
+
+
+def _overloads() -> list[str]:
+    """A call of each overload of the op table that takes tensors alone."""
+    calls = []
+    for form in FORMS:
+        packet, overload = form.split("[")[0].removeprefix("aten.").rsplit(".", 1)
+        schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
+        needed = [a for a in schema.arguments if not a.has_default_value()]
+        if "[" not in form and all(str(a.type) == "Tensor" for a in needed):
+            names = ["{f}", "{a}", "{b}"] if len(needed) > 2 else ["{f}", "{b}"]
+            calls.append(f"torch.ops.aten.{packet}.{overload}({', '.join(names[: len(needed)])})")
+    return calls
+
+
+KINDS: list[tuple[list[str], int]] = [
+    (_templates(POINTWISE), 8),
+    (_overloads(), 2),
+    (_templates(REDUCTIONS), 4),
+    (_templates(VIEWS), 5),
+    (_templates(INDEXING), 3),
+    (_templates(PRODUCTS), 1),
+    (_templates(WRITES), 3),
+]
+WRITE_KIND = len(KINDS) - 1
+CONSTANTS = ("0.5", "-1.25", "2", "3", "0", "1", "-2", "True")
+
+
+class _Draft:
+    """A program in the making: its values so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.values: dict[str, torch.Tensor] = {}
+        self.statements: list[str] = []
+        self.fresh: list[str] = []  # values that nothing has read yet
+
+    def name(self, fits: Callable[[torch.Tensor], bool]) -> str | None:
+        names = [name for name, value in self.values.items() if fits(value)]
+        recent = [name for name in names if name in self.fresh]
+        if recent and self.random.random() < 0.6:
+            return self.random.choice(recent)
+        return self.random.choice(names) if names else None
+
+    def fill(self, template: str) -> str | None:
+        """The template with names and numbers; None if there is no value of a kind."""
+        chosen: dict[str, str] = {}
+
+        def value_of(kind: str) -> str | None:
+            fits: dict[str, Callable[[torch.Tensor], bool]] = {
+                "f": lambda t: t.dtype.is_floating_point,
+                "n": lambda t: not t.dtype.is_floating_point and t.dtype != torch.bool,
+                "m": lambda t: t.dtype == torch.bool,
+            }
+            return self.name(fits.get(kind, lambda t: True))
+
+        for kind in re.findall(r"\{(\w)\}", template):
+            if kind in chosen:
+                continue
+            subject = self.values[chosen.get("a") or chosen.get("f") or next(iter(self.values))]
+            if kind == "d":
+                chosen[kind] = str(self.random.randint(-subject.dim(), max(subject.dim() - 1, 0)))
+            elif kind == "s":
+                chosen[kind] = self.random.choice(["0", "1", "-1"])
+            elif kind == "k":
+                chosen[kind] = str(self.random.randint(1, 4))
+            elif kind == "c":
+                chosen[kind] = self.random.choice(CONSTANTS)
+            elif kind == "i":
+                size = max(1, min(subject.shape, default=1))
+                places = [self.random.randrange(size) for _ in range(self.random.randint(1, 4))]
+                chosen[kind] = f"torch.tensor({places})"
+            else:
+                found = value_of(kind)
+                if found is None:
+                    return None
+                chosen[kind] = found
+        return re.sub(r"\{(\w)\}", lambda match: chosen[match.group(1)], template)
+
+    def try_statement(self, template: str, writes: bool) -> None:
+        """Add it if eager takes it."""
+        text = self.fill(template)
+        if text is None:
+            return
+        name = f"v{len(self.statements)}"
+        line = text if writes else f"{name} = {text}"
+        before = {key: (value, value._version) for key, value in self.values.items()}
+        scope = dict(self.values)
+        try:
+            exec(line, {"torch": torch, "F": torch.nn.functional}, scope)
+            made = scope.get(name)
+        except (
+            Exception
+        ):  # eager refuses it; what it has written by then is of no matter to the program
+            return
+        if not writes:
+            if not _is_plain(made):
+                return
+            assert isinstance(made, torch.Tensor)
+            self.values[name] = made
+        for key in before:  # `a += b` binds the name again
+            self.values[key] = scope[key]
+        self.statements.append(line)
+        self.fresh = [one for one in self.fresh if not re.search(rf"\b{one}\b", text)]
+        if not writes:
+            self.fresh.append(name)
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not value.dtype.is_complex
+        and value.numel() <= MOST_ELEMENTS
+        and value.dim() <= 5
+    )
+
+
+def _draw_inputs(draft: _Draft) -> tuple[Input, ...]:
+    pick = draft.random.choice
+    shape = tuple(pick(SIZES) for _ in range(draft.random.choice([0, 1, 2, 2, 2, 3, 3, 4])))
+    inputs = []
+    for place in range(draft.random.randint(1, 4)):
+        own = shape
+        if place and draft.random.random() < 0.4:
+            own = tuple(1 if draft.random.random() < 0.3 else size for size in shape)
+            own = own[draft.random.randint(0, len(shape)) :]
+        kinds = FLOATS if place == 0 or draft.random.random() < 0.5 else FLOATS + OTHERS * 2
+        layouts = ["", "", ""]
+        if len(own) >= 1:
+            layouts += ["[1:]", "[..., ::2]"]
+        if len(own) >= 2:
+            layouts += [".mT"]
+        inputs.append(Input(own, pick(kinds), draft.random.randrange(1 << 20), pick(layouts)))
+    return tuple(inputs)
+
+
+def draw_program(seed: int) -> Program:
+    """The program of that seed."""
+    draft = _Draft(seed)
+    inputs = _draw_inputs(draft)
+    entry = "compile" if draft.random.random() < 0.1 else "jit"
+    backward = draft.random.random() < 0.15
+    dynamic = draft.random.random() < 0.5
+    program = Program(inputs, (), (), entry, dynamic, backward)
+    for place, tensor in enumerate(program.make_inputs()):
+        draft.values[f"x{place}"] = tensor
+    weights = [weight for _, weight in KINDS]
+    wanted = draft.random.randint(1, 12)
+    for _ in range(4 * wanted):
+        if len(draft.statements) == wanted:
+            break
+        (kind,) = draft.random.choices(range(len(KINDS)), weights)
+        draft.try_statement(draft.random.choice(KINDS[kind][0]), kind == WRITE_KIND)
+    outputs = [name for name in draft.values if name in draft.fresh] or list(draft.values)[-1:]
+    return replace(program, statements=tuple(draft.statements), outputs=tuple(outputs))

@@ -1,0 +1,128 @@
+"""A seeded sample of `make fuzz`, its judge and its reduction, and the programs that it has found wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sympy
+import torch
+
+import mlcc
+from mlcc import _reads
+from tests.fuzz import run
+from tests.fuzz.program_check import check_program, compare, other_runs, reduce_program
+from tests.fuzz.torch_programs import Input, Program, draw_program
+from tests.python.accuracy import Wrong
+
+SAMPLE = 12
+
+
+@pytest.mark.slow
+def test_sample() -> None:
+    failures = {seed: check_program(draw_program(seed)) for seed in range(SAMPLE)}
+    assert {seed: failure for seed, failure in failures.items() if failure} == {}
+
+
+def test_programs_are_those_of_their_seeds_and_of_many_kinds() -> None:
+    programs = [draw_program(seed) for seed in range(60)]
+    assert programs[7] == draw_program(7)
+    assert len({program.text for program in programs}) > 55
+    text = "\n".join(program.text for program in programs)
+    for word in ("sum(", ".mT", "_(", "scatter", "torch.cat", "index", "bfloat16"):
+        assert word in text
+    assert {program.entry for program in programs} == {"jit", "compile"}
+    assert any(program.backward for program in programs)
+
+
+def program_of(*statements: str, inputs: int = 1) -> Program:
+    made = tuple(Input((5, 4), "float32", seed, "") for seed in range(2, 2 + 2 * inputs, 2))
+    return Program(made, statements, ("v0",), "jit", False, False)
+
+
+class WrongSine:
+    """mlcc.jit, but sines are wrong."""
+
+    def __init__(self, function: Any, dynamic: bool) -> None:
+        del dynamic
+        self.function = function
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        before = torch.Tensor.sin
+        torch.Tensor.sin = lambda x: before(x) + 1e-3  # type: ignore[method-assign, assignment]
+        try:
+            return self.function(*tensors)
+        finally:
+            torch.Tensor.sin = before  # type: ignore[method-assign]
+
+
+def test_a_failure_is_found_and_reduced(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(mlcc, "jit", WrongSine)
+    program = program_of(
+        "x1.mul_(2)",
+        "v0 = x0 + x1",
+        "v1 = v0.sin()",
+        "v2 = v1.exp().sum(-1)",
+        "v3 = x0 * 2",
+        inputs=2,
+    )
+    program = replace(program, outputs=("v2", "v3"))
+    failure = check_program(program)
+    assert failure is not None
+    assert failure.kind.startswith("wrong")
+    small, failure = reduce_program(program, failure)
+    assert small.statements == ("v1 = x0.sin()",)
+    assert small.inputs[0].shape == (3, 3)
+    script = tmp_path / "script.py"
+    script.write_text(small.as_script(failure.text))
+    monkeypatch.undo()
+    environment = {**os.environ, "PYTHONPATH": str(run.ROOT)}
+    subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True)
+
+
+def test_judge() -> None:
+    eager = torch.tensor([1.0, 100.0, float("nan")])
+    near = eager * (1 + 2e-6)
+    compare(near, eager, [eager.double()], "result")
+    with pytest.raises(Wrong, match="1 of 3 elements differ, the first at 1"):
+        compare(eager + torch.tensor([0.0, 0.1, 0.0]), eager, [eager.double()], "result")
+    with pytest.raises(Wrong):
+        compare(torch.zeros(3), eager, [eager.double()], "result")
+    unsteady = torch.tensor([1.0, float("inf"), float("nan")])
+    compare(torch.tensor([1.0, 0.0, float("nan")]), eager, [unsteady], "result")
+    with pytest.raises(Wrong):
+        compare(torch.tensor([1, 2]), torch.tensor([1, 3]), [torch.tensor([1, 3])], "result")
+    compare(torch.tensor([1, 2]), torch.tensor([1, 3]), [torch.tensor([1, 2])], "result")
+
+
+def test_a_crash_is_a_failure_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_run_batch", lambda seeds, _: iter([(seeds[0], {"kind": "crash"})]))
+    assert [seed for seed, _ in run.run_programs([5, 6, 7])] == [5, 6, 7]
+
+
+# -- found by `make fuzz`
+
+
+def test_a_text_that_a_library_evaluates_reads_no_globals_of_the_user() -> None:
+    """As sympy does during a trace with symbolic sizes."""
+    with _reads.refuse_outside_values("function"):
+        assert sympy.sympify("E + x") == sympy.E + sympy.Symbol("x")
+    scope = {"value": [1]}
+    exec("def function():\n    return value", scope)
+    told = pytest.raises(mlcc.Error, match="the global value")  # of the user, also from a text
+    with told, _reads.refuse_outside_values("function"):
+        scope["function"]()
+
+
+def test_gradients_that_have_no_memory_have_no_roundings() -> None:
+    """The gradient of a sign is a tensor of zeros without memory: eager's own, which the judge must not write to."""
+    program = Program(
+        (Input((3,), "float32", 2, ""),), ("v0 = x0 * x0.sgn()",), ("v0",), "jit", False, True
+    )
+    runs = other_runs(program)
+    assert runs is not None
+    assert len(runs) == 3
