@@ -144,7 +144,7 @@ def diagonal(importer: Importer, node: Node) -> Tensor:
     if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)):
         raise Unsupported("a size or the offset is no constant")
     others = [d for d in range(rank) if d not in (dim1, dim2)]
-    matrices = _permuted(importer, bound["self"], [*others, dim1, dim2])
+    matrices = permuted(importer, bound["self"], [*others, dim1, dim2])
     shape = result_shape(importer, node)
     flat = importer.reshape(matrices, [*shape[:-1], rows * columns])
     start = min(offset if offset >= 0 else -offset * columns, rows * columns)

@@ -208,6 +208,9 @@ _FLOATS_ONLY = ("_softmax", "_log_softmax")
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
     "linspace": linspace,
+    "linspace.Tensor_Tensor": linspace,
+    "linspace.Tensor_Scalar": linspace,
+    "linspace.Scalar_Tensor": linspace,
     "max_unpool2d": max_unpool2d,
     "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward,
@@ -227,5 +230,9 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     for name in _FLOATS_ONLY:
         op = getattr(torch.ops.aten, name).default
         kept[op] = _of_floats(kept[op])
-    own = {getattr(torch.ops.aten, name).default: function for name, function in _OWN.items()}
-    return kept | own
+    return kept | {_overload(name): function for name, function in _OWN.items()}
+
+
+def _overload(name: str) -> Any:
+    op, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, op), overload or "default")

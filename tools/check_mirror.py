@@ -29,6 +29,7 @@ COVERED_BY = {
     "_fx_extern": "test_fx_import.py",
     "_fx_handlers": "test_fx_import.py",
     "_fx_index_maps": "test_fx_import.py",
+    "_fx_padding": "test_fx_windows.py",
     "_fx_pointwise": "test_fx_import.py",
     "_fx_reductions": "test_fx_import.py",
     "_fx_sizes": "test_fx_import.py",

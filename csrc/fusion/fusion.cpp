@@ -427,7 +427,7 @@ class Planner {
                        std::vector<Access>& leaves) const {
     const bool is_take = node.op() == Op::kTake;
     const Index index = is_take ? take_index_position(node, position) : position;
-    const std::vector<Value*> operands = graph::index_operands(node);
+    const auto operands = graph::index_operands(node);
     for (Value* operand : operands) collect_leaves(operand, index, assumptions, leaves);
     const Node* producer = node.operand(0)->producer();
     if (producer == nullptr || !plan_.inlined.count(producer)) {

@@ -78,9 +78,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def environment(folder: str, gpu: str = "off") -> dict[str, str]:
-    """This process's; private caches in `folder`, one thread, eager's random numbers, internal errors raise, kernels are
-    verified.
-    """
+    """This process's; private caches in `folder`, one thread, eager's random numbers, strict, kernels are verified."""
     kept = {key: text for key, text in os.environ.items() if key not in ("TORCH_LOGS", "MLCC_LOGS")}
     return {
         **kept,
