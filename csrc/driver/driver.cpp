@@ -251,6 +251,7 @@ class Compiler {
                           planned.lowered.label,
                           planned.text,
                           planned.lowered.buffers,
+                          fusion_.groups[group].in_place,
                           reference.num_kernel_sizes,
                           reference.reference};
     const std::string reason = why_not_verified(launch, options_);

@@ -42,12 +42,20 @@ Verification parse_verification(std::string_view name) {
                            name, "'"));
 }
 
+std::optional<size_t> VerifiedLaunch::buffer_of(const Value* value) const {
+  const auto memory = in_place.find(value);
+  const auto place = std::find(buffers.begin(), buffers.end(),
+                               memory == in_place.end() ? value : memory->second);
+  if (place == buffers.end()) return std::nullopt;
+  return static_cast<size_t>(place - buffers.begin());
+}
+
 std::string why_not_verified(const VerifiedLaunch& launch, const Options& options) {
   if (launch.kernel->is_asynchronous() && !emulates_gpu(options))
     return "its memory is not the host's";
   for (const auto* values : {&launch.reference->inputs(), &launch.reference->outputs()})
     for (const Value* value : *values)
-      if (std::find(launch.buffers.begin(), launch.buffers.end(), value) == launch.buffers.end())
+      if (!launch.buffer_of(value))
         return detail::join("its nodes need %", value->id(), ", the kernel does not");
   return "";
 }
@@ -183,8 +191,7 @@ std::vector<HostTensor> VerifyingKernel::copy(const Call& call,
                                               const std::vector<Value*>& values) const {
   std::vector<HostTensor> tensors;
   for (const Value* value : values) {
-    const auto place = std::find(launch_.buffers.begin(), launch_.buffers.end(), value);
-    const void* memory = call.args.buffers[place - launch_.buffers.begin()];
+    const void* memory = call.args.buffers[*launch_.buffer_of(value)];
     const graph::TensorType& type = value->type();
     HostTensor tensor =
         make_host_tensor(type.dtype, launch_.reference->evaluate(type.shape, call.sizes),
@@ -200,8 +207,7 @@ void VerifyingKernel::write_outputs(const Call& call,
                                     const std::vector<HostTensor>& outputs) const {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Value* value = launch_.reference->outputs()[i];
-    const auto place = std::find(launch_.buffers.begin(), launch_.buffers.end(), value);
-    auto* memory = static_cast<char*>(call.args.buffers[place - launch_.buffers.begin()]);
+    auto* memory = static_cast<char*>(call.args.buffers[*launch_.buffer_of(value)]);
     const Elements elements(outputs[i]);
     for (int64_t e = 0; e < elements.size(); ++e)
       std::memcpy(memory + elements.byte_offset(e),

@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "driver/options.h"
@@ -41,10 +42,15 @@ struct VerifiedLaunch {
   std::string label;                   // for messages
   std::string text;                    // loop IR, for the dump
   std::vector<graph::Value*> buffers;  // what the first buffers of a launch are
+  // Results that lie in the buffer of an input.
+  std::unordered_map<const graph::Value*, graph::Value*> in_place;
   // Sizes of a launch: those of the kernel, and behind them a value for each of
   // reference->symbols().
   size_t num_kernel_sizes = 0;
   std::shared_ptr<const Reference> reference;
+
+  // The place of the value's buffer, or nothing.
+  std::optional<size_t> buffer_of(const graph::Value* value) const;
 };
 
 // Why a launch cannot be verified; empty if it can.

@@ -81,6 +81,28 @@ def test_a_planted_miscompilation_is_told_and_its_result_replaced(
         strict(x)
 
 
+def test_a_planted_miscompilation_of_a_kernel_that_writes_its_input(
+    tmp_path: Path, mlcc_log: Any
+) -> None:
+    def function(x: torch.Tensor) -> None:
+        x.mul_(2).add_(1)
+
+    def another(x: torch.Tensor) -> None:
+        x.mul_(2).add_(1.5)
+
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for one, folder in ((function, right), (another, wrong)):
+        compiled(one, folder)(torch.ones(50))
+    plant(right, wrong)
+    x = torch.ones(50)
+    with mlcc_log("kernels") as lines:
+        verified = compiled(function, right, verify="first", dump_dir=str(tmp_path / "dump"))
+        for _ in range(2):
+            verified(x)
+    assert any("differs from its reference" in line for line in lines)
+    assert torch.equal(x, torch.full((50,), 7.0))
+
+
 def in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x.mul_(2).add_(y)
     y[1:] += x[:-1]

@@ -83,7 +83,7 @@ class VerifyingKernelTest : public ::testing::Test {
     std::vector<graph::Value*> buffers = group.inputs;
     buffers.insert(buffers.end(), group.outputs.begin(), group.outputs.end());
     fake_ = std::make_shared<const FakeKernel>(body);
-    const VerifiedLaunch launch{fake_, "mul, add", "the text", buffers, 1, reference_};
+    const VerifiedLaunch launch{fake_, "mul, add", "the text", buffers, {}, 1, reference_};
     ASSERT_EQ(why_not_verified(launch, options_), "");
     kernel_ = std::make_unique<VerifyingKernel>(launch, options_);
   }
