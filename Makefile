@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream fuzz coverage-table wheel build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz tsan coverage-table wheel build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager"
@@ -20,6 +20,7 @@ help:
 	@echo "make upstream     PyTorch's tests of Inductor through mlcc; FILE=<copy of test_torchinductor.py>; resumable"
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
 	@echo "make fuzz         N random programs (default 1000) through mlcc; resumable"
+	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
@@ -75,6 +76,10 @@ fuzz:
 	@scripts/setup.sh test
 	@scripts/build.sh mlcc_package
 	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(FUZZ_ARGS)
+
+tsan:
+	@scripts/setup.sh test
+	@scripts/tsan.sh
 
 wheel:
 	@scripts/setup.sh demo

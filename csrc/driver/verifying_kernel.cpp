@@ -44,8 +44,8 @@ Verification parse_verification(std::string_view name) {
 
 std::optional<size_t> VerifiedLaunch::buffer_of(const Value* value) const {
   const auto memory = in_place.find(value);
-  const auto place = std::find(buffers.begin(), buffers.end(),
-                               memory == in_place.end() ? value : memory->second);
+  const auto place =
+      std::find(buffers.begin(), buffers.end(), memory == in_place.end() ? value : memory->second);
   if (place == buffers.end()) return std::nullopt;
   return static_cast<size_t>(place - buffers.begin());
 }
@@ -198,6 +198,9 @@ std::vector<HostTensor> VerifyingKernel::copy(const Call& call,
                          launch_.reference->evaluate(type.dense_or_strides(), call.sizes));
     if (Elements(tensor).size() > 0)
       std::memcpy(tensor.bytes.data(), memory, static_cast<size_t>(spanned_bytes(tensor)));
+    // Memory that nobody wrote (torch.empty) may hold other bytes than 0 and 1.
+    if (tensor.dtype == DType::kBool)
+      for (char& byte : tensor.bytes) byte = byte != 0 ? 1 : 0;
     tensors.push_back(std::move(tensor));
   }
   return tensors;

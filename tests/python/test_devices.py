@@ -140,7 +140,7 @@ def test_other_ops_make_constants_where_they_are() -> None:
 
     text, found = imported(function, on_gpu(4, 8), on_gpu())
     assert found.externs == {}
-    assert "f32[4, 11] @cuda:0 = cat" in text
+    assert "f32[4, 11] @cuda:0 = pad" in text
 
 
 def test_indices_of_another_device_are_calls() -> None:

@@ -174,3 +174,10 @@ def test_an_unknown_mode_is_an_error() -> None:
     function = torch.compile(lambda x: x + 1, backend="mlcc", options={"verify": "sometimes"})
     with pytest.raises(Exception, match="expected off, first, sample, always or nan"):
         function(torch.ones(3))
+
+
+def test_any_byte_but_zero_is_true(tmp_path: Path) -> None:
+    """Memory that nobody wrote holds such bools."""
+    x = torch.tensor([65, 0, 1], dtype=torch.uint8).view(torch.bool)
+    ours = compiled(torch.logical_not, tmp_path, verify="first", strict=True)
+    assert ours(x).tolist() == [False, True, False]
