@@ -198,22 +198,33 @@ at::Tensor ExternCall::checked(size_t index, at::Tensor tensor, const Evaluate& 
   const at::IntArrayRef strides = tensor.strides();
   for (size_t d = 0; d < sizes.size(); ++d) {
     const ExpectedNumber& stride = expected.strides[d];
-    if (sizes[d] == 1 || stride.kind == Kind::kUnchecked || stride.evaluate(evaluate) == strides[d])
-      continue;
+    if (sizes[d] == 1) continue;
+    const int64_t wanted = stride.kind == Kind::kUnchecked
+                               ? expected_strides(index, tensor, evaluate)[d]
+                               : stride.evaluate(evaluate);
+    if (wanted == strides[d]) continue;
     return restrided(index, tensor, evaluate);
   }
   return tensor;
 }
 
+// They may depend on sizes that only this result's own shape tells.
+std::vector<int64_t> ExternCall::expected_strides(size_t index, const at::Tensor& tensor,
+                                                  const Evaluate& evaluate) const {
+  const runtime::TensorSpec& spec = *step_.expected[index];
+  const auto size_of = [&](std::string_view name) {
+    for (size_t d = 0; d < spec.shape.size(); ++d)
+      if (spec.shape[d].as_symbol() == name) return tensor.size(static_cast<int64_t>(d));
+    return evaluate(SymExpr::symbol(std::string(name)));
+  };
+  std::vector<int64_t> strides;
+  for (const SymExpr& stride : spec.strides) strides.push_back(stride.evaluate(size_of));
+  return strides;
+}
+
 at::Tensor ExternCall::restrided(size_t index, const at::Tensor& tensor,
                                  const Evaluate& evaluate) const {
-  std::vector<int64_t> strides;
-  for (const ExpectedNumber& stride : expected_[index]->strides) {
-    MLCC_USER_CHECK(stride.kind != ExpectedNumber::Kind::kUnchecked, "extern op ", step_.op,
-                    ": result ", index, " has strides ", tensor.strides(),
-                    " that cannot be corrected before all sizes are known");
-    strides.push_back(stride.evaluate(evaluate));
-  }
+  const std::vector<int64_t> strides = expected_strides(index, tensor, evaluate);
   MLCC_USER_CHECK(!step_.aliases, "extern op ", step_.op, ": result ", index, " has strides ",
                   tensor.strides(), ", expected ", at::IntArrayRef(strides));
   if (!told_restride_.exchange(true))

@@ -60,6 +60,8 @@ class ExternCall {
   void take_results(Slots& slots, const Evaluate& evaluate, torch::jit::Stack& stack) const;
   void put_result(size_t index, c10::IValue value, Slots& slots, const Evaluate& evaluate) const;
   at::Tensor checked(size_t index, at::Tensor tensor, const Evaluate& evaluate) const;
+  std::vector<int64_t> expected_strides(size_t index, const at::Tensor& tensor,
+                                        const Evaluate& evaluate) const;
   at::Tensor restrided(size_t index, const at::Tensor& tensor, const Evaluate& evaluate) const;
 
   const runtime::ExternStep& step_;

@@ -1,9 +1,9 @@
-"""docs/coverage.md from what a full run of the conformance samples recorded: what is generated, what is called, why.
+"""docs/coverage.md from what runs of the conformance samples recorded: what is generated, what is called, why.
 
-usage: coverage.py [STORE] [--check]
+usage: coverage.py [STORE ...] [--check]
 
-STORE is build/conformance-mlcc.jsonl unless given. With --check nothing is written: the exit status is 1 if a call was
-recorded that the document does not tell of.
+A STORE is build/conformance-mlcc.jsonl unless given; of several, calls add up. With --check nothing is written: the
+exit status is 1 if a call was recorded that the document does not tell of.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ WHY = (
 
 INTRODUCTION = """\
 What runs as a generated kernel and what is a call of an ATen kernel inside a compiled graph. Made by
-`tests/conformance/coverage.py` from what a full `make conformance` records: every op of torch's op database, all
-samples forward, and by a seed backward, with symbolic sizes and between pointwise ops. A call costs what eager's
-kernel costs, and nothing is fused across it. CUDA kernels are generated from the same graphs: what is generated here
-is generated there."""
+`tests/conformance/coverage.py` from what the conformance runner records of samples of every op in torch's op database:
+forward, and by a seed backward, with symbolic sizes and between pointwise ops. A call costs what eager's kernel costs,
+and nothing is fused across it. CUDA kernels are generated from the same graphs: what is generated here is generated
+there."""
 
 
 def main() -> int:
     """Write or check the document; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("store", type=Path, nargs="?", default=STORE)
+    parser.add_argument("stores", type=Path, nargs="*", default=[STORE])
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    records = read(arguments.store)
+    records = joined([record for store in arguments.stores for record in read(store)])
     if not arguments.check:
         DOCUMENT.write_text(render(records))
         return 0
@@ -87,6 +87,15 @@ def read(store: Path) -> list[Record]:
     """The records of a store of run.py."""
     lines = [json.loads(line) for line in store.read_text().splitlines()]
     return [line["record"] for line in lines if "record" in line]
+
+
+def joined(records: Iterable[Record]) -> list[Record]:
+    """One record for each op and dtype, with the calls of all of them."""
+    found: dict[tuple[str, str], Record] = {}
+    for record in records:
+        one = found.setdefault((record["op"], record["dtype"]), {**record, "calls": {}})
+        one["calls"].update(record.get("calls", {}))
+    return list(found.values())
 
 
 def why(call: str, reason: str) -> str:

@@ -179,6 +179,7 @@ def print_report(records: list[Record]) -> None:
         f"\nsamples:        {_percent(passed, tried)}"
         f"\ntraced only by Dynamo:        {_total(records, 'by_dynamo')} samples"
         f"\na graph left to eager:        {_total(records, 'by_eager')} samples"
+        f"\nrefused by torch's tracing:    {_total(records, 'untraced')} samples, under aot_eager too"
         f"\neager's own values vary:      {_total(records, 'unjudged')} samples, judged by shapes and strides"
         f"\ncrashes and time-outs:        {_total(records, 'lost')}"
     )

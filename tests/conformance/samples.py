@@ -59,6 +59,7 @@ class Outcome:
     passed: int = 0
     by_dynamo: int = 0  # samples that AOTAutograd cannot trace alone
     by_eager: int = 0  # samples with a graph that the backend leaves to eager as a whole
+    untraced: int = 0  # samples that torch's own tracing refuses: they fail under aot_eager too
     unjudged: int = 0  # samples that pass since eager itself gives other values each time
     seconds: float = 0.0
     reasons: list[str] = field(default_factory=list)  # of failures, at most a few
@@ -150,6 +151,9 @@ class OpCheck:
         try:
             result = self._run_compiled(call)
         except Exception as error:
+            if not _is_ours(error) and not self._runs_by_aot_eager(call):
+                self._outcome.untraced += 1
+                return None
             return _describe(error)
         self._outcome.by_eager += self._fallbacks.were_seen()
         kind = self._compare_kinds(result, eager)
@@ -188,6 +192,12 @@ class OpCheck:
         torch._dynamo.reset()
         dynamic = call.mode is Mode.DYNAMIC
         return torch.compile(call.function, backend=self._backend, dynamic=dynamic)
+
+    def _runs_by_aot_eager(self, call: Call) -> bool:
+        torch._dynamo.reset()
+        dynamic = call.mode is Mode.DYNAMIC
+        run = torch.compile(call.function, backend="aot_eager", dynamic=dynamic)
+        return _attempt(lambda: call.run(run))[1] is None
 
     def _is_deterministic(self, call: Call, eager: Result) -> bool:
         again = call.run(call.function)

@@ -877,3 +877,12 @@ def test_timings() -> None:
     assert after.graphs == before.graphs + 1
     assert after.callbacks > before.callbacks
     assert len(after.first_executions) == len(before.first_executions) + 1
+
+
+def test_strides_of_a_result_whose_own_shape_tells_them() -> None:
+    # unique gives the transposed of what torch's trace foretells, in a size that only it knows.
+    x = torch.randint(0, 2, (5, 4))
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        run = torch.compile(lambda x: torch.unique(x, dim=1) * 2, backend="mlcc", dynamic=True)
+        assert torch.equal(run(x), torch.unique(x, dim=1) * 2)
