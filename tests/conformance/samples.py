@@ -183,6 +183,8 @@ class OpCheck:
         with torch.set_grad_enabled(call.with_grad):
             if call.mode is not Mode.DYNAMIC:
                 return self._backend(graph, tensors)
+            if any(tensor.layout != torch.strided for tensor in tensors):
+                return self._by_dynamo(call)  # symbolic strides are for those that have strides
             fakes = _torch_compat.Fakes()
             inputs = [fakes.tensor(place, one, True) for place, one in enumerate(tensors)]
             with fakes.tracing():
