@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from mlcc import _torch_compat
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, Tensor, Unsupported
 
@@ -102,7 +103,11 @@ def slice_start(importer: Importer, extent: Any, start: Any, length: Any) -> Siz
     start = importer.fake(start)
     if start is None:
         return 0
-    if isinstance(start, int) and start < 0:
+    is_negative = _is_negative(start)
+    if is_negative is None:
+        first, last = _from_front(importer, start, extent), importer.size(extent)
+        return f"max(0, min({first}, {last}))"
+    if is_negative:
         start = extent + start
         first = importer.size(start)
         if isinstance(first, int):
@@ -116,6 +121,25 @@ def slice_start(importer: Importer, extent: Any, start: Any, length: Any) -> Siz
     return f"min({first}, {last})"
 
 
+def _is_negative(place: Any) -> bool | None:
+    """Whether a place counts from the end; None if only the call tells."""
+    if isinstance(place, int):
+        return place < 0
+    expression = _torch_compat.sym_expr(place)
+    if expression.is_nonnegative:
+        return False
+    return True if expression.is_negative else None
+
+
+def _from_front(importer: Importer, place: Any, extent: Any) -> Size:
+    """A place that may count from the end, counted from the front."""
+    is_negative = _is_negative(place)
+    if is_negative is not None:
+        return importer.size(extent + place if is_negative else place)
+    text = importer.size(place)
+    return f"({text}) + ({importer.size(extent)})*max(0, min(1, -({text})))"
+
+
 def _equal_sizes(importer: Importer, a: Any, b: Any) -> bool:
     return importer.size(a) == importer.size(b)
 
@@ -126,11 +150,10 @@ def select(importer: Importer, node: Node) -> Tensor:
     fake = importer.fake(bound["self"])
     dim = bound["dim"] % fake.dim()
     index = importer.fake(bound["index"])
-    if isinstance(index, int):
-        index = index + fake.shape[dim] if index < 0 else index
-    elif not isinstance(index, torch.SymInt):
+    if not isinstance(index, int | torch.SymInt):
         raise Unsupported("index is no size")
-    one = importer.slice(importer.tensor(bound["self"]), dim, importer.size(index), 1)
+    start = _from_front(importer, index, fake.shape[dim])
+    one = importer.slice(importer.tensor(bound["self"]), dim, start, 1)
     return importer.reshape(one, result_shape(importer, node))
 
 

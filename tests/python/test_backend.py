@@ -886,3 +886,23 @@ def test_strides_of_a_result_whose_own_shape_tells_them() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         run = torch.compile(lambda x: torch.unique(x, dim=1) * 2, backend="mlcc", dynamic=True)
         assert torch.equal(run(x), torch.unique(x, dim=1) * 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x[:, -y.shape[0] :] * 2,
+        lambda x, y: x[:, -(y.shape[0] + 20) :] * 2,
+        lambda x, y: x[:, y.shape[0] - 5 :] * 2,
+        lambda x, y: x[:, -y.shape[0]] * 2,
+        lambda x, y: x[:, y.shape[0] - 5] * 2,
+        lambda x, y: torch.slice_scatter(x, y[: x.shape[0]] + 1, 1, -y.shape[1]),
+    ],
+)
+def test_places_that_count_from_the_end_by_a_symbolic_size(function: Any) -> None:
+    # A start of -s0 was taken for one from the front, before the tensor's first element.
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="mlcc", dynamic=True)
+    for rows, columns in ((3, 4), (6, 7), (9, 3)):
+        x, y = torch.randn(3, 12), torch.randn(rows, columns)
+        assert torch.equal(run(x, y), function(x, y))
