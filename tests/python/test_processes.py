@@ -279,14 +279,15 @@ def test_the_process_ends_while_a_thread_compiles(ending: str) -> None:
     """Neither a crash nor a hang, whatever ends it."""
     text = """
     import os, sys, threading, time, torch, mlcc
+    from mlcc import config
     from mlcc._load import load_core
-    core = load_core()
+    core, options = load_core(), config.resolve()
     text = "graph @f(%x: f32[{n}, 64]) {{ %0: f32[{n}, 64] = exp %x return %0 }}"
 
     def compile_on(first):
         n = first
         while True:
-            core.compile(text.format(n=n))  # no op of torch: those abort at the interpreter's end by themselves
+            core.compile(text.format(n=n), options)  # without torch, whose own ops abort at the end
             n += 2
 
     for i in (3, 4):
