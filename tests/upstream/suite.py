@@ -103,17 +103,6 @@ def names(tests: type[unittest.TestCase]) -> list[str]:
     return sorted(unittest.TestLoader().getTestCaseNames(tests))
 
 
-def backend_named(name: str) -> Backend | None:
-    """A backend of torch.compile; None for TorchInductor itself."""
-    if name == "inductor":
-        return None
-    if name == "mlcc":
-        from mlcc.backend import compile as backend
-
-        return backend
-    return torch._dynamo.lookup_backend(name)
-
-
 @contextlib.contextmanager
 def swapped(backend: Backend | None) -> Iterator[None]:
     """`backend` in the place of TorchInductor: compile_fx, the default of torch.compile, and the registry's entry.
