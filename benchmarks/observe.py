@@ -180,11 +180,14 @@ class MlccObserver:
             nodes = count_nodes(graph._gm)
             return GraphFacts(nodes=nodes, externs=nodes, seconds=seconds)
         stats, imported = graph.stats, graph.imported
+        externs = dict(imported.externs)
+        if stats["replaced_calls"]:
+            externs["aten.copy_.default"] -= stats["replaced_calls"]
         return GraphFacts(
             kernels=stats["kernels"],
             compiled=stats["compiled"],
             nodes=dict(imported.nodes),
-            externs=dict(imported.externs),
+            externs={op: count for op, count in externs.items() if count},
             arena_bytes=stats["arena_bytes"],
             seconds=seconds,
         )

@@ -1,10 +1,11 @@
-"""Speed of the architectures of tests/models/zoo.py against eager, in inference and training.
+"""Speed of the architectures of tests/models/zoo.py against eager, and their ATen calls beside TorchInductor's.
 
 usage: python benchmarks/zoo.py [--models NAME[,NAME...]] [--phases inference,training] [--seconds S] [--fresh]
 
 Each architecture has a process of its own, float32, one thread, the middle one of its three lengths; eager and mlcc
-take turns. Results are appended to build/zoo-speed.jsonl, so a run that was stopped goes on where it was. The table
-ends with what is slower than 0.97 of eager.
+take turns. Then the nodes that are ATen calls are counted, and those that TorchInductor would call ATen for. Results
+are appended to build/zoo-speed.jsonl, so a run that was stopped goes on where it was. The table ends with what is
+slower than 0.97 of eager, and with what calls ATen more often than TorchInductor.
 """
 
 from __future__ import annotations
@@ -42,11 +43,18 @@ def main() -> int:
         if store.get(task) is None:
             store.append(task, _measure_apart(task, arguments.seconds))
         print(_row(task, store[task]), flush=True)
-    slow = [task for task in tasks if store[task].get("ratio", SLOW) < SLOW]
     failed = [task for task in tasks if "ratio" not in store[task]]
-    print(f"{len(tasks)} measured, {len(failed)} failed, {len(slow)} below {SLOW} of eager's speed")
-    for task in slow:
-        print(_row(task, store[task]))
+    measured = [task for task in tasks if task not in failed]
+    slow = [task for task in measured if store[task]["ratio"] < SLOW]
+    more_calls = [task for task in measured if store[task]["calls"] > store[task]["inductor_calls"]]
+    print(f"{len(tasks)} measured, {len(failed)} failed")
+    for text, chosen in (
+        (f"below {SLOW} of eager's speed", slow),
+        ("with more ATen calls than TorchInductor", more_calls),
+    ):
+        print(f"\n{len(chosen)} {text}")
+        for task in chosen:
+            print(_row(task, store[task]))
     return int(bool(failed))
 
 
@@ -75,19 +83,27 @@ def _row(task: tuple[str, str], record: dict[str, Any]) -> str:
     name = " ".join(task)
     if "ratio" not in record:
         return f"{name}: FAILED: {record['reason']}"
-    return f"{name}: {record['ratio']:.2f} of eager's speed ({record['eager_ms']:.2f} ms)"
+    return (
+        f"{name}: {record['ratio']:.2f} of eager's speed ({record['eager_ms']:.2f} ms);"
+        f" {record['calls']} of {record['nodes']} nodes are ATen calls, TorchInductor's {record['inductor_calls']}"
+    )
 
 
 def measure(architecture: Architecture, trains: bool, seconds: float) -> dict[str, float]:
-    """{"ratio": eager's time through ours in the median, "eager_ms": eager's} of one step."""
+    """Of one step: {"ratio": eager's time through ours in the median, "eager_ms": eager's, "nodes": of its graphs,
+    "calls": those that are ATen calls, "inductor_calls": as many for TorchInductor}."""
     import torch
 
     from benchmarks.harness import compare
+    from benchmarks.inductor_calls import InductorObserver
+    from benchmarks.observe import MlccObserver, summarize
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     model = architecture.build().train(trains)
-    compiled = torch.compile(model, backend="mlcc")
+    ours, inductor = MlccObserver(), InductorObserver()
+    ours.stop_timing()
+    compiled = torch.compile(model, backend=ours.backend)
     inputs = architecture.feed(model, LENGTHS[architecture.kind][1])
 
     def step(run: Any) -> None:
@@ -101,8 +117,16 @@ def measure(architecture: Architecture, trains: bool, seconds: float) -> dict[st
 
     functions = {"eager": lambda: step(model), "mlcc": lambda: step(compiled)}
     comparison = compare(functions, seconds=seconds, warmup=3)
-    eager_ms = 1e3 * comparison.spread("eager").median
-    return {"ratio": comparison.ratio("mlcc").median, "eager_ms": eager_ms}
+    counted = summarize(ours.graphs())
+    torch._dynamo.reset()
+    step(torch.compile(model, backend=inductor.backend))
+    return {
+        "ratio": comparison.ratio("mlcc").median,
+        "eager_ms": 1e3 * comparison.spread("eager").median,
+        "nodes": counted.nodes,
+        "calls": counted.aten_calls,
+        "inductor_calls": summarize(inductor.graphs()).aten_calls,
+    }
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ class Compiler {
       else
         ++stats.generated_nodes;
     }
+    stats.replaced_calls = static_cast<int64_t>(fusion_.replaced.size());
     stats.kernels = static_cast<int64_t>(fusion_.groups.size());
     for (const std::string& reason : fusion_.reasons) log_debug(LogChannel::kFusion, reason);
   }
@@ -137,6 +138,7 @@ class Compiler {
         stats.memory_hits += inner.stats.memory_hits;
         stats.disk_hits += inner.stats.disk_hits;
         stats.extern_calls += inner.stats.extern_calls;
+        stats.replaced_calls += inner.stats.replaced_calls;
       }
     }
     return regions;

@@ -21,6 +21,7 @@ struct CompileStats {
   int64_t memory_hits = 0;
   int64_t disk_hits = 0;
   int64_t extern_calls = 0;
+  int64_t replaced_calls = 0;  // copies into inputs that kernels write themselves
   double seconds = 0;
 };
 

@@ -1,0 +1,45 @@
+"""How the benchmarks count ATen calls: ours, and what TorchInductor would call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.inductor_calls import InductorObserver
+from benchmarks.observe import MlccObserver, summarize
+from mlcc import backend
+
+SHARED = ((backend.CompiledGraph, "_link"), (backend.EagerGraph, "__init__"))
+
+
+@pytest.fixture(autouse=True)
+def _own_observer(monkeypatch):
+    """What an observer replaces is put back."""
+    for owner, name in (*SHARED, *((owner, "__call__") for owner, _ in SHARED)):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+def step(weight: torch.Tensor, x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    total.add_(1)
+    return torch.sort((x @ weight).relu(), dim=1)[0]
+
+
+def test_matmul_and_sort_are_calls_and_a_write_into_an_input_is_none():
+    inputs = [torch.ones(8, 8), torch.ones(4, 8), torch.zeros(3)]
+    ours, inductor = MlccObserver(), InductorObserver()
+    for observer in (ours, inductor):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.compile(step, backend=observer.backend)(*inputs)
+    assert summarize(ours.graphs()).aten_ops == {"aten.mm.default": 1, "aten.sort.default": 1}
+    assert summarize(inductor.graphs()).aten_calls == 2
+    assert inputs[2].tolist() == [2, 2, 2]
+
+
+def test_graphs_that_inductor_counts_run_eagerly_forward_and_backward():
+    observer = InductorObserver()
+    compiled = torch.compile(lambda x, w: (x @ w).tanh(), backend=observer.backend)
+    x, w = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)
+    compiled(x, w).sum().backward()
+    torch.testing.assert_close(w.grad, x.t() @ (1 - (x @ w).tanh() ** 2))
+    assert summarize(observer.graphs()).aten_calls == 2
