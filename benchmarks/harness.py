@@ -86,19 +86,21 @@ def compare(
     max_rounds: int = 200,
     warmup: int = 2,
     threads: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Call the functions in turns (A, B, A, B, ...) for about `seconds`, warm-up included.
 
-    At least `min_rounds` rounds are measured, however long they take. `threads` sets torch's intra-op threads.
+    At least `min_rounds` rounds are measured, however long they take. `threads` sets torch's intra-op threads. `clock`
+    gives seconds; with `time.process_time` the other work of a busy machine disturbs less.
     """
     threads = _set_threads(threads)
     start = time.perf_counter()
-    calls = _warm_up(functions, warmup)
+    calls = _warm_up(functions, warmup, clock)
     samples: dict[str, list[float]] = {name: [] for name in functions}
     with _no_garbage_collection():
         while _goes_on(len(next(iter(samples.values()))), start, seconds, min_rounds, max_rounds):
             for name, function in functions.items():
-                samples[name].append(_sample(function, calls))
+                samples[name].append(_sample(function, calls, clock))
     return Comparison(samples, calls, threads)
 
 
@@ -110,12 +112,14 @@ def _set_threads(threads: int | None) -> int:
     return torch.get_num_threads()
 
 
-def _warm_up(functions: Mapping[str, Callable[[], object]], warmup: int) -> int:
+def _warm_up(
+    functions: Mapping[str, Callable[[], object]], warmup: int, clock: Callable[[], float]
+) -> int:
     """Calls each function `warmup` times; how many calls of the fastest make a sample long enough."""
     fastest = float("inf")
     for _ in range(max(warmup, 1)):
         for function in functions.values():
-            fastest = min(fastest, _sample(function, 1))
+            fastest = min(fastest, _sample(function, 1, clock))
     return max(1, round(SHORTEST_SAMPLE_SECONDS / max(fastest, 1e-7)))
 
 
@@ -125,12 +129,12 @@ def _goes_on(rounds: int, start: float, seconds: float, min_rounds: int, max_rou
     return rounds < max_rounds and time.perf_counter() - start < seconds
 
 
-def _sample(function: Callable[[], object], calls: int) -> float:
+def _sample(function: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
     """Seconds per call; the results live until the next call, as they do in a program."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(calls):
         function()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 @contextmanager
