@@ -39,7 +39,9 @@ from mlcc._fx_pointwise import (
     copy_from,
     copy_of_first,
     first_argument,
+    hardtanh,
     is_test_of_integers,
+    multiply_add,
     nan_to_num,
     power,
     to_copy,
@@ -97,7 +99,15 @@ HANDLERS: dict[str, Handler] = {
     # pointwise
     **_aten(power, "pow.Tensor_Scalar"),
     **_aten(nan_to_num, "nan_to_num.default"),
-    **_aten(is_test_of_integers, "isnan.default", "isinf.default"),
+    **_aten(
+        is_test_of_integers,
+        "isnan.default",
+        "isinf.default",
+        "isposinf.default",
+        "isneginf.default",
+    ),
+    **_aten(hardtanh, "hardtanh.default"),
+    "prims.fma.default": multiply_add,
     # casts and copies
     **_aten(to_copy, "_to_copy.default"),
     **_aten(copy_of_first, "clone.default", "lift_fresh_copy.default"),

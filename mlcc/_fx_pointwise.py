@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from mlcc import _torch_compat
-from mlcc._fx_types import DTYPES, OPMATH, Tensor, Unsupported, device_of
+from mlcc._fx_types import DTYPES, LIMITS, OPMATH, Tensor, Unsupported, device_of
 from mlcc._op_table import Row
 
 if TYPE_CHECKING:
@@ -210,18 +210,67 @@ def _float_expression(importer: Importer, e: Any) -> Tensor:
     return result
 
 
+def multiply_add(importer: Importer, node: Node) -> Tensor:
+    """prims.fma(a, b, c), which torch computes by a multiplication and an addition, each rounded to its dtype."""
+    a, b, c = node.args
+    _, product = _torch_compat.promote("default", [importer.fake(a), importer.fake(b)])
+    factors = DTYPES[product]
+    x = _in_opmath(importer, "and" if factors == "bool" else "mul", [a, b], factors)
+    total = DTYPES[node.meta["val"].dtype]
+    wide = OPMATH.get(total, total)
+    op = "or" if total == "bool" else "add"
+    x = importer.pointwise(op, importer.cast(x, wide), operand(importer, c, wide))
+    return importer.cast(x, total)
+
+
+def _in_opmath(importer: Importer, op: str, values: Sequence[Any], dtype: str) -> Tensor:
+    """A pointwise op of tensors and numbers, computed as eager computes `dtype` and rounded to it."""
+    wide = OPMATH.get(dtype, dtype)
+    operands = [operand(importer, value, wide) for value in values]
+    return importer.cast(importer.pointwise(op, *operands), dtype)
+
+
+def hardtanh(importer: Importer, node: Node) -> Tensor:
+    """hardtanh, whose limits are cut to integers beside tensors of integers."""
+    bound = importer.bind(node)
+    x = importer.tensor(bound["self"])
+    limits = [bound["min_val"], bound["max_val"]]
+    if x.dtype in OPMATH or x.dtype in ("f32", "f64"):
+        return pointwise(importer, node)
+    if not all(isinstance(limit, int | float) for limit in limits):
+        raise Unsupported("a limit is no constant")
+    numbers = [operand(importer, int(limit), x.dtype) for limit in limits]
+    return importer.pointwise("clamp", x, *numbers)
+
+
 def power(importer: Importer, node: Node) -> Tensor:
-    """pow with the exponents that eager computes without pow: 2, 3, 0.5, -0.5, -1, -2, 0, 1."""
+    """pow with the exponents that eager computes without pow: 2, 3, 0.5, -0.5, -1, -2, 0, 1; of integers any."""
     bound = importer.bind(node)
     base, exponent = bound["self"], bound["exponent"]
     if not isinstance(exponent, int | float):
         raise Unsupported("exponent is no constant")
     computed, result = _torch_compat.promote("default", [importer.fake(base), exponent])
     dtype = DTYPES.get(computed, "")
-    if dtype not in ("f32", "f64") and (exponent not in (1, 2, 3) or dtype == "bool"):
+    is_integer = dtype in LIMITS and isinstance(exponent, int) and 0 < exponent < 64
+    if (
+        dtype not in ("f32", "f64")
+        and not is_integer
+        and (exponent not in (1, 2, 3) or dtype == "bool")
+    ):
         raise Unsupported(f"exponent {exponent} of {dtype or computed}")
     x = operand(importer, base, dtype)
+    if is_integer:
+        return importer.cast(_integer_power(importer, x, int(exponent)), DTYPES[result])
     return importer.cast(_power(importer, x, exponent, node), DTYPES[result])
+
+
+def _integer_power(importer: Importer, x: Tensor, exponent: int) -> Tensor:
+    """By squaring: integers wrap around, whatever the order."""
+    if exponent == 1:
+        return importer.copy(x)
+    root = _integer_power(importer, x, exponent // 2) if exponent > 3 else x
+    square = importer.pointwise("square", root)
+    return importer.pointwise("mul", square, x) if exponent % 2 else square
 
 
 def _power(importer: Importer, x: Tensor, exponent: float, node: Node) -> Tensor:
@@ -259,7 +308,7 @@ def nan_to_num(importer: Importer, node: Node) -> Tensor:
 
 
 def is_test_of_integers(importer: Importer, node: Node) -> Tensor:
-    """isnan and isinf: the op table for floats, False for the rest."""
+    """isnan, isinf, isposinf and isneginf: the op table for floats, False for the rest."""
     x = importer.tensor(node.args[0])
     if x.dtype in ("f16", "bf16", "f32", "f64"):
         return pointwise(importer, node)

@@ -45,8 +45,13 @@ def sum_(importer: Importer, node: Node) -> Tensor:
 
 def prod(importer: Importer, node: Node) -> Tensor:
     """prod with and without dim."""
+    dtype = DTYPES[node.meta["val"].dtype]
+    if dtype == "bool":
+        dims, keepdim = _dims(importer, node)
+        x = importer.cast(importer.tensor(node.args[0]), "bool")
+        return importer.reduce("all", x, dims, keepdim)
     x, _ = _summed(importer, node, "prod")
-    return importer.cast(x, DTYPES[node.meta["val"].dtype])
+    return importer.cast(x, dtype)
 
 
 def mean(importer: Importer, node: Node) -> Tensor:

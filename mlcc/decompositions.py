@@ -219,6 +219,60 @@ _OWN: dict[str, Callable[..., Any]] = {
 }
 
 
+# torch's names of ops over lists of tensors, which eager's CPU kernels run tensor by tensor.
+_FOREACH = """
+    abs add addcdiv addcmul ceil clamp_max clamp_min copy cos div erf exp floor frac lerp log maximum minimum mul neg
+    norm pow reciprocal round rsqrt sigmoid sign sin sqrt sub tanh trunc zero
+"""
+
+# The op of one tensor where that has another name.
+_SINGLE = {
+    "maximum": "clamp_min",
+    "minimum": "clamp_max",
+    "norm": "linalg_vector_norm",
+    "zero": "zeros_like",
+}
+
+
+def _tensor_by_tensor(op: Any, single: Any) -> Callable[..., Any]:
+    """A _foreach op written out: `single` for each place in its lists, of tensors or of numbers."""
+    names = [argument.name for argument in op._schema.arguments]
+    # What a single op takes by name only, and the name.
+    by_name = {"alpha": "alpha", "dtype": "dtype"}
+    if single in (torch.ops.aten.addcmul, torch.ops.aten.addcdiv):
+        by_name |= dict.fromkeys(("value", "scalars"), "value")
+
+    def at(value: Any, place: int) -> Any:
+        return value[place] if isinstance(value, list | tuple) else value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if isinstance(given.get("scalars"), torch.Tensor):
+            return NotImplemented
+        named = {by_name[name]: given.pop(name) for name in by_name if name in given}
+        length = next(len(one) for one in given.values() if isinstance(one, list | tuple))
+        return [
+            single(
+                *(at(one, place) for one in given.values()),
+                **{name: at(one, place) for name, one in named.items()},
+            )
+            for place in range(length)
+        ]
+
+    return run
+
+
+def _foreach() -> dict[Any, Callable[..., Any]]:
+    found: dict[Any, Callable[..., Any]] = {}
+    for name in _FOREACH.split():
+        packet = getattr(torch.ops.aten, f"_foreach_{name}")
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if not any(argument.is_out for argument in op._schema.arguments):
+                found[op] = _tensor_by_tensor(op, getattr(torch.ops.aten, _SINGLE.get(name, name)))
+    return found
+
+
 @functools.cache
 def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Op overload -> function that computes it by other ops; what AOTAutograd takes as `decompositions`.
@@ -230,7 +284,8 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     for name in _FLOATS_ONLY:
         op = getattr(torch.ops.aten, name).default
         kept[op] = _of_floats(kept[op])
-    return kept | {_overload(name): function for name, function in _OWN.items()}
+    own = {_overload(name): function for name, function in _OWN.items()}
+    return kept | _foreach() | own
 
 
 def _overload(name: str) -> Any:

@@ -1,5 +1,6 @@
 #include "driver/driver.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
@@ -151,11 +152,14 @@ class Compiler {
     }
   }
 
+  // Once a graph, however many there are.
   void log_copies() const {
-    for (const graph::Node* node : graph_->nodes())
-      if (fusion::is_copy_into_first(*node) && !fusion_.replaced.contains(node))
-        log(LogChannel::kFallback,
-            "aten.copy_.default: ATen call (what it writes is read elsewhere or lies otherwise)");
+    const auto& nodes = graph_->nodes();
+    if (std::any_of(nodes.begin(), nodes.end(), [this](const graph::Node* node) {
+          return fusion::is_copy_into_first(*node) && !fusion_.replaced.contains(node);
+        }))
+      log(LogChannel::kFallback,
+          "aten.copy_.default: ATen call (what it writes is read elsewhere or lies otherwise)");
   }
 
   // In place where that is safe.

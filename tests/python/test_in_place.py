@@ -103,6 +103,19 @@ def test_copied_where_the_old_value_is_needed(name: str, caplog: pytest.LogCaptu
     assert "aten.copy_.default: ATen call" in caplog.text
 
 
+def test_copies_are_told_of_once(mlcc_log: Any) -> None:
+    def exchange(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        before = x.clone()
+        x.copy_(y.flip(0) + before.flip(1))
+        y.copy_(before.flip(0) + y.flip(1))
+        return y.sum()
+
+    with mlcc_log("fallback") as lines:
+        run_both(exchange, (X, X + 1))
+    assert len(lines) == 1
+    assert lines[0].startswith("aten.copy_.default: ATen call")
+
+
 def test_a_failed_check_leaves_the_input() -> None:
     x, index = X.clone(), torch.full((8,), 9)
     with pytest.raises(IndexError), torch.no_grad():

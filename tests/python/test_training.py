@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import loss_curves
+from mlcc import fx_import
 from tests.python.behaviour import compiled
 
 
@@ -40,6 +41,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "Lion": Lion,
+    "SGD of lists": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+    "AdamW of lists": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "RMSprop of lists": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, foreach=True),
+    "Adagrad of lists": lambda p: torch.optim.Adagrad(p, lr=0.05, foreach=True),
 }
 
 
@@ -77,10 +82,37 @@ def train(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_compiled_steps_of_optimizers(name: str) -> None:
-    found = train(OPTIMIZERS[name], compiled)
+def test_compiled_steps_of_optimizers(name: str, mlcc_log: Any) -> None:
+    """As eager; no call but powers of numbers, and no copy: parameters are written in place."""
+    fx_import.forget_logged()
+    with mlcc_log("fallback") as lines:
+        found = train(OPTIMIZERS[name], compiled)
+    assert [line for line in lines if not line.startswith("aten.pow.")] == []
     expected = train(OPTIMIZERS[name], lambda f: f)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_numbers_of_updates_in_tensors(dtype: torch.dtype, mlcc_log: Any) -> None:
+    """What Dynamo makes prims.fma of, as near to f64 as eager's."""
+
+    def update(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor) -> None:
+        p.addcmul_(a, b, value=rate)
+        p.addcdiv_(a, b, value=rate)
+        p.add_(a, alpha=rate)
+
+    torch.manual_seed(0)
+    p, a, b = (torch.randn(50).to(dtype) for _ in range(3))
+    b = b.abs() + 0.5
+    rate = torch.tensor(0.125)
+    fx_import.forget_logged()
+    exact, got = p.double(), p.clone()
+    update(exact, a.double(), b.double(), rate.double())
+    with mlcc_log("fallback") as lines:
+        compiled(update)(got, a, b, rate)
+    assert lines == []
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(got.double(), exact, rtol=4 * eps, atol=4 * eps)
 
 
 def test_a_schedule_of_learning_rates() -> None:
