@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from mlcc import _torch_compat
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, Tensor, Unsupported
+from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -161,17 +161,30 @@ def diagonal(importer: Importer, node: Node) -> Tensor:
     """diagonal(self, offset, dim1, dim2): each (columns + 1)th element of the two dimensions as one."""
     bound = importer.bind(node)
     fake = importer.fake(bound["self"])
-    rank, offset = fake.dim(), bound["offset"]
+    rank, offset = fake.dim(), importer.fake(bound["offset"])
     dim1, dim2 = bound["dim1"] % rank, bound["dim2"] % rank
     rows, columns = importer.size(fake.shape[dim1]), importer.size(fake.shape[dim2])
-    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)):
-        raise Unsupported("a size or the offset is no constant")
     others = [d for d in range(rank) if d not in (dim1, dim2)]
     matrices = permuted(importer, bound["self"], [*others, dim1, dim2])
     shape = result_shape(importer, node)
+    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)):
+        return _gathered_diagonal(importer, node, matrices, offset, shape)
     flat = importer.reshape(matrices, [*shape[:-1], rows * columns])
     start = min(offset if offset >= 0 else -offset * columns, rows * columns)
     return importer.slice(flat, rank - 2, start, shape[-1], columns + 1)
+
+
+def _gathered_diagonal(
+    importer: Importer, node: Node, matrices: Tensor, offset: Any, shape: list[Size]
+) -> Tensor:
+    """A diagonal whose step is no constant: by the row and the column of each element."""
+    if _is_negative(offset) is None:
+        raise Unsupported("the sign of the offset is unknown")
+    first = (-offset, 0) if _is_negative(offset) else (0, offset)
+    device = device_of(node.meta["val"])
+    places = [importer.builder.iota(shape[-1], "i64", importer.size(at), 1, device) for at in first]
+    handle = importer.builder.take(matrices.handle, places, len(shape) - 1, False, "none")
+    return Tensor(handle, matrices.dtype)
 
 
 def split(importer: Importer, node: Node) -> list[Tensor]:
@@ -315,18 +328,43 @@ def index_select(importer: Importer, node: Node) -> Tensor:
     """index_select(self, dim, index)."""
     bound = importer.bind(node)
     index, dim = index_along_dim(importer, bound)
-    return _taken(importer, bound["self"], index, dim, False, "index_select")
+    x = row(importer, bound["self"])
+    handle = importer.builder.take(x.handle, [index.handle], dim, False, "index_select")
+    return as_result(importer, node, Tensor(handle, x.dtype))
 
 
 def index_along_dim(importer: Importer, bound: dict[str, Any]) -> tuple[Tensor, int]:
     """The one-dimensional index of the index_... ops, and the dimension that it goes along."""
-    rank = importer.fake(bound["self"]).dim()
-    if rank == 0:
-        raise Unsupported("operand is 0-d")
-    index = index_argument(importer, bound["index"])
-    if importer.fake(bound["index"]).dim() == 0:
-        index = importer.reshape(index, [1])
-    return index, bound["dim"] % rank
+    return row_of_indices(importer, bound["index"]), bound["dim"] % row_rank(
+        importer, bound["self"]
+    )
+
+
+def row(importer: Importer, argument: Any) -> Tensor:
+    """An operand; one without dimensions as a row of one element, which torch takes it for along dimension 0."""
+    x = importer.tensor(argument)
+    return x if importer.fake(argument).dim() else importer.reshape(x, [1])
+
+
+def row_of_indices(importer: Importer, argument: Any) -> Tensor:
+    """An index tensor as i64, likewise."""
+    index = index_argument(importer, argument)
+    return index if importer.fake(argument).dim() else importer.reshape(index, [1])
+
+
+def row_shape(importer: Importer, argument: Any) -> list[Size]:
+    """The shape of a `row`."""
+    return importer.shape(importer.fake(argument)) or [1]
+
+
+def row_rank(importer: Importer, argument: Any) -> int:
+    """How many dimensions a `row` has."""
+    return max(1, importer.fake(argument).dim())
+
+
+def as_result(importer: Importer, node: Node, x: Tensor) -> Tensor:
+    """What was computed of such rows, without dimensions where the node's result has none."""
+    return x if node.meta["val"].dim() else importer.reshape(x, [])
 
 
 @dataclass(frozen=True)
@@ -352,6 +390,12 @@ class JointIndex:
     def dim(self) -> int:
         """The first indexed dimension in that order."""
         return self.dims[0] if self.is_together else 0
+
+
+def is_mask(importer: Importer, indices: list[Any]) -> bool:
+    """Whether one mask is all that the indices hold."""
+    given = [importer.fake(index) for index in indices if index is not None]
+    return len(given) == 1 and given[0].dtype == torch.bool
 
 
 def joint_index(importer: Importer, indices: list[Any]) -> JointIndex:
@@ -434,14 +478,18 @@ def index_per_dim(importer: Importer, indices: Sequence[Any]) -> list[tuple[int,
 def gather(importer: Importer, node: Node) -> Tensor:
     """gather(self, dim, index)."""
     bound = importer.bind(node)
-    fake, index_fake = importer.fake(bound["self"]), importer.fake(bound["index"])
-    if fake.dim() == 0 or fake.dim() != index_fake.dim():
+    x = row(importer, bound["self"])
+    if 0 in row_shape(importer, bound["index"]):  # of any dtype and rank
+        handle = importer.full(
+            result_shape(importer, node), x.dtype, 0, device_of(node.meta["val"])
+        )
+        return importer.copy(Tensor(handle, x.dtype))
+    index, rank = row_of_indices(importer, bound["index"]), row_rank(importer, bound["self"])
+    if rank != row_rank(importer, bound["index"]):
         raise Unsupported("ranks differ")
-    x = importer.tensor(bound["self"])
-    index = index_argument(importer, bound["index"])
     error = "nll_loss" if _is_of_nll_loss(node) else "gather"
-    handle = importer.builder.gather(x.handle, index.handle, bound["dim"] % fake.dim(), error)
-    return Tensor(handle, x.dtype)
+    handle = importer.builder.gather(x.handle, index.handle, bound["dim"] % rank, error)
+    return as_result(importer, node, Tensor(handle, x.dtype))
 
 
 def _is_of_nll_loss(node: Node) -> bool:

@@ -9,12 +9,18 @@ import torch
 from torch.fx import Node
 
 from mlcc._fx_index_maps import (
+    as_result,
     index_along_dim,
     index_argument,
     index_per_dim,
+    is_mask,
     joint_index,
     permuted,
     result_shape,
+    row,
+    row_of_indices,
+    row_rank,
+    row_shape,
     slice_scatter,
 )
 from mlcc._fx_sizes import Size
@@ -62,20 +68,23 @@ def _scattered(
     return Tensor(handle, base.dtype)
 
 
+def _has_no_places(importer: Importer, node: Node) -> bool:
+    """Whether the index is empty, which it then may be in any dtype and rank."""
+    return 0 in row_shape(importer, importer.bind(node)["index"])
+
+
 def _scatter_operands(
     importer: Importer, node: Node
 ) -> tuple[dict[str, Any], Tensor, Tensor, Tensor, int]:
     """Arguments, base, index, source cut to the index's shape, dim."""
     bound = importer.bind(node)
-    fake, index_fake = importer.fake(bound["self"]), importer.fake(bound["index"])
-    if fake.dim() == 0 or fake.dim() != index_fake.dim():
+    fake = importer.fake(bound["self"])
+    base, index = row(importer, bound["self"]), row_of_indices(importer, bound["index"])
+    shape = row_shape(importer, bound["index"])
+    if row_rank(importer, bound["self"]) != len(shape):
         raise Unsupported("ranks differ")
-    base = importer.tensor(bound["self"])
-    index = index_argument(importer, bound["index"])
-    shape = importer.shape(index_fake)
     if "src" in bound:
-        source = importer.tensor(bound["src"])
-        source_shape = importer.shape(importer.fake(bound["src"]))
+        source, source_shape = row(importer, bound["src"]), row_shape(importer, bound["src"])
         if len(source_shape) != len(shape):
             raise Unsupported("ranks differ")
         for d, (size, wanted) in enumerate(zip(source_shape, shape, strict=True)):
@@ -84,17 +93,19 @@ def _scatter_operands(
     else:
         number = importer.number(bound["value"], base.dtype, device_of(fake))
         source = importer.expand(number, shape)
-    return bound, base, index, source, bound["dim"] % fake.dim()
+    return bound, base, index, source, bound["dim"] % len(shape)
 
 
 def scatter(importer: Importer, node: Node) -> Tensor:
     """scatter.src, scatter.value, and both with `reduce`; scatter_add."""
+    if _has_no_places(importer, node):
+        return importer.copy(importer.tensor(node.args[0]))
     bound, base, index, source, dim = _scatter_operands(importer, node)
     if "scatter_add" in str(node.target):
         combine = "add"
     else:
         combine = _COMBINES[bound["reduce"]] if "reduce" in bound else "set"
-    return _reduced(importer, base, index, source, dim, combine)
+    return as_result(importer, node, _reduced(importer, base, index, source, dim, combine))
 
 
 def _reduced(
@@ -109,13 +120,15 @@ def _reduced(
 
 def scatter_reduce(importer: Importer, node: Node) -> Tensor:
     """scatter_reduce.two."""
+    if _has_no_places(importer, node):
+        return importer.copy(importer.tensor(node.args[0]))
     bound, base, index, source, dim = _scatter_operands(importer, node)
 
     def update(onto: Tensor, what: Tensor, combine: str) -> Tensor:
         return _reduced(importer, onto, index, what, dim, combine)
 
-    shape = importer.shape(importer.fake(bound["index"]))
-    return _with_reduction(importer, bound, base, source, shape, update)
+    shape = row_shape(importer, bound["index"])
+    return as_result(importer, node, _with_reduction(importer, bound, base, source, shape, update))
 
 
 def _with_reduction(
@@ -127,7 +140,8 @@ def _with_reduction(
     combine = "add" if name == "mean" else _COMBINES[name]
 
     def constant(number: float) -> Tensor:
-        return importer.expand(Tensor(importer.full([], dtype, number, device), dtype), shape)
+        value = Tensor(importer.full([], dtype, number, device), dtype)
+        return importer.expand(value, shape)
 
     start = base
     if not include_self:
@@ -137,9 +151,8 @@ def _with_reduction(
         return result
     if dtype == "bool":
         raise Unsupported("mean of bool")
-    base_shape = importer.shape(importer.fake(bound["self"]))
     ones = Tensor(importer.full([], dtype, int(include_self), device), dtype)
-    count = update(importer.expand(ones, base_shape), constant(1), "add")
+    count = update(importer.expand(ones, row_shape(importer, bound["self"])), constant(1), "add")
     wide = OPMATH.get(dtype, dtype)
     one = Tensor(importer.full([], wide, 1, device), wide)
     count = importer.pointwise("maximum", importer.cast(count, wide), one)
@@ -170,6 +183,9 @@ def _put(
     wrap: bool,
     error: str,
 ) -> Tensor:
+    shape: list[Size] = base.handle.shape
+    wanted = shape[:dim] + index.handle.shape + shape[dim + 1 :]
+    source = _broadcast(importer, source, source.handle.shape, wanted)
     handle = importer.builder.index_put(
         base.handle,
         [index.handle],
@@ -184,8 +200,10 @@ def _put(
 
 
 def index_put(importer: Importer, node: Node) -> Tensor:
-    """index_put and _unsafe_index_put with integer indices; dimensions between them are moved behind them."""
+    """index_put and _unsafe_index_put with integer indices, or with one mask; dimensions between indices are moved."""
     bound = importer.bind(node)
+    if is_mask(importer, bound["indices"]):
+        return _masked_put(importer, bound)
     index = joint_index(importer, bound["indices"])
     fake = importer.fake(bound["self"])
     dims = index.dims_first(fake.dim())
@@ -202,6 +220,29 @@ def index_put(importer: Importer, node: Node) -> Tensor:
     if not index.is_together:
         handle = importer.builder.permute(handle, sorted(range(len(dims)), key=dims.__getitem__))
     return Tensor(handle, base.dtype)
+
+
+def _masked_put(importer: Importer, bound: dict[str, Any]) -> Tensor:
+    """index_put with one mask, where the values are the same for all elements that it chooses."""
+    dim, argument = next((d, one) for d, one in enumerate(bound["indices"]) if one is not None)
+    base, mask = importer.tensor(bound["self"]), importer.tensor(argument)
+    values = importer.tensor(bound["values"])
+    shape = importer.shape(importer.fake(bound["values"]))
+    masked = importer.shape(importer.fake(argument))
+    trailing = importer.fake(bound["self"]).dim() - dim - len(masked)
+    if len(shape) > trailing:
+        place = len(shape) - trailing - 1
+        if shape[place] != 1:
+            raise Unsupported("as many values as the mask chooses")
+        shape = shape[:place] + [1] * len(masked) + shape[place + 1 :]
+        values = importer.reshape(values, shape)
+    if bound["accumulate"]:
+        wide = OPMATH.get(base.dtype, base.dtype)
+        op = "or" if wide == "bool" else "add"
+        values = importer.pointwise(op, importer.cast(base, wide), importer.cast(values, wide))
+        values = importer.cast(values, base.dtype)
+    mask = importer.reshape(mask, masked + [1] * trailing) if trailing else mask
+    return importer.pointwise("where", mask, values, base)
 
 
 def unsafe_index_put(importer: Importer, node: Node) -> Tensor:
@@ -256,9 +297,9 @@ def _along_dim(
     source = None
     if isinstance(importer.fake(bound[source_name]), torch.Tensor):
         source = importer.tensor(bound[source_name])
-        if importer.fake(bound[source_name]).dim() == 0 and source_name == "source":
-            source = importer.reshape(source, [1])
-    return bound, importer.tensor(bound["self"]), index, source, dim
+        if source_name == "source":
+            source = row(importer, bound["source"])
+    return bound, row(importer, bound["self"]), index, source, dim
 
 
 def index_add(importer: Importer, node: Node) -> Tensor:
@@ -273,19 +314,23 @@ def index_add(importer: Importer, node: Node) -> Tensor:
         base, source = importer.cast(base, wide), importer.cast(source, wide)
         result = _put(importer, base, index, source, dim, "add", False, "scatter")
         return importer.cast(result, DTYPES[node.meta["val"].dtype])
-    if alpha != 1:
-        if base.dtype in OPMATH or base.dtype == "bool":
-            raise Unsupported(f"alpha and {base.dtype}")
+    dtype = base.dtype
+    if alpha != 1:  # of 16-bit floats in f32, so that products are not rounded
+        wide = OPMATH.get(dtype, dtype)
         device = device_of(importer.fake(bound["self"]))
-        source = importer.pointwise("mul", source, importer.number(alpha, base.dtype, device))
-    return _put(importer, base, index, source, dim, "add", False, "index_add")
+        number = importer.number(alpha, wide, device)
+        base, source = importer.cast(base, wide), importer.cast(source, wide)
+        source = importer.pointwise("and" if wide == "bool" else "mul", source, number)
+    result = _put(importer, base, index, source, dim, "add", False, "index_add")
+    return as_result(importer, node, importer.cast(result, dtype))
 
 
 def index_copy(importer: Importer, node: Node) -> Tensor:
     """index_copy(self, dim, index, source)."""
     _, base, index, source, dim = _along_dim(importer, node, "source")
     assert source is not None
-    return _put(importer, base, index, source, dim, "set", False, "index_copy")
+    result = _put(importer, base, index, source, dim, "set", False, "index_copy")
+    return as_result(importer, node, result)
 
 
 def index_fill(importer: Importer, node: Node) -> Tensor:
@@ -293,15 +338,11 @@ def index_fill(importer: Importer, node: Node) -> Tensor:
     bound, base, index, value, dim = _along_dim(importer, node, "value")
     fake = importer.fake(bound["self"])
     number = value or importer.number(bound["value"], base.dtype, device_of(fake))
-    shape = importer.shape(fake)
-    shape[dim] = importer.shape(importer.fake(bound["index"]))[0] if _rank(importer, bound) else 1
+    shape = row_shape(importer, bound["self"])
+    (shape[dim],) = row_shape(importer, bound["index"])
     source = importer.expand(importer.cast(number, base.dtype), shape)
-    return _put(importer, base, index, source, dim, "set", True, "index_fill")
-
-
-def _rank(importer: Importer, bound: dict[str, Any]) -> int:
-    rank: int = importer.fake(bound["index"]).dim()
-    return rank
+    result = _put(importer, base, index, source, dim, "set", True, "index_fill")
+    return as_result(importer, node, result)
 
 
 def index_reduce(importer: Importer, node: Node) -> Tensor:
@@ -314,8 +355,8 @@ def index_reduce(importer: Importer, node: Node) -> Tensor:
     def update(onto: Tensor, what: Tensor, combine: str) -> Tensor:
         return _put(importer, onto, index, what, dim, combine, False, "index_add")
 
-    shape = importer.shape(importer.fake(bound["source"])) or [1]
-    return _with_reduction(importer, bound, base, source, shape, update)
+    shape = row_shape(importer, bound["source"])
+    return as_result(importer, node, _with_reduction(importer, bound, base, source, shape, update))
 
 
 def put(importer: Importer, node: Node) -> Tensor:
@@ -488,7 +529,8 @@ def cumulative_extreme(combine: str) -> Any:
         fake = importer.fake(bound["self"])
         x = importer.tensor(bound["self"])
         if fake.dim() == 0:
-            raise Unsupported("operand is 0-d")
+            zero = Tensor(importer.full([], "i64", 0, device_of(fake)), "i64")
+            return [importer.copy(x), importer.copy(zero)]
         as_number = importer.cast(x, "u8") if x.dtype == "bool" else x
         values = scanned(importer, as_number, fake.dim(), bound["dim"], combine)
         places = scanned(importer, as_number, fake.dim(), bound["dim"], f"arg{combine}")

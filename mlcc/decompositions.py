@@ -10,6 +10,8 @@ no row, since AOTAutograd never hands them on.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +64,7 @@ _CREATION = """
 """
 
 _REDUCTIONS = """
-    aminmax count_nonzero linalg_vector_norm nansum norm
+    aminmax count_nonzero linalg_vector_norm nansum norm renorm
 """
 
 _MOVEMENTS = """
@@ -73,8 +75,8 @@ _MOVEMENTS = """
 
 
 _INDEXING = """
-    block_diag bucketize isin linalg_cross linspace tril_indices triu_indices unfold_copy narrow_copy
-    diagonal_copy
+    _unsafe_masked_index _unsafe_masked_index_put_accumulate block_diag isin linalg_cross linspace tril_indices
+    triu_indices unfold_copy narrow_copy diagonal_copy
 """
 
 _GROUPS = [
@@ -191,6 +193,103 @@ def linspace(*args: Any, dtype: torch.dtype | None = None, **options: Any) -> An
     return torch._refs.linspace(*args, dtype=dtype, **options)
 
 
+def dist(self: torch.Tensor, other: torch.Tensor, p: float = 2) -> torch.Tensor:
+    """As eager: the norm of the difference."""
+    return torch.norm(self - other, p)
+
+
+def round_decimals(self: torch.Tensor, *, decimals: int) -> Any:
+    """Like eager's kernel, which rounds 16-bit numbers once."""
+    if not self.is_floating_point():
+        return NotImplemented
+    wide = self.to(torch.float32) if self.dtype.itemsize == 2 else self
+    power = 10.0 ** abs(decimals)
+    rounded = (
+        torch.round(wide * power) / power if decimals > 0 else torch.round(wide / power) * power
+    )
+    return rounded.to(self.dtype)
+
+
+def masked_scatter_backward(
+    grad_output: torch.Tensor, mask: torch.Tensor, sizes: list[int]
+) -> torch.Tensor:
+    """The gradient of `source`: how many were chosen before says where each chosen element goes."""
+    mask = mask.expand(grad_output.shape).reshape(-1)
+    place = torch.where(mask, mask.cumsum(0) - 1, 0)
+    chosen = torch.where(mask, grad_output.reshape(-1), 0)
+    zeros = grad_output.new_zeros([math.prod(sizes)])
+    return zeros.index_put((place,), chosen, accumulate=True).reshape(sizes)
+
+
+def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Between given ends, by the order of eager's roundings; ends that the data tell are left to eager."""
+    if (
+        self.dtype not in (torch.float32, torch.float64)
+        or min >= max
+        or not math.isfinite(max - min)
+    ):
+        return NotImplemented
+    x = self.reshape(-1)
+    low, high = (torch.full((), end, dtype=x.dtype, device=x.device) for end in (min, max))
+    place = torch.clamp_max(((x - low) * bins / (high - low)).to(torch.int64), bins - 1)
+    is_inside = (x >= low) & (x <= high)
+    place = torch.where(is_inside, place, 0)
+    counts = torch.zeros([bins], dtype=x.dtype, device=x.device)
+    return torch.ops.aten._unsafe_index_put(counts, [place], is_inside.to(x.dtype), True)
+
+
+def searchsorted(
+    sorted_sequence: torch.Tensor,
+    self: torch.Tensor | float,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> Any:
+    """The steps of eager's binary search, as many as any element takes: also NaN end up where eager puts them."""
+    length = sorted_sequence.shape[-1] if sorted_sequence.dim() else 1
+    if not _torch_compat.follows_from_inputs(length):
+        return NotImplemented
+    if sorter is not None:
+        sorted_sequence = sorted_sequence.gather(-1, sorter)
+    if not isinstance(self, torch.Tensor):
+        self = torch.scalar_tensor(self, device=sorted_sequence.device)
+    rows: torch.Tensor | int = 0
+    if sorted_sequence.dim() > 1:
+        lead = sorted_sequence.shape[:-1]
+        if lead != self.shape[:-1]:
+            return NotImplemented
+        rows = torch.arange(math.prod(lead), device=self.device).reshape([*lead, 1]) * length
+    flat = sorted_sequence.reshape(-1)
+    low = torch.zeros(self.shape, dtype=torch.int64, device=self.device)
+    high = low + length
+    is_right = right or side == "right"
+    for step in itertools.count():
+        if length < 2**step:  # a symbolic size becomes one between two powers of 2
+            break
+        middle = torch.clamp_max((low + high) >> 1, length - 1)
+        found = torch.ops.aten._unsafe_index(flat, [rows + middle])
+        is_above = found > self if is_right else found >= self
+        is_below = ~is_above & (low < high)
+        high = torch.where(is_below, high, torch.maximum(middle, low))
+        low = torch.where(is_below, middle + 1, low)
+    return low.to(torch.int32) if out_int32 else low
+
+
+def bucketize(
+    self: torch.Tensor | float,
+    boundaries: torch.Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> Any:
+    """searchsorted among one row of boundaries."""
+    if boundaries.dim() != 1:
+        return NotImplemented
+    return searchsorted(boundaries, self, out_int32=out_int32, right=right)
+
+
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition for floats only: torch's takes integers too, which eager's kernel refuses by an error."""
 
@@ -207,13 +306,21 @@ _FLOATS_ONLY = ("_softmax", "_log_softmax")
 # Decompositions of our own, where torch's leave what we cannot fuse, or where its trace mistakes what eager gives.
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
+    "bucketize.Scalar": bucketize,
+    "bucketize.Tensor": bucketize,
+    "dist": dist,
     "linspace": linspace,
     "linspace.Tensor_Tensor": linspace,
     "linspace.Tensor_Scalar": linspace,
     "linspace.Scalar_Tensor": linspace,
+    "masked_scatter_backward": masked_scatter_backward,
     "max_unpool2d": max_unpool2d,
+    "histc": histc,
     "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward,
+    "round.decimals": round_decimals,
+    "searchsorted.Scalar": searchsorted,
+    "searchsorted.Tensor": searchsorted,
     "soft_margin_loss": soft_margin_loss,
     "soft_margin_loss_backward": soft_margin_loss_backward,
 }

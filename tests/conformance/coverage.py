@@ -56,6 +56,11 @@ WHY = (
         r"nonzero.*|masked_select|_local_scalar_dense|bincount|histc|_?histogram.*|repeat_interleave|item",
     ),
     ("memory without values", r"(?:new_)?empty.*|resize.*|set_.*|_resize.*"),
+    (
+        "a copy, which eager's kernel does faster",
+        r"chunk_cat|split_with_sizes_copy|diagonal_backward",
+    ),
+    ("a loop until the remainder is 0", r"gcd|lcm"),
     ("sparse", r".*sparse.*|_coalesce.*|.*_csr.*"),
     ("sequence loss with its own kernel", r"_ctc_loss.*"),
 )

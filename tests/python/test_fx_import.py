@@ -231,7 +231,33 @@ def test_power(exponent: float, dtype: torch.dtype) -> None:
 
 def test_other_powers_are_aten_calls() -> None:
     check_function(lambda x: x**2.5, torch.rand(9), externs={"aten.pow.Tensor_Scalar"})
-    check_function(lambda i: i**5, torch.arange(4), externs={"aten.pow.Tensor_Scalar"})
+    check_function(lambda i: i**64, torch.arange(4), externs={"aten.pow.Tensor_Scalar"})
+
+
+INTEGERS = torch.arange(-9, 9)
+
+COMPOSED = {
+    "powers of integers": lambda x: [
+        INTEGERS**5,
+        INTEGERS.to(torch.int8) ** 7,
+        INTEGERS.int() ** 63,
+    ],
+    "hardtanh of integers": lambda x: F.hardtanh(INTEGERS, -0.5, 3.7),
+    "product of truth values": lambda x: (x > -1).prod(1, dtype=torch.bool),
+    "tests of integers": lambda x: [INTEGERS.isposinf(), (x > 0).isneginf()],
+    "rounding to decimals": lambda x: [x.round(decimals=d) for d in (-1, 0, 3)],
+    "renorm": lambda x: x.renorm(2, 0, 1.5),
+    "distance": lambda x: torch.dist(x, x.flip(0)),
+    "masked index": lambda x: torch.ops.aten._unsafe_masked_index(
+        x, torch.arange(-1, 2).view(3, 1, 1) >= x[:, None] * 0, [torch.arange(-1, 2)[:, None]], 0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_composed_of_other_ops(name: str, dtype: torch.dtype) -> None:
+    check_function(COMPOSED[name], torch.randn(3, 5).to(dtype))
 
 
 # -- structured ops

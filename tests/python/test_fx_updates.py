@@ -61,6 +61,37 @@ REGULAR: dict[str, Any] = {
         b.view(2, 5, 5), s[:2, :5], 0, 2, 1
     ),
     "bucketize": lambda b, s, i: torch.bucketize(b, s[:, 0].float().sort()[0].to(s.dtype)),
+    "mask": lambda b, s, i: torch.index_put(b, (b > 0,), s[0, 0]),
+    "mask of rows": lambda b, s, i: put(b, [b[:, 0] > 0], s[:1]),
+    "mask of columns": lambda b, s, i: put(b, [None, b[0] > 0], s[1, 1], True),
+    "searchsorted": lambda b, s, i: torch.searchsorted(s.sort()[0], b[:7]),
+    "searchsorted, from the right": lambda b, s, i: torch.searchsorted(
+        i.sort()[0], i, side="right", out_int32=True
+    ),
+    "searchsorted of a number": lambda b, s, i: torch.searchsorted(s[0].sort()[0], 0.5),
+    "searchsorted by a sorter": lambda b, s, i: torch.searchsorted(
+        s, b[:7], sorter=s.sort()[1], right=True
+    ),
+    "searchsorted among none": lambda b, s, i: torch.searchsorted(s[:, :0], b[:7]),
+    "searchsorted of NaN": lambda b, s, i: torch.searchsorted(
+        torch.where(s > 1, s / 0 * 0, s).sort()[0], torch.where(b[:7] > 1, b[:7] / 0 * 0, b[:7])
+    ),
+    "histc": lambda b, s, i: torch.histc(b * 4, 7, -3, 4.5),
+    "gradient of masked_scatter": lambda b, s, i: torch.func.grad(
+        lambda s: (b.masked_scatter(b > 0, s) ** 2).sum()
+    )(s.repeat(2, 1)),
+    "gather from a number": lambda b, s, i: b[0, 0].gather(0, i[0, :4] * 0),
+    "scatter to a number": lambda b, s, i: b[0, 0].scatter_add(0, i[0, 0] * 0, s[0]),
+    "index_add to a number": lambda b, s, i: b[0, 0].index_add(0, i[0, 0] * 0, s[0, 0], alpha=2),
+    "index_copy to a number": lambda b, s, i: b[0, 0].index_copy(0, i[0, 0] * 0, s[0, 0]),
+    "index_fill of a number": lambda b, s, i: b[0, 0].index_fill(0, i[0, :0], 3),
+    "index_reduce of a number": lambda b, s, i: b[0, 0].index_reduce(
+        0, i[0, 0] * 0, s[0, 0], "amax"
+    ),
+    "index_select of a number": lambda b, s, i: b[0, 0].index_select(0, i[0, :1] * 0),
+    "cummin of a number": lambda b, s, i: b[0, 0].cummin(0)[1] + b[0, 0].cummax(-1)[0],
+    "gather of nothing": lambda b, s, i: b.gather(0, torch.zeros(0, dtype=torch.uint8)),
+    "scatter of nothing": lambda b, s, i: b.scatter_add(0, torch.zeros(0, dtype=torch.long), s),
 }
 
 
@@ -80,7 +111,36 @@ def test_regular_places(
         got = torch.compile(function, backend="mlcc")(base, source, index)
     torch.testing.assert_close(got, want, rtol=0, atol=0)
     assert got.stride() == want.stride()
-    assert [line for line in lines if "sort" not in line] == []
+    assert [line for line in lines if not line.startswith("aten.sort.")] == []
+
+
+SYMBOLIC: dict[str, Any] = {
+    "diagonal": lambda b, s, i: b[:, :3].diagonal(-1) + b[:3].diagonal(1)[:2].sum(),
+    "mean along the last dimension": lambda b, s, i: b[:7].index_reduce(1, i[0], s, "mean"),
+    "searchsorted": lambda b, s, i: torch.searchsorted(s.sort()[0], b[:7]),
+    "put": lambda b, s, i: b.put(i, s),
+    "mask": lambda b, s, i: torch.index_put(b, (b > 0,), s[0, 0]),
+    "prod": lambda b, s, i: (b > -1).prod(0, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_regular_places_of_symbolic_sizes(
+    name: str, monkeypatch: pytest.MonkeyPatch, mlcc_log: Any
+) -> None:
+    """One graph for two sizes, with no call of the op itself."""
+    monkeypatch.setenv("MLCC_STRICT", "1")
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    function = SYMBOLIC[name]
+    compiled = torch.compile(function, backend="mlcc", dynamic=True)
+    for columns in (5, 6):
+        base, source = torch.randn(10, columns), torch.randn(7, columns)
+        index = torch.randint(0, 5, (7, columns))
+        with mlcc_log("fallback") as lines:
+            got = compiled(base, source, index)
+        torch.testing.assert_close(got, function(base, source, index), rtol=1e-6, atol=1e-6)
+        assert [line for line in lines if not line.startswith("aten.sort.")] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
