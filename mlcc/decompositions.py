@@ -186,6 +186,40 @@ def embedding_bag(
     return sums, offsets.new_empty([0]), bags, bags.clone()
 
 
+def embedding_bag_backward(
+    grad: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    offset2bag: torch.Tensor,
+    bag_size: torch.Tensor,
+    maximum_indices: torch.Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: torch.Tensor | None,
+    padding_idx: int = -1,
+) -> Any:
+    """Rows of the gradient of sums (mode 0) and means (1) added up by index; the offsets say whose row it is."""
+    is_simple = mode < 2 and not sparse and not scale_grad_by_freq
+    if not is_simple or grad.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    numbers = torch.arange(indices.shape[0], dtype=offsets.dtype, device=indices.device)
+    behind = searchsorted(offsets, numbers, right=True)
+    if behind is NotImplemented:
+        return NotImplemented
+    bag = torch.clamp(behind - 1, 0, grad.shape[0] - 1)
+    rows = torch.ops.aten._unsafe_index(grad, [bag])
+    if mode == 1:
+        rows = rows / torch.ops.aten._unsafe_index(bag_size, [bag]).unsqueeze(1)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    if padding_idx >= 0:
+        rows = torch.where((indices == padding_idx).unsqueeze(1), 0, rows)
+    zeros = grad.new_zeros([num_weights, grad.shape[1]])
+    return zeros.index_put((indices,), rows, accumulate=True)
+
+
 def linspace(*args: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
     """By torch's reference, which rounds otherwise than eager among integers: those are left to eager."""
     if dtype is not None and not dtype.is_floating_point:
@@ -306,6 +340,7 @@ _FLOATS_ONLY = ("_softmax", "_log_softmax")
 # Decompositions of our own, where torch's leave what we cannot fuse, or where its trace mistakes what eager gives.
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
+    "_embedding_bag_backward": embedding_bag_backward,
     "bucketize.Scalar": bucketize,
     "bucketize.Tensor": bucketize,
     "dist": dist,

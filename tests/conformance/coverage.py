@@ -60,6 +60,7 @@ WHY = (
         "a copy, which eager's kernel does faster",
         r"chunk_cat|split_with_sizes_copy|diagonal_backward",
     ),
+    ("sums of rows, which eager's kernel does 3 times as fast as a scatter", r"embedding_bag.*"),
     ("a loop until the remainder is 0", r"gcd|lcm"),
     ("sparse", r".*sparse.*|_coalesce.*|.*_csr.*"),
     ("sequence loss with its own kernel", r"_ctc_loss.*"),
