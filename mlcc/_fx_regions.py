@@ -16,8 +16,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlcc import _torch_compat
+from mlcc._fx_eager import computed_types, wrapped_results
 from mlcc._fx_pointwise import symbolic_float
-from mlcc._fx_types import DTYPES, FOREIGN_DTYPES, GraphUnsupported, Tensor, TensorType
+from mlcc._fx_types import FOREIGN_DTYPES, GraphUnsupported, Tensor, TensorType
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -28,9 +29,21 @@ class Region:
     """What the importer of a region needs to know of the place where it hangs."""
 
     num_carried: int = 0  # outputs that are the inputs of the next round
+    num_computed: int = 0  # the first inputs, whose sizes come as tensors: each round has its own
+    exported: frozenset[int] = frozenset()  # outputs that are sizes which only running tells
     sizes: list[_torch_compat.SymbolFacts] = field(default_factory=list)
     # Constant tensors as (whose attribute, its name, the tensor).
     constants: list[tuple[GraphModule, str, torch.Tensor]] = field(default_factory=list)
+
+    def computes(self, place: int, value: Any) -> bool:
+        """Whether the input at `place` is a size that comes as a tensor."""
+        return place < self.num_computed and isinstance(value, torch.SymInt)
+
+    def exports(self, place: int, value: Any) -> bool:
+        """Whether the output at `place` is a size, or the truth of a relation, that leaves as a tensor."""
+        if isinstance(value, bool | torch.SymBool):
+            return True
+        return place in self.exported and isinstance(value, int | torch.SymInt)
 
 
 @dataclass
@@ -52,7 +65,7 @@ def import_control_flow(importer: Importer, node: Node) -> Any:
     name = str(node.target)
     form_of = _FORMS.get(name)
     if form_of is None:
-        raise GraphUnsupported(f"higher-order op {name}")
+        raise GraphUnsupported("no control flow of the graph IR")
     return _ControlFlow(importer, node, form_of(importer, node)).emit()
 
 
@@ -69,10 +82,12 @@ class _ControlFlow:
         """Add the node to the builder and wrap its results."""
         region = self._region()
         *before, body = self._form.graphs  # a condition carries nothing
-        inner = [self._importer.nested(graph, replace(region, num_carried=0)) for graph in before]
+        condition = replace(region, num_carried=0, exported=frozenset())
+        before_region = condition if self._form.name in _LOOPS else region
+        inner = [self._importer.nested(graph, before_region) for graph in before]
         inner.append(self._importer.nested(body, region))
         args = self._arguments(inner[-1], region)
-        results, types = self._results(inner)
+        results, types = self._results(inner, region.exported)
         handles = self._importer.builder.extern_call(
             self._form.name,
             args,
@@ -81,10 +96,15 @@ class _ControlFlow:
             types,
             regions=[importer.builder for importer in inner],
         )
-        return self._wrap(results, list(handles))
+        return wrapped_results(self._importer, results, handles)
 
     def _region(self) -> Region:
-        region = Region(self._form.num_carried)
+        is_loop = self._form.name in _LOOPS
+        region = Region(
+            self._form.num_carried,
+            num_computed=self._form.num_carried if is_loop else 0,
+            exported=frozenset(self._exported_sizes()),
+        )
         seen: set[str] = set()
         for graph in self._form.graphs:
             for facts in _symbols_of(graph):
@@ -97,6 +117,15 @@ class _ControlFlow:
                     if is_constant_input(value):
                         region.constants.append((graph, str(node.target), value))
         return region
+
+    def _exported_sizes(self) -> Iterable[int]:
+        """Results that are sizes which the graph around does not know."""
+        for place, value in enumerate(_flat(self._node.meta["val"])):
+            if isinstance(value, torch.SymInt) and not all(
+                self._importer.sizes.knows(facts.name)
+                for facts in _torch_compat.symbol_facts(value)
+            ):
+                yield place
 
     # -- arguments
 
@@ -138,6 +167,8 @@ class _ControlFlow:
         fake = self._importer.fake(operand)
         if isinstance(fake, torch.SymFloat):
             return self._reference(symbolic_float(self._importer, fake))
+        if expected is not None and isinstance(fake, int | torch.SymInt):
+            return self._reference(self._importer.number(operand, expected.dtype))
         if expected is None or not isinstance(fake, torch.Tensor):
             return self._plain(operand)
         found = self._importer.tensor_type(self._node, fake)
@@ -156,28 +187,24 @@ class _ControlFlow:
 
     # -- results
 
-    def _results(self, inner: list[Importer]) -> tuple[list[Any], list[TensorType]]:
-        """The fake results, None for those that are no tensors, and the types of the others."""
+    def _results(
+        self, inner: list[Importer], exported: frozenset[int]
+    ) -> tuple[Any, list[TensorType]]:
+        """The metadata without the sizes that the graph around knows, and the types of what is left."""
         lead = 1 if self._form.saves_state else 0
-        fakes = [
-            fake if isinstance(fake, torch.Tensor) else None
-            for fake in _flat(self._node.meta["val"])
+        value = self._node.meta["val"]
+        leaves = [
+            leaf if isinstance(leaf, torch.Tensor) or place in exported else None
+            for place, leaf in enumerate(_flat(value))
         ]
-        kinds = [fake is not None for fake in fakes[lead:]]
-        for importer in inner[1 if self._form.name == "while_loop" else 0 :]:
+        kinds = [leaf is not None for leaf in leaves[lead:]]
+        for importer in inner[1 if self._form.name in _LOOPS else 0 :]:
             if kinds != [output.kind == "value" for output in importer.imported.outputs]:
                 raise GraphUnsupported(f"{self._form.name}: its graphs differ in their results")
-        types = [self._importer.tensor_type(self._node, fake) for fake in fakes if fake is not None]
-        return fakes, types
-
-    def _wrap(self, fakes: list[Any], handles: list[Any]) -> Any:
-        tensors = [
-            None if fake is None else Tensor(handles.pop(0), DTYPES[fake.dtype]) for fake in fakes
-        ]
-        value = self._node.meta["val"]
-        if self._form.saves_state:
-            return [tensors[0], tensors[1:] if isinstance(value[1], list | tuple) else tensors[1]]
-        return tensors if isinstance(value, list | tuple) else tensors[0]
+        types = computed_types(self._importer, self._node, leaves)
+        rest = iter(leaves)
+        results = torch.utils._pytree.tree_map(lambda _: next(rest), value)
+        return results, [one for one in types if one is not None]
 
 
 def _flat(value: Any) -> list[Any]:
@@ -216,6 +243,10 @@ def _is_strided(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
+# Forms whose first graph is a condition, and whose carried sizes each round computes anew.
+_LOOPS = ("while_loop", "while_loop_stack")
+
+
 # -- torch's higher-order ops
 
 
@@ -232,11 +263,14 @@ def _cond(importer: Importer, node: Node) -> _Form:
     return _Form("cond", graphs, [operands], predicate=predicate)  # type: ignore[list-item]
 
 
-def _while_loop(importer: Importer, node: Node) -> _Form:
-    condition, body, carried, others = node.args
-    graphs = [_graph(importer, condition), _graph(importer, body)]
-    lists: list[Any] = [carried, others]
-    return _Form("while_loop", graphs, lists, num_carried=len(lists[0]))
+def _while_loop(name: str) -> Callable[[Any, Node], _Form]:
+    def form(importer: Importer, node: Node) -> _Form:
+        condition, body, carried, others = node.args
+        graphs = [_graph(importer, condition), _graph(importer, body)]
+        lists: list[Any] = [carried, others]
+        return _Form(name, graphs, lists, num_carried=len(lists[0]))
+
+    return form
 
 
 def _scan(importer: Importer, node: Node) -> _Form:
@@ -317,7 +351,8 @@ def _graph_of_op(op: Any, args: Any, kwargs: Any, value: Any) -> tuple[GraphModu
 
 _FORMS: dict[str, Callable[[Any, Node], _Form]] = {
     "cond": _cond,
-    "while_loop": _while_loop,
+    "while_loop": _while_loop("while_loop"),
+    "while_loop_stack_output": _while_loop("while_loop_stack"),
     "scan": _scan,
     "map_impl": _map,
     "invoke_subgraph": _call,

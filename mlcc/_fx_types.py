@@ -71,6 +71,10 @@ class TensorType(NamedTuple):
     device: str  # "cpu", "cuda:0"
 
 
+# A size that is computed while a graph runs, as calls and loops hand it on.
+SIZE_TENSOR = TensorType("i64", [], None, "cpu")
+
+
 def device_of(fake: torch.Tensor) -> str:
     """Where a fake tensor lies, as the graph IR says it; GraphUnsupported for devices that it does not know."""
     device = fake.device

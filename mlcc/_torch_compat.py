@@ -159,6 +159,7 @@ def compile_with_aot(
         _install_keep_numbers()
         token = _keep_numbers.set(True)
         context.callback(_keep_numbers.reset, token)
+    context.enter_context(_item_allowed(example_inputs))
     counters["aot_autograd"]["total"] += 1
     with context:
         compiled = aot_module_simplified(
@@ -173,6 +174,20 @@ def compile_with_aot(
         )
     counters["aot_autograd"]["ok"] += 1
     return without_dynamo(compiled, "do not trace compiled code")
+
+
+@contextlib.contextmanager
+def _item_allowed(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """item() may be traced: the gradient of a while_loop counts its rounds by it, whatever the user's settings."""
+    mode = torch._guards.detect_fake_mode(list(example_inputs))
+    if mode is None or mode.allow_scalar_outputs:
+        yield
+        return
+    mode.allow_scalar_outputs = True
+    try:
+        yield
+    finally:
+        mode.allow_scalar_outputs = False
 
 
 def _reads_floats(module: Any) -> bool:
@@ -481,6 +496,20 @@ def is_higher_order(op: Any) -> bool:
 def is_builtin_op(op: Any) -> bool:
     """Whether torch itself defines this dispatcher op, so that its schema can be trusted to tell all its effects."""
     return op.namespace in {"aten", "prims", "prim"}
+
+
+# How ops are dispatched where no other op is under way: when this module is imported.
+_PLAIN_DISPATCH = (
+    torch._C._dispatch_tls_local_include_set(),
+    torch._C._dispatch_tls_local_exclude_set(),
+)
+
+
+@contextlib.contextmanager
+def as_outside_of_ops() -> Iterator[None]:
+    """Inside of an op of ours: ops are dispatched as in plain Python without gradients, on which functorch relies."""
+    with torch.no_grad(), torch._C._ForceDispatchKeyGuard(*_PLAIN_DISPATCH):
+        yield
 
 
 # -- tracing without Dynamo

@@ -129,6 +129,8 @@ class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
 
     def prepare_for_serialization(self) -> None:
         """Drop what cannot be stored; torch calls this on a copy."""
+        if self.imported.eager_calls:
+            raise _torch_compat.cache_bypass("the graph calls Python")
         self._executable = None
         self.__dict__.pop("_run", None)
 
@@ -243,9 +245,10 @@ class Session:
             _session_options.reset(token)
 
     def only_graph(self) -> CompiledGraph | None:
-        """The compiled graph, where there is one and no backward graph can follow it."""
-        if self.kinds == ["inference"] and isinstance(self.graphs[0], CompiledGraph):
-            return self.graphs[0]
+        """The compiled graph, where its executable is all there is: no backward graph, no calls of Python."""
+        graph = self.graphs[0] if self.kinds == ["inference"] else None
+        if isinstance(graph, CompiledGraph) and not graph.imported.eager_calls:
+            return graph
         return None
 
     def _cache_key(self) -> str:

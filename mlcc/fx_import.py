@@ -1,8 +1,9 @@
 """AOTAutograd's ATen graph into mlcc's graph IR, node by node.
 
 Each node is imported by a handler of `mlcc._fx_handlers`, or by a row of the op table, or else as an extern: a call of
-the same dispatcher op at run time, logged once with its reason. What no extern can express either (higher-order ops,
-devices that the graph IR does not know, complex tensors, ...) raises `GraphUnsupported`; the caller runs such a graph
+the same dispatcher op at run time, logged once with its reason. What no dispatcher op expresses either (higher-order
+ops that are no control flow, arguments that are objects) runs in Python, as a call as well. Values that the graph IR
+cannot hold (devices that it does not know, sparse tensors, ...) raise `GraphUnsupported`; the caller runs such a graph
 eagerly.
 
 Values keep the dtype, shape, strides and device of the graph's fake tensors. SymInts become text; none ever becomes an
@@ -22,6 +23,7 @@ from torch.fx import GraphModule, Node
 
 from mlcc import _torch_compat
 from mlcc._errors import Error, InternalError
+from mlcc._fx_eager import EagerCall, import_eager_call
 from mlcc._fx_expand import MEMORY, NotExpanded, expanded
 from mlcc._fx_extern import import_extern
 from mlcc._fx_handlers import HANDLERS
@@ -32,6 +34,7 @@ from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
 from mlcc._fx_types import (
     DTYPES,
     FOREIGN_DTYPES,
+    SIZE_TENSOR,
     GraphUnsupported,
     Tensor,
     TensorType,
@@ -68,6 +71,8 @@ class ImportedGraph:
     nodes: dict[str, int] = field(default_factory=dict)
     externs: dict[str, int] = field(default_factory=dict)
     gpu: str = ""  # the device beside the CPU, "cuda:0"
+    # What runs in Python, which the graph names only: it lives as long as this.
+    eager_calls: list[EagerCall] = field(default_factory=list)
 
 
 def import_graph(
@@ -133,7 +138,7 @@ class Importer:
         self.table = table
         self.imported = ImportedGraph()
         self.sizes = SizePrinter(self._declare_symbol)
-        self._gm = gm
+        self.module = gm
         self._env: dict[Node, Any] = {}
         self.numbers: dict[
             str, Tensor
@@ -149,13 +154,19 @@ class Importer:
 
     def run(self) -> None:
         """Import every node, then set the outputs."""
-        nodes = list(self._gm.graph.nodes)
+        nodes = list(self.module.graph.nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
         self.imported.num_inputs = len(inputs)
+        computed: list[tuple[Tensor, Any]] = []
         for place, node in enumerate(inputs):
-            self._import_placeholder(node, place)
+            if self._region is not None and self._region.computes(place, node.meta.get("val")):
+                computed.append((self._import_computed_size(node), node.meta["val"]))
+            else:
+                self._import_placeholder(node, place)
         if self._region is not None:
             self._import_surroundings(self._region)
+        for tensor, size in computed:
+            self.read_size(tensor, size)
         for node in nodes:
             if node.op == "get_attr":
                 self._import_constant(node)
@@ -178,7 +189,8 @@ class Importer:
             if name not in self._bound_symbols and torch_name not in self.numbers:
                 raise GraphUnsupported(f"no input has the size {torch_name} by itself")
 
-    def _bind(self, sizes: Iterable[Size]) -> None:
+    def bind_sizes(self, sizes: Iterable[Size]) -> None:
+        """Those among the sizes that are symbols have a value from here on."""
         self._bound_symbols.update(
             size for size in sizes if isinstance(size, str) and size.isidentifier()
         )
@@ -188,7 +200,7 @@ class Importer:
         if isinstance(value, torch.Tensor):
             form = self.tensor_type(node, value)
             self.input_types.append(form)
-            self._bind(form.shape)
+            self.bind_sizes(form.shape)
             handle = self.builder.add_input(_identifier(node.name), *form)
             self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
@@ -196,7 +208,7 @@ class Importer:
                 raise GraphUnsupported(f"input {node.name} is the lengths of a nested tensor")
             self.input_types.append(None)
             size = self.sizes.size(value)
-            self._bind([size])
+            self.bind_sizes([size])
             self.builder.add_size_input(_identifier(node.name), size)
         elif isinstance(value, torch.SymFloat):
             self.input_types.append(None)
@@ -206,23 +218,34 @@ class Importer:
         else:
             raise GraphUnsupported(f"input {node.name} is a {type(value).__name__}")
 
+    def _import_computed_size(self, node: Node) -> Tensor:
+        self.input_types.append(SIZE_TENSOR)
+        return Tensor(self.builder.add_input(_identifier(node.name), *SIZE_TENSOR), "i64")
+
+    def read_size(self, tensor: Tensor, size: Any) -> None:
+        """Make the number in an i64 tensor without dimensions the value of the SymInt `size`, a new symbol."""
+        text = self.sizes.size(size)
+        self.bind_sizes([text])
+        name = "aten._local_scalar_dense.default"
+        self.builder.extern_size(name, [tensor.handle], None, None, text)
+
     def _import_surroundings(self, region: Region) -> None:
         """Inputs for what a region takes from the graph around it."""
         for number, facts in enumerate(region.sizes):
             name = self.sizes.named(facts)
-            self._bind([name])
+            self.bind_sizes([name])
             self.builder.add_size_input(f"size{number}", name)
         for number, (graph, target, value) in enumerate(region.constants):
             form = self._form_of_constant(f"constant {target}", value)
             handle = self.builder.add_input(f"constant{number}", *form)
-            if graph is self._gm:
+            if graph is self.module:
                 self._constants[target] = Tensor(handle, form.dtype)
 
     def _import_constant(self, node: Node) -> None:
         if str(node.target) in self._constants:
             self._env[node] = self._constants[str(node.target)]
             return
-        value = attribute(self._gm, node)
+        value = attribute(self.module, node)
         if isinstance(value, GraphModule):
             return  # its higher-order op imports it
         if not isinstance(value, torch.Tensor):
@@ -254,7 +277,7 @@ class Importer:
 
     def graph_of(self, node: Node) -> Any:
         """The graph that a get_attr node stands for; None for other nodes."""
-        return attribute(self._gm, node) if node.op == "get_attr" else None
+        return attribute(self.module, node) if node.op == "get_attr" else None
 
     def nested(self, gm: GraphModule, region: Region) -> Importer:
         """The importer of a region, when it has run."""
@@ -267,6 +290,7 @@ class Importer:
         for name, count in inner.imported.externs.items():
             self.imported.externs[name] = self.imported.externs.get(name, 0) + count
         self.imported.gpu = self.imported.gpu or inner.imported.gpu
+        self.imported.eager_calls.extend(inner.imported.eager_calls)
         return inner
 
     def _import_call(self, node: Node) -> None:
@@ -289,13 +313,24 @@ class Importer:
                 self._import_op(node, name)
                 return
         elif _torch_compat.is_higher_order(target):
-            self._env[node] = import_control_flow(self, node)
+            self._env[node] = self._import_higher_order(node)
             return
         # Arithmetic on sizes stands in the metadata of its result.
         if not isinstance(
             node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat | float
         ):
             raise GraphUnsupported(f"{node.name}: {target} is no dispatcher op")
+
+    def _import_higher_order(self, node: Node) -> Any:
+        try:
+            return import_control_flow(self, node)
+        except (GraphUnsupported, UnsupportedSize) as reason:
+            name = f"higher_order.{node.target}"
+            _count(self.imported.nodes, name)
+            _count(self.imported.externs, name)
+            result = import_eager_call(self, node)
+            _log_extern(name, str(reason), "call of Python")
+            return result
 
     def _read_float(self, node: Node) -> bool:
         """item() of a float tensor: the number stays a tensor of the graph, so that nobody has to wait for it."""
@@ -319,13 +354,22 @@ class Importer:
                     raise
                 reason = str(error)
         if reason is not None:
-            result = self.extern(node)
-            _log_extern(name, reason)
+            result = self._called(node, name, reason)
         self._env[node] = result
         if name not in PURE_VIEWS:
             _count(self.imported.nodes, name)
             if reason is not None:
                 _count(self.imported.externs, name)
+
+    def _called(self, node: Node, name: str, reason: str) -> Any:
+        try:
+            result = self.extern(node)
+        except GraphUnsupported as unsupported:
+            result = import_eager_call(self, node)
+            _log_extern(name, str(unsupported), "call of Python")
+        else:
+            _log_extern(name, reason)
+        return result
 
     def _extern_reason(self, node: Node, name: str) -> str | None:
         """Why the node is an extern from the outset, or None."""
@@ -374,6 +418,12 @@ class Importer:
         places: dict[Node, int] = {}
         (results,) = node.args
         for result in results if isinstance(results, list | tuple) else [results]:  # type: ignore[union-attr]
+            if self._region is not None and self._region.exports(
+                len(self.imported.outputs), self.fake(result)
+            ):
+                self.imported.outputs.append(Output("value", len(handles)))
+                handles.append(self._size_tensor(self.fake(result)).handle)
+                continue
             if result is None or isinstance(result, int | float):
                 self.imported.outputs.append(Output("constant", constant=result))
                 continue
@@ -394,6 +444,12 @@ class Importer:
             self.imported.outputs.append(Output("float" if is_float else "value", places[result]))
         self.builder.set_outputs(handles)
 
+    def _size_tensor(self, size: Any) -> Tensor:
+        """A size as a fresh i64 tensor without dimensions, the truth of a relation of sizes as a bool."""
+        is_truth = isinstance(size, bool | torch.SymBool)
+        tensor = Tensor(self.builder.size_value(self.sizes.size(size)), "i64")
+        return self.cast(tensor, "bool") if is_truth else tensor
+
     def _import_region_output(self, region: Region, node: Node, handles: list[Any]) -> None:
         """One output for each result; what is carried has the strides of its input."""
         tensor = self._env.get(node)
@@ -402,8 +458,7 @@ class Importer:
         place = len(self.imported.outputs)
         if place < region.num_carried:
             expected = self.input_types[place]
-            if expected is None:
-                raise GraphUnsupported(f"output {node.name}: a size is carried")
+            assert expected is not None  # of a size: SIZE_TENSOR
             tensor = self.restrided(tensor, self.tensor_type(node, self.fake(node)), expected)
         self.imported.outputs.append(Output("value", len(handles)))
         handles.append(tensor.handle)
@@ -512,22 +567,24 @@ class Importer:
     def fitted(self, operands: Sequence[Tensor], apart: int | None = None) -> Sequence[Tensor]:
         """The operands with one text for each size that they share, but for that of dimension `apart`.
 
-        By a guard of the trace two sizes may be the same although their expressions are not.
+        By a guard of the trace two sizes may be the same although their expressions are not. Without `apart` operands
+        are broadcast: a size of 1 may stand beside any other.
         """
         if not self._used_symbols or len(operands) < 2:
             return operands
         shapes: list[list[Size]] = [x.handle.shape for x in operands]
         rank = max(map(len, shapes))
-        wanted: list[Size] = [1] * rank
+        spread: Size | None = 1 if apart is None else None  # the size that fits to any other
+        wanted: list[Size | None] = [spread] * rank
         for shape in shapes:
             for d, size in enumerate(shape, start=rank - len(shape)):
-                if wanted[d] == 1 or (isinstance(size, int) and size != 1):
+                if wanted[d] == spread or (isinstance(size, int) and size != spread):
                     wanted[d] = size
         fitted = []
         for x, shape in zip(operands, shapes, strict=True):
             for d, size in enumerate(shape):
                 same = wanted[rank - len(shape) + d]
-                if size not in (1, same) and d != apart:
+                if size not in (spread, same) and d != apart and same is not None:
                     x = self.slice(x, d, 0, same)  # an index map that keeps every index
             fitted.append(x)
         return fitted
@@ -582,13 +639,13 @@ class Importer:
     def next_seed(self, device: str) -> Tensor:
         """The seed of one more draw of random numbers on the device, a 0-d i64 tensor."""
         if device not in self._seeds:
-            count = sum(str(node.target) in DRAWS for node in self._gm.graph.nodes)
+            count = sum(str(node.target) in DRAWS for node in self.module.graph.nodes)
             self._seeds[device] = Seeds(self, device, 2 * count)
         return self._seeds[device].next(self)
 
     def extern(self, node: Node) -> Any:
         """The node as a call of its dispatcher op; its result as the environment holds it."""
-        return import_extern(self, node, self._bind)
+        return import_extern(self, node, self.bind_sizes)
 
     def lookup(self, node: Node) -> Any:
         """What the environment holds for a node: a Tensor, a list of them, or None for sizes."""
@@ -681,9 +738,9 @@ def forget_logged() -> None:
     _logged.clear()
 
 
-def _log_extern(name: str, reason: str) -> None:
+def _log_extern(name: str, reason: str, what: str = "ATen call") -> None:
     if name == "aten.copy_.default":
         return  # the driver says which of these remain: kernels write most inputs themselves
     if (name, reason) not in _logged:
         _logged.add((name, reason))
-        get_logger("fallback").info("%s: ATen call (%s)", name, reason)
+        get_logger("fallback").info("%s: %s (%s)", name, what, reason)

@@ -578,6 +578,8 @@ class Planner {
       if (writer != last_writer_.end() && depends_on(writer->second, unit))
         return unsupported("%", leaf.value->id(), " is written after the kernel read it");
     }
+    for (const int definer : definers_of(node))
+      if (depends_on(definer, unit)) return unsupported("a size of it depends on the kernel");
     if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
       return unsupported("its row is too long to be passed over again");
     if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced))
@@ -654,6 +656,7 @@ class Planner {
       if (std::find(readers.begin(), readers.end(), group_index) == readers.end())
         readers.push_back(group_index);
     }
+    for (const int definer : definers_of(*node)) units_[unit].reads.insert(definer);
     group.nodes.push_back(node);
     group.reduced = std::move(join.reduced);
     group.placements[node] = std::move(join.placement);
@@ -679,6 +682,8 @@ class Planner {
     for (Value* operand : node->operands())
       if (operand->kind() == graph::ValueKind::kTensor)
         add_read(unit, graph::strided_view(operand)->base);
+    for (const int definer : definers_of(*node)) units_[unit].reads.insert(definer);
+    add_definitions(unit, *node);
     const graph::ExternFacts& facts = node->extern_call().facts;
     if (facts.random || facts.effects || !facts.mutates.empty()) {
       if (last_effect_ >= 0) units_[unit].reads.insert(last_effect_);
@@ -691,6 +696,57 @@ class Planner {
       readers_since_write_[base].clear();
       last_writer_[base] = unit;
     }
+  }
+
+  // -- sizes that only a call tells
+
+  void add_definitions(int unit, const Node& node) {
+    for (const auto& result : node.results()) {
+      std::vector<SymExpr> sizes = {result->kind() == graph::ValueKind::kSize ? result->size() : 0};
+      if (result->kind() == graph::ValueKind::kTensor) sizes = result->type().shape;
+      for (const SymExpr& size : sizes)
+        if (const auto name = size.as_symbol(); name && !is_of_input(*name))
+          definers_.emplace(*name, unit);
+    }
+  }
+
+  bool is_of_input(const std::string& name) const {
+    return std::any_of(
+        graph_.inputs().begin(), graph_.inputs().end(), [&](const auto& input) {
+          if (input->kind() == graph::ValueKind::kSize) return input->size().contains(name);
+          const auto& shape = input->type().shape;
+          return std::any_of(shape.begin(), shape.end(),
+                             [&](const SymExpr& size) { return size.contains(name); });
+        });
+  }
+
+  // The units whose sizes a node mentions, or what is folded into it does.
+  std::set<int> definers_of(const Node& node) const {
+    std::set<int> units;
+    std::set<const Node*> seen;  // membership only
+    if (!definers_.empty()) collect_definers(node, seen, units);
+    return units;
+  }
+
+  void collect_definers(const Node& node, std::set<const Node*>& seen, std::set<int>& units) const {
+    if (!seen.insert(&node).second) return;
+    const auto add = [&](const SymExpr& size) {
+      for (const std::string& name : size.symbols())
+        if (const auto found = definers_.find(name); found != definers_.end())
+          units.insert(found->second);
+    };
+    for (const auto& result : node.results())
+      if (result->kind() == graph::ValueKind::kTensor)
+        for (const SymExpr& size : result->type().shape) add(size);
+    for (const auto& [name, value] : node.attrs())
+      if (const auto* size = std::get_if<SymExpr>(&value)) add(*size);
+    if (node.op() == Op::kExtern) {
+      for (const Argument& argument : node.extern_call().args) for_each_size(argument, add);
+      for (const auto& [name, argument] : node.extern_call().kwargs) for_each_size(argument, add);
+    }
+    for (const Value* operand : node.operands())
+      if (operand->producer() != nullptr && folds(*operand->producer()))
+        collect_definers(*operand->producer(), seen, units);
   }
 
   // -- finishing
@@ -767,6 +823,7 @@ class Planner {
   std::unordered_map<const Value*, std::vector<int>> readers_;
   std::unordered_map<const Value*, int> last_writer_;
   std::unordered_map<const Value*, std::set<int>> readers_since_write_;
+  std::unordered_map<std::string, int> definers_;  // of sizes that no input tells: units
   int last_effect_ = -1;
 };
 

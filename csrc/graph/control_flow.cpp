@@ -18,8 +18,9 @@ struct Row {
   size_t num_lists;  // of arguments
 };
 
-constexpr std::array<Row, 6> kRows = {{{"cond", ControlFlow::kCond, 2, 1},
+constexpr std::array<Row, 7> kRows = {{{"cond", ControlFlow::kCond, 2, 1},
                                        {"while_loop", ControlFlow::kWhileLoop, 2, 2},
+                                       {"while_loop_stack", ControlFlow::kWhileLoopStack, 2, 2},
                                        {"scan", ControlFlow::kScan, 1, 3},
                                        {"call", ControlFlow::kCall, 1, 1},
                                        {"save_rng", ControlFlow::kSaveRng, 1, 1},
@@ -107,7 +108,8 @@ class Check {
 
   Problem check_outputs(const Graph& region, size_t r) const {
     const auto& outputs = region.outputs();
-    if (row_.kind == ControlFlow::kWhileLoop && r == 0) {
+    const bool is_stacked = row_.kind == ControlFlow::kWhileLoopStack;
+    if ((row_.kind == ControlFlow::kWhileLoop || is_stacked) && r == 0) {
       const bool fits = outputs.size() == 1 && outputs[0]->kind() == ValueKind::kTensor &&
                         outputs[0]->type().dtype == DType::kBool;
       return fits ? std::nullopt : problem("a condition gives one bool");
@@ -116,11 +118,12 @@ class Check {
     const size_t lead = row_.kind == ControlFlow::kSaveRng ? 1 : 0;
     if (outputs.size() + lead != node_.results().size())
       return problem("found ", outputs.size(), " outputs, expected ", node_.results().size());
-    const size_t num_carried = row_.kind == ControlFlow::kScan ? list(0).size() : outputs.size();
+    size_t num_carried = row_.kind == ControlFlow::kScan ? list(0).size() : outputs.size();
+    if (is_stacked) num_carried = 0;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i]->kind() != ValueKind::kTensor) return problem("output ", i, " is a size");
       const TensorType& type = outputs[i]->type();
-      const size_t rank = type.shape.size() + (i < num_carried ? 0 : 1);
+      const size_t rank = type.shape.size() + (i < num_carried ? 0 : 1);  // of the result
       if (Problem found = check_type(type, node_.result(i + lead)->type(), rank))
         return problem("output ", i, " ", *found);
     }

@@ -2,6 +2,9 @@
 //
 //   cond(pred, [operands])             regions: taken if pred holds, taken if not
 //   while_loop([carried], [others])    regions: condition, body; inputs of both: carried, others
+//   while_loop_stack([carried], [others])   the same; results are what was carried after each round,
+//                                      stacked: as many rows as rounds, or one with the operands
+//                                      where there was no round
 //   scan([carried], [xs], [others])    region: body(carried, a row of each xs, others)
 //                                        -> carried, a row of each result that is stacked
 //   call([operands])                   region: body
@@ -24,7 +27,15 @@
 
 namespace mlcc::graph {
 
-enum class ControlFlow : uint8_t { kCond, kWhileLoop, kScan, kCall, kSaveRng, kWithRng };
+enum class ControlFlow : uint8_t {
+  kCond,
+  kWhileLoop,
+  kWhileLoopStack,
+  kScan,
+  kCall,
+  kSaveRng,
+  kWithRng
+};
 std::optional<ControlFlow> parse_control_flow(std::string_view name);
 
 // What does not fit about a call with regions: their number, their inputs and outputs against the

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <mutex>
@@ -106,6 +107,7 @@ class ControlFlowCall::Run {
     switch (call_.kind_) {
     case graph::ControlFlow::kCond: return run_cond();
     case graph::ControlFlow::kWhileLoop: return run_while_loop();
+    case graph::ControlFlow::kWhileLoopStack: return run_while_loop_stack();
     case graph::ControlFlow::kScan: return run_scan();
     case graph::ControlFlow::kCall: return put_results(region(0).run_nested(values(0)));
     case graph::ControlFlow::kSaveRng: return run_save_rng();
@@ -148,6 +150,24 @@ class ControlFlowCall::Run {
       keep(buffers, carried, carried.size());
     }
     put_results(std::move(carried));
+  }
+
+  // Each round's results stay where they are until the number of rounds is known.
+  void run_while_loop_stack() {
+    Values carried = values(0);
+    const Values others = values(1);
+    std::vector<std::vector<at::Tensor>> rounds(carried.size());
+    const auto keep_round = [&] {
+      for (size_t c = 0; c < carried.size(); ++c) rounds[c].push_back(carried[c].toTensor());
+    };
+    while (truth_of(region(0).run_nested(joined(carried, others)).at(0))) {
+      carried = region(1).run_nested(joined(carried, others));
+      keep_round();
+    }
+    if (!rounds.empty() && rounds[0].empty()) keep_round();
+    for (size_t c = 0; c < rounds.size(); ++c)
+      if (step_.results[c] >= 0)
+        slots_[static_cast<size_t>(step_.results[c])] = at::stack(rounds[c]);
   }
 
   void run_scan() {

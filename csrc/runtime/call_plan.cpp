@@ -21,12 +21,6 @@ int64_t storage_bytes(std::span<const int64_t> shape, std::span<const int64_t> s
   return (last + 1) * element_bytes;
 }
 
-void for_each_expr(const Argument& argument, const std::function<void(const SymExpr&)>& visit) {
-  if (const auto* expr = std::get_if<SymExpr>(&argument.value)) visit(*expr);
-  if (const auto* list = std::get_if<ArgList>(&argument.value))
-    for (const Argument& element : *list) for_each_expr(element, visit);
-}
-
 void for_each_slot(const Step& step, const std::function<void(Slot)>& visit) {
   const auto visit_argument = [&](const Argument& argument) {
     for_each_reference(argument, [&](const ArgRef& reference) { visit(reference.index); });
@@ -246,8 +240,8 @@ class CallPlan::Builder {
     const auto add_extern = [&](const SymExpr& expr) {
       if (is_bound(expr)) out_.extern_values_.emplace(&expr, add_value(expr));
     };
-    for (const Argument& argument : step.args) for_each_expr(argument, add_extern);
-    for (const auto& [name, argument] : step.kwargs) for_each_expr(argument, add_extern);
+    for (const Argument& argument : step.args) for_each_size(argument, add_extern);
+    for (const auto& [name, argument] : step.kwargs) for_each_size(argument, add_extern);
     for (const auto& spec : step.expected) {
       if (!spec) continue;
       for (const SymExpr& size : spec->shape) add_extern(size);

@@ -74,4 +74,10 @@ void for_each_reference(const Argument& argument, const std::function<void(const
     for (const Argument& element : *list) for_each_reference(element, visit);
 }
 
+void for_each_size(const Argument& argument, const std::function<void(const SymExpr&)>& visit) {
+  if (const auto* size = std::get_if<SymExpr>(&argument.value)) visit(*size);
+  if (const auto* list = std::get_if<ArgList>(&argument.value))
+    for (const Argument& element : *list) for_each_size(element, visit);
+}
+
 }  // namespace mlcc

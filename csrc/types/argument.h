@@ -56,5 +56,7 @@ std::string print_argument(const Argument& argument,
 // Calls `change` on every reference inside.
 void for_each_reference(Argument& argument, const std::function<void(ArgRef&)>& change);
 void for_each_reference(const Argument& argument, const std::function<void(const ArgRef&)>& visit);
+// Calls `visit` on every size inside.
+void for_each_size(const Argument& argument, const std::function<void(const SymExpr&)>& visit);
 
 }  // namespace mlcc

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_rows
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from mlcc import config
@@ -97,6 +98,45 @@ def test_while_loop(dynamic: bool) -> None:
     for shape in ((4, 3), (2, 3)) if dynamic else ((4, 3),):
         for rounds in (0, 1, 2, 7):
             check(compiled, powers, torch.tensor(rounds), torch.randn(shape))
+
+
+def scaled_powers(n: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return while_loop(lambda n, x: n > 0, lambda n, x: (n - 1, (x * w).tanh()), (n, x))[1]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_a_while_loop(dynamic: bool) -> None:
+    """All rounds are kept; the number of them is a size that only the call tells."""
+    compiled = Sessions(scaled_powers, dynamic)
+    for size in (5, 7) if dynamic else (5,):
+        for rounds in (3, 0, 1, 6):
+            args = torch.tensor(rounds), torch.randn(size), torch.randn(size)
+            check_gradients(compiled, scaled_powers, *args)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_size_that_a_while_loop_carries(dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> Any:
+        count, y = while_loop(lambda n, x: n < 5, lambda n, x: (n + 1, x.tanh() + n), (0, x))
+        return count, y * count
+
+    compiled = Sessions(f, dynamic)
+    for size in (8, 9) if dynamic else (8,):
+        check(compiled, f, torch.randn(size))
+
+
+def test_a_higher_order_op_that_is_no_control_flow() -> None:
+    """It alone runs in Python."""
+
+    def f(q: torch.Tensor) -> torch.Tensor:
+        y = flex_attention(q * 2, q, q, score_mod=lambda s, b, h, i, j: s + (i - j))
+        return y.relu() + 1
+
+    compiled = Sessions(f)
+    check(compiled, f, torch.randn(1, 2, 128, 16))
+    (graph,) = compiled.graphs
+    assert graph.imported.externs["higher_order.flex_attention"] == 1
+    assert graph.stats["kernels"] > 1
 
 
 def test_while_loop_that_passes_values_on() -> None:

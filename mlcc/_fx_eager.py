@@ -1,0 +1,174 @@
+"""Nodes that run in Python: what neither the graph IR nor a dispatcher op expresses, as a call between kernels.
+
+Such a node becomes a graph of itself, which is held here under a name, and in the graph IR an extern call of
+`mlcc::eager_call` with that name: the code around it stays compiled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from mlcc import _torch_compat
+from mlcc._fx_pointwise import symbolic_float
+from mlcc._fx_types import DTYPES, SIZE_TENSOR, GraphUnsupported, Tensor, TensorType, Unsupported
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+
+class EagerCall:
+    """A graph of one node, known by `key` for as long as this lives."""
+
+    def __init__(
+        self, graph: GraphModule, is_size: Sequence[bool], is_float: Sequence[bool]
+    ) -> None:
+        self._graph = graph
+        self._is_size = is_size  # per input; sizes and tensors come apart
+        self._is_float = is_float  # per tensor; a Python float comes as a tensor
+        self.key = f"call{next(_numbers)}"
+        _calls[self.key] = self
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """The tensors among the results, none of them in the memory of an operand or of another one."""
+        values = [
+            tensor.item() if is_float else tensor
+            for tensor, is_float in zip(tensors, self._is_float, strict=True)
+        ]
+        rest, numbers = iter(values), iter(sizes)
+        arguments = [next(numbers if is_size else rest) for is_size in self._is_size]
+        results = _leaves(self._graph(*arguments))
+        taken = {_memory_of(tensor) for tensor in tensors}
+        fresh = []
+        for result in results:
+            if result is None:
+                continue
+            tensor = result if isinstance(result, torch.Tensor) else torch.tensor(result)
+            if _memory_of(tensor) in taken:
+                tensor = tensor.clone()
+            taken.add(_memory_of(tensor))
+            fresh.append(tensor)
+        return fresh
+
+
+_numbers = itertools.count()
+_calls: weakref.WeakValueDictionary[str, EagerCall] = weakref.WeakValueDictionary()
+
+
+def _run(key: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+    with _torch_compat.as_outside_of_ops():
+        return _calls[key](tensors, sizes)
+
+
+_library = torch.library.Library("mlcc", "DEF")
+_library.define("eager_call(str key, Tensor[] tensors, SymInt[] sizes) -> Tensor[]")
+_library.impl("eager_call", _run, "CompositeExplicitAutograd")
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [value]
+
+
+def import_eager_call(importer: Importer, node: Node) -> Any:
+    """The results of a node that runs in Python, as the environment holds them.
+
+    Raises GraphUnsupported where an operand or a result is nothing that the graph IR holds.
+    """
+    inputs = [one for one in node.all_input_nodes if importer.graph_of(one) is None]
+    operands = [_operand(importer, one) for one in inputs]
+    tensors = [operand.handle for operand in operands if isinstance(operand, Tensor)]
+    call = EagerCall(
+        _graph_of(importer, node, inputs),
+        [not isinstance(operand, Tensor) for operand in operands],
+        [
+            isinstance(importer.fake(one), torch.SymFloat)
+            for one, operand in zip(inputs, operands, strict=True)
+            if isinstance(operand, Tensor)
+        ],
+    )
+    value = node.meta.get("val")
+    results = computed_types(importer, node, _leaves(value))
+    core = importer.builder
+    arguments = [
+        call.key,
+        [core.reference(place) for place in range(len(tensors))],
+        [operand for operand in operands if not isinstance(operand, Tensor)],
+    ]
+    types = [one for one in results if one is not None]
+    handles = core.extern_call(
+        "mlcc.eager_call.default", arguments, None, tensors, types, effects=True
+    )
+    importer.imported.eager_calls.append(call)
+    return wrapped_results(importer, value, handles)
+
+
+def _operand(importer: Importer, node: Node) -> Any:
+    """A Tensor, or a size as an argument of the builder's."""
+    value, fake = importer.lookup(node), importer.fake(node)
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(fake, torch.SymFloat):
+        try:
+            return symbolic_float(importer, fake)
+        except Unsupported as reason:
+            raise GraphUnsupported(str(reason)) from None
+    if isinstance(fake, bool | int | torch.SymInt | torch.SymBool):
+        return importer.builder.size(importer.sizes.size(fake))
+    raise GraphUnsupported(f"{node.name} is a {type(fake).__name__}")
+
+
+def _graph_of(importer: Importer, node: Node, inputs: Sequence[Node]) -> GraphModule:
+    """A graph of the node alone, with an input for each of `inputs`; attributes are those of the importer's graph."""
+    graph = Graph()
+    copies = {one: graph.placeholder(one.name) for one in inputs}
+    for one in node.all_input_nodes:
+        if one not in copies:
+            copies[one] = graph.node_copy(one)
+    graph.output(graph.node_copy(node, lambda one: copies[one]))
+    return GraphModule(importer.module, graph)
+
+
+def computed_types(
+    importer: Importer, node: Node, values: Sequence[Any]
+) -> list[TensorType | None]:
+    """The types of results as a call gives them: sizes as tensors, None for None. Binds the sizes of tensors."""
+    types: list[TensorType | None] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            form = importer.tensor_type(node, value)
+            importer.bind_sizes(form.shape)
+            types.append(form)
+        elif isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+            types.append(SIZE_TENSOR)
+        elif value is None:
+            types.append(None)
+        else:
+            raise GraphUnsupported(f"{node.name}: result is a {type(value).__name__}")
+    return types
+
+
+def wrapped_results(importer: Importer, value: Any, handles: Iterable[Any]) -> Any:
+    """Results of a call in the structure of the metadata `value`; sizes are read, and None stands in their place."""
+    rest = iter(handles)
+
+    def wrap(one: Any) -> Any:
+        if isinstance(one, list | tuple):
+            return [wrap(item) for item in one]
+        if isinstance(one, torch.Tensor):
+            return Tensor(next(rest), DTYPES[one.dtype])
+        if one is not None:
+            importer.read_size(Tensor(next(rest), "i64"), one)
+        return None
+
+    return wrap(value)
