@@ -83,24 +83,35 @@ void Evaluator::record(const SymExpr& index, Value* accessed, bool is_store) {
         {index, dtype_size(accessed->type().dtype), is_store, accessed, mask_ != nullptr});
 }
 
-// What `function` says of an expression with the segment's axis as begin + i, i < end - begin; an
-// expression that it gives is one over the axis again.
+// Whether an expression over the nest's axes means less in the current segments than elsewhere.
+bool Evaluator::is_cut(const SymExpr& over_nest) const {
+  return std::any_of(segments_.begin(), segments_.end(), [&](const Segment& segment) {
+    return over_nest.contains(segment.axis);
+  });
+}
+
+// What `function` says of an expression with each segment's axis as begin + i, i < end - begin; an
+// expression that it gives is one over the axes again.
 template <typename Function>
-auto Evaluator::in_segment(const SymExpr& over_nest, const Function& function) const {
-  static constexpr const char* kPlace = "in_segment";
+auto Evaluator::in_segments(SymExpr over_nest, const Function& function) const {
   const auto replaced = [](const SymExpr& e, std::string_view name, const SymExpr& by) {
     return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
       return symbol == name ? std::optional(by) : std::nullopt;
     });
   };
+  const auto place_in = [](const Segment& segment) { return "in_" + segment.axis; };
   Assumptions assumptions = axes_->assumptions();
-  assumptions.set_index(kPlace, segment_->end - segment_->begin);
-  auto result = function(
-      replaced(over_nest, segment_->axis, segment_->begin + SymExpr::symbol(kPlace)), assumptions);
+  for (const Segment& segment : segments_) {
+    assumptions.set_index(place_in(segment), segment.end - segment.begin);
+    over_nest =
+        replaced(over_nest, segment.axis, segment.begin + SymExpr::symbol(place_in(segment)));
+  }
+  auto result = function(over_nest, assumptions);
   if constexpr (std::is_same_v<decltype(result), SymExpr>)
-    return replaced(result, kPlace, SymExpr::symbol(segment_->axis) - segment_->begin);
-  else
-    return result;
+    for (const Segment& segment : segments_)
+      result =
+          replaced(result, place_in(segment), SymExpr::symbol(segment.axis) - segment.begin);
+  return result;
 }
 
 Expr Evaluator::index_expr(const SymExpr& over_domain) {
@@ -113,8 +124,8 @@ Expr Evaluator::index_expr(const SymExpr& over_domain) {
 SymExpr Evaluator::mapped(const SymExpr& over_domain) const {
   if (axes_ == nullptr) return over_domain;
   const SymExpr e = axes_->map(over_domain);
-  if (segment_ == nullptr || !e.contains(segment_->axis)) return e;
-  return in_segment(e, [](const SymExpr& inside, const Assumptions& assumptions) {
+  if (!is_cut(e)) return e;
+  return in_segments(e, [](const SymExpr& inside, const Assumptions& assumptions) {
     return assumptions.simplify(inside);
   });
 }
@@ -323,9 +334,8 @@ std::optional<bool> Evaluator::is_between(const SymExpr& at, const SymExpr& begi
     return std::optional<bool>();
   };
   const SymExpr place = axes_->map(at);
-  if (segment_ == nullptr || !place.contains(segment_->axis))
-    return decide(place, axes_->assumptions());
-  return in_segment(place, decide);
+  if (!is_cut(place)) return decide(place, axes_->assumptions());
+  return in_segments(place, decide);
 }
 
 void Evaluator::record_ends(const Node& node, const Index& index) {

@@ -38,13 +38,14 @@ class Evaluator {
   void store(graph::Value* value, const std::vector<SymExpr>& position, loop::Expr element);
   // Where an element of a value that the kernel writes lies in its buffer.
   loop::Expr stored_offset(graph::Value* value, const std::vector<SymExpr>& position);
-  // A part [begin, end) of an axis of the nest: code that is emitted until the next call runs there
-  // only, and is made for it. Null: everywhere.
+  // A part [begin, end) of an axis of the nest: code that is emitted until it is left runs there
+  // only, and is made for it. At most one for each axis.
   struct Segment {
     std::string axis;
     SymExpr begin, end;
   };
-  void set_segment(const Segment* segment) { segment_ = segment; }
+  void enter(Segment segment) { segments_.push_back(std::move(segment)); }
+  void leave_segment() { segments_.pop_back(); }
   // The element of operand 0 that a gather or an update means at `position` (of its result, of its
   // source): looks up the index and checks it.
   std::vector<SymExpr> indexed_position(const graph::Node& node,
@@ -106,8 +107,9 @@ class Evaluator {
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
   SymExpr mapped(const SymExpr& over_domain) const;
+  bool is_cut(const SymExpr& over_nest) const;
   template <typename Function>
-  auto in_segment(const SymExpr& over_nest, const Function& function) const;
+  auto in_segments(SymExpr over_nest, const Function& function) const;
   std::optional<bool> is_between(const SymExpr& at, const SymExpr& begin, const SymExpr& end) const;
   loop::Expr between(const SymExpr& at, const SymExpr& begin, const SymExpr& end,
                      const SymExpr& extent);
@@ -135,7 +137,7 @@ class Evaluator {
   std::vector<loop::Block*> blocks_;
   std::vector<std::map<Key, loop::Expr>> scopes_;
   loop::Expr mask_ = nullptr;  // of the part of a cat or pad being evaluated
-  const Segment* segment_ = nullptr;
+  std::vector<Segment> segments_;  // around the code being emitted
   std::unordered_map<const graph::Value*, loop::Expr> rows_;
   std::unordered_map<const graph::Value*, Stored> stored_;
   struct Tile {

@@ -136,7 +136,7 @@ void lower_passes(const Context& context, KernelBuffers& buffers, LoweredKernel&
   Evaluator evaluator(context, buffers, context.group.domain, &axes, nullptr);
   Nest nest(context, axes, lowered.schedule, evaluator);
   if (!context.machine.is_gpu)
-    nest.set_segment_ends(segment_ends(recording, axes, lowered.schedule));
+    nest.set_cuts(find_cuts(recording, axes, lowered.schedule));
   add_phases(context, nodes, recording, nest, evaluator, lowered);
 }
 

@@ -10,6 +10,15 @@ using loop::ScalarOp;
 using loop::Variable;
 using schedule::Axis;
 
+void Nest::set_cuts(std::vector<Cut> cuts) {
+  for (Cut& cut : cuts) {
+    if (static_cast<int>(cut.axis) == schedule_.vector_axis)
+      vector_ends_ = std::move(cut.ends);
+    else
+      branches_.push_back(std::move(cut));
+  }
+}
+
 Nest::KeptAxes Nest::kept_axes() const {
   KeptAxes kept;
   for (size_t i = 0; i < axes().size(); ++i) {
@@ -54,7 +63,7 @@ Nest::Phase Nest::build_around(int64_t pieces, int64_t group, const Body& emit) 
   const Block lets = outer_lets(kept.outer, kept.chunks, item);
   body.insert(body.end(), lets.begin(), lets.end());
   const VectorRange vector = vector_range(kept, item, body);
-  emit(body, vector);
+  emit_branches(0, body, vector, emit);
   Phase phase;
   phase.range = range_of(kept, pieces);
   if (phase.range.extent.equals_constant(1) && !context_.machine.is_gpu) {
@@ -124,18 +133,45 @@ Nest::VectorRange Nest::vector_range(const KeptAxes& kept, Expr item, Block& bod
   return {kept.vector, begin, end};
 }
 
+// Code for each combination of segments of the outer axes, found by comparing with their ends.
+void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, const Body& emit) {
+  if (cut == branches_.size()) return emit(block, vector);
+  loop::Arena& arena = context_.arena;
+  const auto& [axis, ends] = branches_[cut];
+  const std::string& name = axes()[axis].name;
+  const Evaluator::Definitions definitions = evaluator_.definitions();
+  std::vector<Block> cases;
+  SymExpr begin = 0;
+  for (size_t i = 0; i <= ends.size(); ++i) {
+    const SymExpr end = i < ends.size() ? ends[i] : axes()[axis].extent;
+    evaluator_.restore(definitions);
+    evaluator_.enter({name, begin, end});
+    emit_branches(cut + 1, cases.emplace_back(), vector, emit);
+    evaluator_.leave_segment();
+    begin = end;
+  }
+  Block rest = std::move(cases.back());
+  for (size_t i = ends.size(); i-- > 0;) {
+    const Expr is_before = loop::apply(arena, ScalarOp::kLt,
+                                       {evaluator_.nest_expr(SymExpr::symbol(name)),
+                                        loop::from_symbolic(arena, ends[i])});
+    rest = {loop::If::make(arena, is_before, std::move(cases[i]), std::move(rest))};
+  }
+  block.insert(block.end(), rest.begin(), rest.end());
+}
+
 void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
   if (range.axis == nullptr) return row(block);
-  if (segment_ends_.empty()) return block.push_back(vector_loop(range, vector_mode(), row));
+  if (vector_ends_.empty()) return block.push_back(vector_loop(range, vector_mode(), row));
   const Evaluator::Definitions definitions = evaluator_.definitions();
   SymExpr begin = 0;
-  for (size_t i = 0; i <= segment_ends_.size(); ++i) {
-    const SymExpr end = i < segment_ends_.size() ? segment_ends_[i] : range.axis->extent;
+  for (size_t i = 0; i <= vector_ends_.size(); ++i) {
+    const SymExpr end = i < vector_ends_.size() ? vector_ends_[i] : range.axis->extent;
     const Evaluator::Segment segment{range.axis->name, begin, end};
     evaluator_.restore(definitions);
-    evaluator_.set_segment(&segment);
+    evaluator_.enter(segment);
     block.push_back(vector_loop(part_of(range, segment), segment_mode(segment), row));
-    evaluator_.set_segment(nullptr);
+    evaluator_.leave_segment();
     begin = end;
   }
 }

@@ -11,6 +11,7 @@
 #include "lower/lower.h"
 #include "lower/nest_axes.h"
 #include "lower/reduction.h"
+#include "lower/segments.h"
 #include "schedule/schedule.h"
 
 namespace mlcc::lower {
@@ -27,8 +28,9 @@ class Nest {
        Evaluator& evaluator)
       : context_(context), axes_(axes), schedule_(std::move(schedule)), evaluator_(evaluator) {}
 
-  // Cuts the kept vector axis at these places (segments.h), each segment with code of its own.
-  void set_segment_ends(std::vector<SymExpr> ends) { segment_ends_ = std::move(ends); }
+  // Each combination of segments gets code of its own: loops one after the other along the vector
+  // axis, branches along others.
+  void set_cuts(std::vector<Cut> cuts);
 
   const std::vector<schedule::Axis>& axes() const { return axes_.axes(); }
   const NestAxes& nest_axes() const { return axes_; }
@@ -85,13 +87,15 @@ class Nest {
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
   loop::Stmt vector_loop(const VectorRange& range, const loop::LoopMode& mode, const Row& row);
   loop::LoopMode segment_mode(const Evaluator::Segment& segment) const;
+  void emit_branches(size_t cut, loop::Block& block, const VectorRange& vector, const Body& emit);
   VectorRange part_of(const VectorRange& range, const Evaluator::Segment& segment) const;
 
   const Context& context_;
   const NestAxes& axes_;
   const schedule::Schedule schedule_;
   Evaluator& evaluator_;
-  std::vector<SymExpr> segment_ends_;
+  std::vector<SymExpr> vector_ends_;
+  std::vector<Cut> branches_;
 };
 
 void add_phase(Nest::Phase phase, LoweredKernel& lowered);

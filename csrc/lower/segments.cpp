@@ -10,6 +10,7 @@ using schedule::Axis;
 
 // More loops than these would cost more to compile and to fetch than their masks cost.
 constexpr size_t kMostEnds = 8;
+constexpr size_t kMostLoops = 9;
 // Windows longer than this are decided at hardly any place of a row.
 constexpr int64_t kLongestWindow = 64;
 
@@ -73,12 +74,9 @@ void widen_borders(std::vector<SymExpr>& ends, const SymExpr& extent, int64_t wi
   if (moved > previous) ends.emplace_back(moved);
 }
 
-}  // namespace
-
-std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& axes,
-                                  const schedule::Schedule& schedule) {
-  if (schedule.vector_axis < 0) return {};
-  const Axis& axis = axes.axes()[static_cast<size_t>(schedule.vector_axis)];
+// Of one axis; empty where there is nothing to decide, or too much.
+std::vector<SymExpr> ends_along(const Recording& recording, const NestAxes& axes,
+                                const Axis& axis) {
   std::vector<SymExpr> ends;
   for (const Recording::Range& range : recording.ranges) {
     std::optional<Place> place = place_along(axes.map(range.at), axes, axis);
@@ -94,10 +92,33 @@ std::vector<SymExpr> segment_ends(const Recording& recording, const NestAxes& ax
     insert(ceil_divide(end - place->high, place->scale), axis.extent, axes.assumptions(), ends);
     if (ends.size() > kMostEnds) return {};
   }
+  return ends;
+}
+
+}  // namespace
+
+std::vector<Cut> find_cuts(const Recording& recording, const NestAxes& axes,
+                           const schedule::Schedule& schedule) {
+  if (recording.ranges.empty() || schedule.vector_axis < 0) return {};
+  const auto vector_axis = static_cast<size_t>(schedule.vector_axis);
   const bool has_reduced = std::any_of(axes.axes().begin(), axes.axes().end(),
                                        [](const Axis& other) { return other.reduced; });
-  if (has_reduced) widen_borders(ends, axis.extent, schedule.width);
-  return ends;
+  std::vector<Cut> cuts;
+  size_t loops = 1;
+  const auto add = [&](size_t axis, std::vector<SymExpr> ends) {
+    if (ends.empty() || loops * (ends.size() + 1) > kMostLoops) return;
+    loops *= ends.size() + 1;
+    cuts.push_back({axis, std::move(ends)});
+  };
+  if (const Axis& axis = axes.axes()[vector_axis]; !axis.reduced) {
+    std::vector<SymExpr> ends = ends_along(recording, axes, axis);
+    if (has_reduced) widen_borders(ends, axis.extent, schedule.width);
+    add(vector_axis, std::move(ends));
+  }
+  for (size_t i = axes.axes().size(); i-- > 0;)
+    if (i != vector_axis && !axes.axes()[i].reduced)
+      add(i, ends_along(recording, axes, axes.axes()[i]));
+  return cuts;
 }
 
 }  // namespace mlcc::lower

@@ -218,6 +218,22 @@ TEST(Lower, parts_that_lie_side_by_side_are_loops_of_their_own) {
   EXPECT_EQ(kernel.text().find("select"), std::string::npos) << kernel.text();
 }
 
+TEST(Lower, parts_of_an_outer_axis_are_branches) {
+  OneKernel kernel("graph @g(%x: f32[2, 3, 20], %y: f32[2, 2, 20]) {\n"
+                   "  %0: f32[2, 5, 20] = cat %x, %y {dim = 1}\n  %1: f32[2, 5, 20] = neg %0\n"
+                   "  return %1\n}\n",
+                   kCpu);
+  std::vector<float> x = numbers(120), y = numbers(80), z(200);
+  kernel.run({x.data(), z.data(), y.data()});
+  for (size_t i = 0; i < 2; ++i)
+    for (size_t j = 0; j < 5; ++j)
+      for (size_t k = 0; k < 20; ++k)
+        EXPECT_EQ(z[(i * 5 + j) * 20 + k],
+                  j < 3 ? -x[(i * 3 + j) * 20 + k] : -y[(i * 2 + j - 3) * 20 + k]);
+  EXPECT_NE(kernel.text().find("if "), std::string::npos) << kernel.text();
+  EXPECT_EQ(kernel.text().find("select"), std::string::npos) << kernel.text();
+}
+
 TEST(Lower, gpu_kernels_say_how_many_threads_share_an_iteration) {
   const std::string text = "graph @g(%x: f32[4096, 1024]) {\n"
                            "  %0: f32[4096, 1] = sum %x {dims = [1], keepdim = true}\n"
