@@ -24,6 +24,8 @@ IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, 7),
     "columns 3x3": lambda x: F.unfold(x[:2], 3, padding=1),
     "reflected": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "replicated": lambda x: F.pad(x, (1, 1, 1, 1), mode="replicate"),
+    "circular": lambda x: F.pad(x, (1, 1, 1, 1), mode="circular"),
     "padded": lambda x: F.pad(x, (1, 1, 1, 1)),
     "nearest": lambda x: F.interpolate(x, scale_factor=2),
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),

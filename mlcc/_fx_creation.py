@@ -31,6 +31,19 @@ def full(importer: Importer, node: Node) -> Tensor:
     return importer.copy(importer.expand(number, shape)) if shape else number
 
 
+# What reads memory without values only to write over it, or to read what was written there.
+_BUILDING = ("aten.slice_scatter.default", "aten.select_scatter.default", "aten.slice.Tensor")
+
+
+def memory(importer: Importer, node: Node) -> Tensor:
+    """empty and its kin, where all of it is to be written over: zeros, which nobody reads then."""
+    if not all(str(user.target) in _BUILDING for user in node.users):
+        raise Unsupported("memory without values")
+    dtype = DTYPES[node.meta["val"].dtype]
+    shape, device = result_shape(importer, node), device_of(node.meta["val"])
+    return Tensor(importer.full(shape, dtype, 0, device), dtype)
+
+
 def arange(importer: Importer, node: Node) -> Tensor:
     """arange.start_step: integers exactly, floats as start + step * i in f64, as eager does."""
     bound = importer.bind(node)

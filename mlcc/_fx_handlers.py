@@ -6,8 +6,9 @@ node then becomes an extern. The importer checks the result's dtype against eage
 
 from __future__ import annotations
 
-from mlcc._fx_creation import arange, full, iota
+from mlcc._fx_creation import arange, full, iota, memory
 from mlcc._fx_index_maps import (
+    as_strided,
     broadcast_in_dim,
     cat,
     diagonal,
@@ -128,6 +129,7 @@ HANDLERS: dict[str, Handler] = {
     **_aten(slice_tensor, "slice.Tensor"),
     **_aten(select, "select.int"),
     **_aten(diagonal, "diagonal.default"),
+    **_aten(as_strided, "as_strided.default"),
     **_aten(split, "split.Tensor", "split_with_sizes.default"),
     **_aten(unbind, "unbind.int"),
     **_aten(cat, "cat.default"),
@@ -189,8 +191,8 @@ HANDLERS: dict[str, Handler] = {
     **_aten(cumulative_extreme("max"), "cummax.default"),
     **_aten(cumulative_extreme("min"), "cummin.default"),
     # padding
-    **_aten(extended("reflect"), "reflection_pad1d.default"),
-    **_aten(extended("replicate"), "replication_pad1d.default"),
+    **_aten(extended("reflect"), *(f"reflection_pad{n}d.default" for n in (1, 2, 3))),
+    **_aten(extended("replicate"), *(f"replication_pad{n}d.default" for n in (1, 2, 3))),
     **_aten(reflected_backward, *(f"reflection_pad{n}d_backward.default" for n in (1, 2, 3))),
     **_aten(replicated_backward, *(f"replication_pad{n}d_backward.default" for n in (1, 2, 3))),
     # windows
@@ -210,5 +212,6 @@ HANDLERS: dict[str, Handler] = {
     # creation
     **_aten(full, "full.default", "full_like.default", "scalar_tensor.default"),
     **_aten(arange, "arange.start_step"),
+    **_aten(memory, "empty.memory_format", "new_empty_strided.default"),
     "prims.iota.default": iota,
 }

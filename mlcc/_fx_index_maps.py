@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from mlcc.fx_import import Importer
 
 
+# Rows shorter than this fill no vector.
+_SHORT_ROW = 8
+# Elements above which it matters.
+_MANY = 4096
+
+
 def result_shape(importer: Importer, node: Node) -> list[Size]:
     """The shape of the node's fake result."""
     return importer.shape(node.meta["val"])
@@ -187,6 +193,45 @@ def _gathered_diagonal(
     return Tensor(handle, matrices.dtype)
 
 
+def as_strided(importer: Importer, node: Node) -> Tensor:
+    """as_strided of a value that the graph computes: windows of its elements in row-major order, one in another."""
+    bound = importer.bind(node)
+    fake = importer.fake(bound["self"])
+    if _is_of_input(bound["self"]):
+        raise Unsupported("a view of an input's memory")
+    numbers = [importer.fake(n) for n in (*bound["size"], *bound["stride"], *fake.shape)]
+    start = importer.fake(bound["storage_offset"]) or 0
+    if not all(isinstance(n, int) for n in (*numbers, start)):
+        raise Unsupported("sizes or strides are no constants")
+    if not fake.is_contiguous():
+        raise Unsupported("the operand is not row-major")
+    axes = list(zip(bound["size"], bound["stride"], strict=True))
+    span = 1 + sum((size - 1) * stride for size, stride in axes)
+    if any(size == 0 for size, _ in axes) or start + span > fake.numel():
+        raise Unsupported("reads nothing, or beyond the operand")
+    x = importer.tensor(bound["self"])
+    x = importer.slice(importer.reshape(x, [fake.numel()]), 0, start, span)
+    kept = [(size, stride) for size, stride in axes if size > 1 and stride > 0]
+    for dim, (size, stride) in enumerate(kept):
+        span -= (size - 1) * stride
+        x = Tensor(importer.builder.window(x.handle, dim, size, span, stride, 1), x.dtype)
+    spread = [size if stride > 0 else 1 for size, stride in axes]
+    return importer.expand(importer.reshape(x, spread), [size for size, _ in axes])
+
+
+def _is_of_input(node: Any) -> bool:
+    """Whether a node is an input or a view of one, whose place in memory each call decides."""
+    while isinstance(node, Node) and node.op != "placeholder":
+        target = node.target
+        is_view = isinstance(target, torch._ops.OpOverload) and any(
+            result.alias_info is not None for result in target._schema.returns
+        )
+        if not is_view:
+            return False
+        node = node.args[0]
+    return True
+
+
 def split(importer: Importer, node: Node) -> list[Tensor]:
     """split.Tensor and split_with_sizes: the fake results say the lengths."""
     bound = importer.bind(node)
@@ -225,7 +270,19 @@ def cat(importer: Importer, node: Node) -> Tensor:
     operands = [importer.cast(importer.tensor(t), dtype) for t in tensors]
     if len(operands) == 1:
         return importer.copy(operands[0])
-    return importer.cat(operands, bound["dim"] % result.dim())
+    dim = bound["dim"] % result.dim()
+    if _is_interleaved(result, dim):
+        raise Unsupported("pieces of a few elements")
+    return importer.cat(operands, dim)
+
+
+def _is_interleaved(result: torch.Tensor, dim: int) -> bool:
+    """Whether single elements are put side by side in memory, many times: eager's kernel is ten times as fast."""
+    extent = result.shape[dim]
+    if dim != result.dim() - 1 or not isinstance(extent, int) or extent >= _SHORT_ROW:
+        return False
+    count = result.numel()
+    return not isinstance(count, int) or count >= _MANY
 
 
 def _is_skipped(fake: Any, result: torch.Tensor) -> bool:

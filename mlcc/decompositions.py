@@ -68,8 +68,8 @@ _REDUCTIONS = """
 """
 
 _MOVEMENTS = """
-    _reshape_alias channel_shuffle diag_embed pixel_shuffle pixel_unshuffle roll rot90 select_backward
-    select_scatter slice_backward stack trace tril triu unsafe_split unsafe_split_with_sizes
+    _chunk_cat _reshape_alias channel_shuffle diag_embed diagonal_backward pixel_shuffle pixel_unshuffle rot90
+    select_backward select_scatter slice_backward stack trace tril triu unsafe_split unsafe_split_with_sizes
     alias_copy expand_copy permute_copy squeeze_copy t_copy transpose_copy unbind_copy unsqueeze_copy view_copy
 """
 
@@ -324,6 +324,24 @@ def bucketize(
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
+def roll(self: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """As pieces side by side, which are read in order; torch's decomposition looks up every index."""
+    amounts = list(shifts) if isinstance(shifts, list | tuple) else [shifts]
+    along = list(dims) if isinstance(dims, list | tuple) else [dims]
+    if not all(isinstance(number, int) for number in (*self.shape, *amounts)):
+        return NotImplemented  # eager's kernel then
+    if not along:
+        return roll(self.reshape(-1), amounts, 0).view(self.shape) if self.dim() else self.clone()
+    result = self
+    for shift, dim in zip(amounts, along, strict=True):
+        extent = self.shape[dim]
+        start = -shift % extent if extent else 0
+        if start:
+            pieces = result.narrow(dim, start, extent - start), result.narrow(dim, 0, start)
+            result = torch.cat(pieces, dim)
+    return result.clone() if result is self else result
+
+
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition for floats only: torch's takes integers too, which eager's kernel refuses by an error."""
 
@@ -356,6 +374,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "round.decimals": round_decimals,
     "searchsorted.Scalar": searchsorted,
     "searchsorted.Tensor": searchsorted,
+    "roll": roll,
     "soft_margin_loss": soft_margin_loss,
     "soft_margin_loss_backward": soft_margin_loss_backward,
 }

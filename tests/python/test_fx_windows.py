@@ -36,6 +36,16 @@ CASES: dict[str, Any] = {
     "replicated": lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate"),
     "replicated and cut off": lambda x: F.pad(x, (1, -2, -3, 0), mode="replicate"),
     "replicated in one dimension": lambda x: F.pad(x[0], (0, 3), mode="replicate"),
+    "circular": lambda x: F.pad(x, (1, 2, 3, 4), mode="circular"),
+    "reflected in three dimensions": lambda x: F.pad(x, (1, 2, 3, 4, 1, 0), mode="reflect"),
+    "rolled": lambda x: x.roll((3, -1, 0), (2, 3, 1)) * 2,
+    "rolled as one row": lambda x: x.roll(-7),
+    "parts of an outer dimension": lambda x: torch.cat(
+        [x[:, 1:].relu(), x.transpose(2, 3).reshape(x.shape), x * 2], 1
+    ),
+    "strided by numbers": lambda x: (x * 2).as_strided((3, 4, 1, 5), (40, 3, 7, 2), 11),
+    "strided with repeats": lambda x: (x + 1).as_strided((4, 2, 3), (1, 0, 1)),
+    "diagonal": lambda x: x.diagonal(1, 2, 3) * 2,
     "padded with a number": lambda x: F.pad(x, (1, 2, -3, 4), value=2.5),
     "nearest": lambda x: F.interpolate(x, size=(31, 13)),
     "exactly nearest": lambda x: F.interpolate(x, size=(7, 50), mode="nearest-exact"),
