@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import linecache
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -580,8 +581,12 @@ def _alone() -> Iterator[None]:
     lock = getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
     compiling = getattr(torch.compiler, "_compile_session_context", contextlib.nullcontext)
     with lock, compiling():
-        yield
-        _forget_symbols()
+        num_sources = len(_kept_sources())
+        try:
+            yield
+        finally:
+            _forget_symbols()
+            _forget_sources(num_sources)
 
 
 def _forget_symbols() -> None:
@@ -592,6 +597,21 @@ def _forget_symbols() -> None:
         clear = getattr(method, "cache_clear", None)
         if clear is not None:
             clear()
+
+
+def _kept_sources() -> dict[str, str]:
+    """The Python code of all graph modules so far, by name, which torch keeps for tracebacks and never lets go."""
+    from torch.fx import graph_module
+
+    return getattr(getattr(graph_module, "_loader", None), "eval_cache", {})
+
+
+def _forget_sources(kept: int) -> None:
+    """Drops all but the first ones: what a trace leaves is some 1.5 KB."""
+    sources = _kept_sources()
+    for name in list(sources)[kept:]:
+        sources.pop(name, None)
+        linecache.cache.pop(name, None)
 
 
 class Fakes:

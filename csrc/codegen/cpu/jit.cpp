@@ -9,8 +9,14 @@
 #include <llvm/Support/MemoryBuffer.h>
 
 #include <atomic>
+#include <mutex>
+#include <utility>
 
 #include "support/error.h"
+
+// Defined by LLVM, found by gdb under these names ("JIT Compilation Interface" in gdb's manual).
+extern "C" jit_descriptor __jit_debug_descriptor;
+extern "C" void __jit_debug_register_code();
 
 namespace mlcc::codegen::cpu {
 namespace {
@@ -27,6 +33,60 @@ void throw_if(llvm::Error error, std::string_view what) {
   if (error) throw Error(detail::join(what, ": ", llvm::toString(std::move(error))));
 }
 
+// An object in gdb's list while this lives. LLVM's own registrar never takes an object out again,
+// and so leaves gdb with addresses that are unmapped with the code.
+class Announcement {
+ public:
+  explicit Announcement(const orc::ExecutorAddrRange& memory)
+      : entry_{nullptr, nullptr, memory.Start.toPtr<const char*>(), memory.size()} {
+    const std::lock_guard lock(mutex());
+    entry_.next_entry = __jit_debug_descriptor.first_entry;
+    if (entry_.next_entry) entry_.next_entry->prev_entry = &entry_;
+    __jit_debug_descriptor.first_entry = &entry_;
+    tell(JIT_REGISTER_FN);
+  }
+  ~Announcement() {
+    const std::lock_guard lock(mutex());
+    if (entry_.next_entry) entry_.next_entry->prev_entry = entry_.prev_entry;
+    (entry_.prev_entry ? entry_.prev_entry->next_entry : __jit_debug_descriptor.first_entry) =
+        entry_.next_entry;
+    tell(JIT_UNREGISTER_FN);
+  }
+  Announcement(const Announcement&) = delete;
+  Announcement& operator=(const Announcement&) = delete;
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex* const instance = new std::mutex;  // kernels may outlive static objects
+    return *instance;
+  }
+  void tell(jit_actions_t action) {
+    __jit_debug_descriptor.relevant_entry = &entry_;
+    __jit_debug_descriptor.action_flag = action;
+    __jit_debug_register_code();
+    __jit_debug_descriptor.relevant_entry = nullptr;
+    __jit_debug_descriptor.action_flag = JIT_NOACTION;
+  }
+
+  jit_code_entry entry_;
+};
+
+// Where the object that this thread links has its debug information; linking stays in the thread.
+thread_local orc::ExecutorAddrRange linked_debug_object;
+
+class Registrar : public orc::DebugObjectRegistrar {
+  llvm::Error registerDebugObject(orc::ExecutorAddrRange memory, bool) override {
+    linked_debug_object = memory;
+    return llvm::Error::success();
+  }
+};
+
+// A linked object's place in the session, and in gdb's list.
+struct Link {
+  orc::JITDylib* dylib = nullptr;
+  std::unique_ptr<Announcement> announcement = nullptr;
+};
+
 // ORC's session with JITLink alone: objects are complete and need no unwind tables, no process
 // symbols and no platform, hence none of what LLJIT adds.
 class Linker {
@@ -36,31 +96,34 @@ class Linker {
                                     nullptr, std::make_unique<orc::InPlaceTaskDispatcher>()),
                                 "the linker cannot start")),
         layer_(session_) {
-    // By address and not by name: our symbols are hidden, a look-up in the process finds nothing.
-    auto registrar = std::make_unique<orc::EPCDebugObjectRegistrar>(
-        session_, orc::ExecutorAddr::fromPtr(&llvm_orc_registerJITLoaderGDBWrapper));
-    layer_.addPlugin(std::make_shared<orc::DebugObjectManagerPlugin>(session_, std::move(registrar),
-                                                                     /*RequireDebugSections=*/false,
-                                                                     /*AutoRegisterCode=*/true));
+    layer_.addPlugin(std::make_shared<orc::DebugObjectManagerPlugin>(
+        session_, std::make_unique<Registrar>(), /*RequireDebugSections=*/false,
+        /*AutoRegisterCode=*/true));
     session_.setErrorReporter([](llvm::Error error) { llvm::consumeError(std::move(error)); });
   }
 
-  orc::JITDylib& link(std::string_view object, const std::vector<std::string>& symbols,
-                      std::vector<void*>& addresses) {
+  Link link(std::string_view object, const std::vector<std::string>& symbols,
+            std::vector<void*>& addresses) {
     const std::string name = "object." + std::to_string(next_.fetch_add(1));
-    orc::JITDylib& dylib = session_.createBareJITDylib(name);
+    Link link{&session_.createBareJITDylib(name)};
+    linked_debug_object = {};
     try {
       auto bytes = llvm::MemoryBuffer::getMemBufferCopy({object.data(), object.size()}, name);
-      throw_if(layer_.add(dylib, std::move(bytes)), "bad object code");
-      look_up(dylib, symbols, addresses);
+      throw_if(layer_.add(*link.dylib, std::move(bytes)), "bad object code");
+      look_up(*link.dylib, symbols, addresses);
     } catch (const Error&) {
-      unlink(dylib);
+      unlink(link);
       throw;
     }
-    return dylib;
+    if (!linked_debug_object.empty())
+      link.announcement = std::make_unique<Announcement>(linked_debug_object);
+    return link;
   }
 
-  void unlink(orc::JITDylib& dylib) { llvm::consumeError(session_.removeJITDylib(dylib)); }
+  void unlink(Link& link) {
+    link.announcement.reset();
+    llvm::consumeError(session_.removeJITDylib(*link.dylib));
+  }
 
  private:
   void look_up(orc::JITDylib& dylib, const std::vector<std::string>& symbols,
@@ -88,8 +151,8 @@ Linker& linker() {
 class LinkedObject : public LoadedObject {
  public:
   LinkedObject(std::string_view object, const std::vector<std::string>& symbols)
-      : dylib_(linker().link(object, symbols, addresses_)) {}
-  ~LinkedObject() override { linker().unlink(dylib_); }
+      : link_(linker().link(object, symbols, addresses_)) {}
+  ~LinkedObject() override { linker().unlink(link_); }
   LinkedObject(const LinkedObject&) = delete;
   LinkedObject& operator=(const LinkedObject&) = delete;
 
@@ -97,7 +160,7 @@ class LinkedObject : public LoadedObject {
 
  private:
   std::vector<void*> addresses_;
-  orc::JITDylib& dylib_;
+  Link link_;
 };
 
 }  // namespace

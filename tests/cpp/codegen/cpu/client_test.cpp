@@ -1,5 +1,6 @@
 #include "codegen/cpu/client.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -115,6 +116,47 @@ TEST(Client, kernels_of_one_name_live_side_by_side_and_outlast_their_loader) {
   std::mt19937_64 random(1);
   run_kernel(kernel, *second, {3}, {x.data(), y.data()}, random);
   EXPECT_EQ(y, (std::vector<float>{2, 3, 4}));
+}
+
+// What gdb reads of the list of objects ("JIT Compilation Interface" in its manual).
+struct GdbEntry {
+  GdbEntry* next;
+  GdbEntry* previous;
+};
+struct GdbDescriptor {
+  uint32_t version, action;
+  GdbEntry* relevant;
+  GdbEntry* first;
+};
+
+TEST(Client, objects_are_in_the_list_of_gdb_as_long_as_they_live) {
+  const auto loader = *open_object_loader(MLCC_LLVM_LIBRARY);
+  void* library = ::dlopen(MLCC_LLVM_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(library, nullptr);
+  const auto* list = static_cast<const GdbDescriptor*>(::dlsym(library, "__jit_debug_descriptor"));
+  ASSERT_NE(list, nullptr);
+  const auto count = [&] {
+    int entries = 0;
+    const GdbEntry* previous = nullptr;
+    for (const GdbEntry* entry = list->first; entry; entry = entry->next) {
+      EXPECT_EQ(entry->previous, previous);
+      previous = entry;
+      ++entries;
+    }
+    return entries;
+  };
+  const int before = count();
+  const auto code = host_backend().compile({.kernels = {{.text = kAddOne}}});
+  auto first = loader->load(code->bytes, "add_one", 1);
+  auto second = loader->load(code->bytes, "add_one", 1);
+  auto third = loader->load(code->bytes, "add_one", 1);
+  EXPECT_EQ(count(), before + 3);
+  second.reset();
+  EXPECT_EQ(count(), before + 2);
+  third.reset();
+  first.reset();
+  EXPECT_EQ(count(), before);
+  ::dlclose(library);
 }
 
 TEST(Client, compiles_and_loads_on_several_threads) {

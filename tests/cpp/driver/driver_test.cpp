@@ -1,0 +1,140 @@
+#include "driver/driver.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "driver/session.h"
+#include "graph/text.h"
+#include "runtime/executable.h"
+#include "support/error.h"
+
+namespace mlcc::driver {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Dense tensors of f32 with one dimension.
+class VectorHost : public runtime::Host {
+ public:
+  explicit VectorHost(int num_slots) : tensors_(static_cast<size_t>(num_slots)) {}
+  std::vector<float>& at(runtime::Slot slot) { return tensors_[static_cast<size_t>(slot)]; }
+
+  void* data(runtime::Slot slot) override { return at(slot).data(); }
+  int64_t tensor_size(runtime::Slot slot, int) override {
+    return static_cast<int64_t>(at(slot).size());
+  }
+  void allocate(runtime::Slot slot, DType, std::span<const int64_t> shape, std::span<const int64_t>,
+                Device) override {
+    at(slot).resize(static_cast<size_t>(shape[0]));
+  }
+  void release(runtime::Slot slot) override { at(slot).clear(); }
+
+  int64_t size(runtime::Slot) override { MLCC_UNREACHABLE("a size"); }
+  void set_size(runtime::Slot, int64_t) override { MLCC_UNREACHABLE("a size"); }
+  void* workspace(int64_t) override { MLCC_UNREACHABLE("a workspace of the host"); }
+  void make_view(runtime::Slot, runtime::Slot, std::span<const int64_t>, std::span<const int64_t>,
+                 int64_t) override {
+    MLCC_UNREACHABLE("a view");
+  }
+  void call_extern(const runtime::ExternStep& step, size_t,
+                   const std::function<int64_t(const SymExpr&)>&) override {
+    MLCC_UNREACHABLE("a call of ", step.op);
+  }
+  [[noreturn]] void raise(const runtime::KernelError& error, const std::string&) override {
+    throw Error(error.text);
+  }
+
+ private:
+  std::vector<std::vector<float>> tensors_;
+};
+
+// x doubled `times` times.
+std::string doubling(int times) {
+  std::string text = "graph @doubling(%x: f32[s0]) symbols(s0 in 2..) {\n";
+  for (int i = 0; i < times; ++i) {
+    const std::string operand = i == 0 ? "%x" : "%" + std::to_string(i - 1);
+    text += "  %" + std::to_string(i) + ": f32[s0] = add " + operand + ", " + operand + "\n";
+  }
+  return text + "  return %" + std::to_string(times - 1) + "\n}\n";
+}
+
+class Driver : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef MLCC_LLVM_LIBRARY
+    GTEST_SKIP() << "this build has no code generator for CPUs";
+#else
+    std::string pattern = fs::temp_directory_path() / "mlcc-driver-XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    options_.cache_dir = pattern;
+    options_.strict = true;
+    set_llvm_library(MLCC_LLVM_LIBRARY);
+#endif
+  }
+  void TearDown() override {
+    kernel_cache().clear();
+    if (!options_.cache_dir.empty()) fs::remove_all(options_.cache_dir);
+  }
+
+  Compilation compile_doubling(int times) const {
+    return compile(graph::parse_graph(doubling(times)), options_);
+  }
+
+  static void expect_doubles(const runtime::Executable& executable, int times, size_t size) {
+    VectorHost host(executable.plan().num_slots);
+    host.at(0).assign(size, 1.0F);
+    executable.run(host, nullptr);
+    EXPECT_EQ(host.at(executable.plan().outputs[0]),
+              std::vector<float>(size, std::ldexp(1.0F, times)));
+  }
+
+  Options options_;
+};
+
+TEST_F(Driver, CompilesOnceThenFindsInMemoryAndOnDisk) {
+  EXPECT_EQ(compile_doubling(3).stats.compiled, 1);
+  EXPECT_EQ(compile_doubling(3).stats.memory_hits, 1);
+  kernel_cache().clear();
+  const Compilation found = compile_doubling(3);
+  EXPECT_EQ(found.stats.disk_hits, 1);
+  expect_doubles(*found.executable, 3, 100);
+}
+
+TEST_F(Driver, ExecutablesOutliveClearedCaches) {
+  const Compilation made = compile_doubling(2);
+  kernel_cache().clear();
+  store(options_)->clear();
+  EXPECT_EQ(kernel_cache().info().entries, 0);
+  expect_doubles(*made.executable, 2, 7);
+}
+
+// The same graphs and different ones; what others clear meanwhile is compiled or loaded again.
+TEST_F(Driver, ThreadsCompileLookUpRunAndClearAtOnce) {
+  const Compilation shared = compile_doubling(6);
+  const auto work = [&](int thread) {
+    for (int round = 0; round < 6; ++round) {
+      const int times = 1 + (thread + round) % 5;
+      const Compilation made = compile_doubling(times);
+      for (const size_t size : {size_t{2}, size_t{33}, size_t{1000}}) {
+        expect_doubles(*made.executable, times, size);
+        expect_doubles(*shared.executable, 6, size);
+      }
+      if (thread % 4 == 0) kernel_cache().clear();
+      if (thread % 8 == 1) store(options_)->clear();
+      EXPECT_GE(kernel_cache().info().entries, 0);
+      EXPECT_GE(store(options_)->info().entries, 0);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 16; ++thread) threads.emplace_back(work, thread);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace mlcc::driver
