@@ -369,7 +369,9 @@ def put(importer: Importer, node: Node) -> Tensor:
     flat = importer.reshape(importer.tensor(bound["self"]), [importer.size(fake.numel())])
     combine = "add" if bound["accumulate"] else "set"
     result = _put(importer, flat, index, source, 0, combine, True, "put")
-    return importer.reshape(result, result_shape(importer, node))
+    rows = importer.reshape(result, result_shape(importer, node))
+    expected = importer.tensor_type(node, node.meta["val"])
+    return importer.restrided(rows, expected._replace(strides=None), expected)
 
 
 def embedding_dense_backward(importer: Importer, node: Node) -> Tensor:

@@ -311,11 +311,16 @@ def _is_out_overload(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and any(a.is_out for a in op._schema.arguments)
 
 
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether eager's kernels take a tensor of four dimensions for one in the memory format channels_last."""
+def eager_memory_format(tensor: torch.Tensor) -> torch.memory_format:
+    """The memory format in which eager's kernels give a result for a tensor, where they do not keep its strides."""
     from torch._prims_common import suggest_memory_format
 
-    return tensor.dim() == 4 and suggest_memory_format(tensor) == torch.channels_last
+    return suggest_memory_format(tensor)
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether eager's kernels take a tensor of four dimensions for one in the memory format channels_last."""
+    return tensor.dim() == 4 and eager_memory_format(tensor) == torch.channels_last
 
 
 # -- symbolic sizes

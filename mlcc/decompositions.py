@@ -355,6 +355,26 @@ def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 _FLOATS_ONLY = ("_softmax", "_log_softmax")
 
 
+def _in_eager_layout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition of a batch norm, but its first result does not keep the strides of just any input."""
+
+    @functools.wraps(decomposition)
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        first, *others = decomposition(x, *args, **kwargs)
+        return first.contiguous(memory_format=_torch_compat.eager_memory_format(x)), *others
+
+    return run
+
+
+_IN_EAGER_LAYOUT = (
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit.no_stats",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+)
+
+
 # Decompositions of our own, where torch's leave what we cannot fuse, or where its trace mistakes what eager gives.
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
@@ -445,6 +465,8 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     for name in _FLOATS_ONLY:
         op = getattr(torch.ops.aten, name).default
         kept[op] = _of_floats(kept[op])
+    for name in _IN_EAGER_LAYOUT:
+        kept[_overload(name)] = _in_eager_layout(kept[_overload(name)])
     own = {_overload(name): function for name, function in _OWN.items()}
     return kept | _foreach() | own
 

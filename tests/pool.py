@@ -36,15 +36,24 @@ class Lost(NamedTuple):
 
 
 class Pool(Generic[T]):
-    """Runs tasks in `jobs` processes of one command; `timeout` is what may pass between two lines, in seconds."""
+    """Runs tasks in `jobs` processes of one command; `timeout` is what may pass between two lines, in seconds.
+
+    A process that has answered `lifetime` tasks gives way to a fresh one, which bounds the memory.
+    """
 
     def __init__(
-        self, command: Sequence[str], jobs: int, timeout: float, environment: dict[str, str]
+        self,
+        command: Sequence[str],
+        jobs: int,
+        timeout: float,
+        environment: dict[str, str],
+        lifetime: int | None = None,
     ) -> None:
         self._command = [sys.executable, *command]
         self._environment = environment
         self._jobs = jobs
         self._timeout = timeout
+        self._lifetime = lifetime
 
     def run(self, tasks: Sequence[T]) -> Iterator[tuple[T, Record | Lost]]:
         """Each task with its outcome, as they end."""
@@ -80,6 +89,9 @@ class Pool(Generic[T]):
                     task = waiting.get_nowait()
                 except queue.Empty:
                     return
+                if worker.num_answered == self._lifetime:
+                    worker.end()
+                    worker = _Worker(self._command, self._environment)
                 record = worker.check(task, self._timeout)
                 if isinstance(record, Lost):
                     worker.end()
@@ -102,7 +114,8 @@ class _Worker:
             text=True,
         )
         self._answers: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
-        self._answered = False
+        self._lives = False
+        self.num_answered = 0
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -119,12 +132,13 @@ class _Worker:
             self._process.stdin.write(json.dumps(task._asdict()) + "\n")
             self._process.stdin.flush()
             while True:
-                patience = timeout if self._answered else max(timeout, STARTUP_SECONDS)
+                patience = timeout if self._lives else max(timeout, STARTUP_SECONDS)
                 answer = self._answers.get(timeout=patience)
                 if answer is None:
                     return Lost(f"crash, {self._exit_status()}, {place}")
-                self._answered = True
+                self._lives = True
                 if "outcome" in answer:
+                    self.num_answered += 1
                     return dict(answer["outcome"])
                 place = str(answer["at"])
         except queue.Empty:

@@ -234,11 +234,13 @@ std::optional<uint64_t> evaluate_integer(ScalarOp op, DType dtype, std::span<con
   MLCC_UNREACHABLE(scalar_op_name(op), " of an integer");
 }
 
-// Truncates; what lies outside i64 (and NaN) becomes the lowest i64, then wraps.
+// Truncates to an i64, or for narrower integers to an i32, whose lowest number stands for NaN and
+// what lies outside. The IR leaves that open; this is what x86 does, and so our kernels and eager's.
+template <typename Int>
 int64_t truncate(double value) {
-  constexpr double kLimit = 9223372036854775808.0;  // 2^63
-  return value >= -kLimit && value < kLimit ? static_cast<int64_t>(value)
-                                            : std::numeric_limits<int64_t>::min();
+  constexpr double kLow = static_cast<double>(std::numeric_limits<Int>::min());
+  const double whole = std::trunc(value);
+  return whole >= kLow && whole < -kLow ? static_cast<Int>(whole) : std::numeric_limits<Int>::min();
 }
 
 uint64_t int_to_float(DType to, int64_t value) {
@@ -284,7 +286,7 @@ uint64_t convert(DType from, DType to, uint64_t bits) {
   const double value = decode_float(from, bits);
   if (is_float(to)) return encode_float(to, value);
   if (to == DType::kBool) return value != 0 ? 1 : 0;
-  return encode_int(to, truncate(value));
+  return encode_int(to, to == DType::kI64 ? truncate<int64_t>(value) : truncate<int32_t>(value));
 }
 
 std::optional<uint64_t> evaluate(ScalarOp op, DType dtype, std::span<const uint64_t> args) {

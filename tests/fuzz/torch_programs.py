@@ -1,8 +1,9 @@
 """Random programs in torch, as text: inputs and statements, drawn by a seed over views, writes, reductions and indices.
 
 A statement is drawn, run eagerly, and kept if eager takes it, so each program runs. What a template writes in braces
-is filled in: {a} {b} any value, {f} a float, {n} an integer tensor, {m} a bool, {d} a dimension, {s} a slice's start,
-{k} a small number, {c} a constant, {i} indices into any dimension of {a}.
+is filled in: {a} {b} any value, {f} a float, {t} {q} a float of rank 3 and 4 (by leading ones), {n} an integer tensor,
+{m} a bool, {d} a dimension, {s} a slice's start, {k} a small number, {c} a constant, {i} indices into any dimension of
+{a}.
 """
 
 from __future__ import annotations
@@ -149,7 +150,24 @@ F.layer_norm({f}, {f}.shape[-1:]) | {a}.cumsum({d}) | {f}.cumprod({d}) | {a}.max
 {a}.cummin({d})[1] | {a}.sum((0, -1)) | {f}.mean((0, 1)) | {a}.aminmax()[1] | {f}.logcumsumexp({d})
 {f}.median() | {a}.sort({d})[0] | {a}.topk(1, {d})[0] | F.normalize({f}, dim={d}) | {f}.nansum({d})
 {f}.nanmean() | F.rms_norm({f}, {f}.shape[-1:]) | F.mse_loss({f}, {f}) | F.smooth_l1_loss({f}, {f})
-F.cosine_similarity({f}, {f}, {d}) | {f}.dist({f})
+F.cosine_similarity({f}, {f}, {d}) | {f}.dist({f}) | {a}.cummax({d})[1] | {a}.cummin({d})[0] | {f}.diff(dim={d})
+{a}.flip({d}).cumsum({d}) | {a}.cumsum({d}, dtype=torch.float64) | torch.cumulative_trapezoid({f}, dim={d})
+{f}.softmin({d}) | F.huber_loss({f}, {f}) | F.binary_cross_entropy_with_logits({f}, {f}.sigmoid())
+"""
+WINDOWS = """
+F.avg_pool1d({t}, 2) | F.max_pool1d({t}, 3, 1, 1) | F.avg_pool2d({q}, 2, 1) | F.max_pool2d({q}, 2)
+F.avg_pool2d({q}, 3, 2, 1, count_include_pad=False) | F.avg_pool2d({q}, 2, ceil_mode=True, divisor_override=3)
+F.max_pool2d({q}, 3, 1, 1) | F.max_pool2d({q}, 2, 1, dilation=2) | F.max_pool2d({q}, 3, 2, 1, ceil_mode=True)
+F.max_pool2d({q}, 2, return_indices=True)[1] | F.adaptive_avg_pool2d({q}, 1) | F.adaptive_max_pool2d({q}, (1, 1))
+F.adaptive_avg_pool2d({q}, (2, 1)) | F.lp_pool2d({q}, 2, 2) | F.unfold({q}, 2) | F.unfold({q}, (2, 1), padding=1)
+F.unfold({q}, 2, dilation=2, padding=1, stride=2) | F.fold(F.unfold({q}, 2), {q}.shape[-2:], 2)
+F.pad({q}, (1, 1, 1, 1), mode="reflect") | F.pad({q}, (1, 0, 2, 1), mode="circular") | F.pad({t}, (2, 1), mode="reflect")
+F.pad({q}, (1, 2, 0, 1), mode="replicate") | F.pad({q}, (-1, 1, 1, -1), mode="replicate") | F.pad({q}, (0, 0, 1, 1), value={k})
+F.interpolate({q}, scale_factor=2) | F.interpolate({q}, size=(5, 3)) | F.interpolate({q}, size=(4, 4), mode="nearest-exact")
+F.interpolate({q}, size=(5, 3), mode="bilinear") | F.interpolate({q}, scale_factor=2, mode="bilinear", align_corners=True)
+F.interpolate({q}, scale_factor=2, mode="bicubic") | F.interpolate({t}, scale_factor=1.5, mode="linear")
+F.batch_norm({q}, None, None, training=True) | F.group_norm({q}, 1) | F.instance_norm({q})
+{q}.contiguous(memory_format=torch.channels_last) | {q}.to(memory_format=torch.channels_last) * {k}
 """
 VIEWS = """
 {a}.transpose(0, {d}) | {a}.flip({d}) | {a}.unsqueeze({d}) | {a}.squeeze() | {a}[..., ::2] | {a}[{s}:]
@@ -178,7 +196,12 @@ F.embedding({n}.long() % {f}.shape[0], {f}) | {a}.index_add({d}, {i}, {a}.index_
 torch.bucketize({f}, {f}.flatten().sort()[0]) | F.one_hot({n}.long() % 5, 5)
 {a}.select_scatter({a}.select({d}, 0), {d}, -1) | {a}.masked_scatter({m}, {a})
 {a}.slice_scatter({a}[1:], 0, 0, -1) | torch.searchsorted({f}.flatten().sort()[0], {f})
-{a}[torch.arange({a}.shape[0])]
+{a}[torch.arange({a}.shape[0])] | {a}[:, {i}] | {a}[{i}, ..., 0] | {a}[{i}[:, None], {i}] | {a}.put({i}, {a}.take({i}))
+{f}.scatter_reduce({d}, {n}.long() % {f}.shape[{d}], {f}, "amin") | {a}.diagonal_scatter({a}.diagonal())
+{f}.scatter_reduce({d}, {n}.long() % {f}.shape[{d}], {f}, "prod") | {a}.index_put(({i}, {i}), {a}[{i}, {i}])
+{f}.index_reduce({d}, {i}, {f}.index_select({d}, {i}), "amax") | {a}.index_put(({i}, {i}), {a}[{i}, {i}], accumulate=True)
+{a}.index_add({d}, {i}, {a}.index_select({d}, {i}), alpha={k})
+{f}.index_reduce({d}, {i}, {f}.index_select({d}, {i}), "mean", include_self=False)
 """
 PRODUCTS = """
 {f} @ {f}.mT | {f}.mT @ {f} | torch.outer({f}.flatten(), {f}.flatten()) | {f}.flatten().dot({f}.flatten())
@@ -193,7 +216,9 @@ WRITES = """
 {f}.sigmoid_() | {a}.view(-1)[{s}:].mul_(2) | {a}.scatter_({d}, {n}.long() % {a}.shape[{d}], {k})
 {a}[:, {s}] += 1 | {a}.index_fill_({d}, {i}, {k}) | {a}.t_() | {a}.squeeze_() | {a}.flatten()[0] = {k}
 {a}.diagonal().add_({k}) | {a}.narrow({d}, 0, 1).zero_() | {a}.index_put_(({i},), {a}[{i}], accumulate=True)
-torch.add({a}, {b}, out={a}) | {a}.unsqueeze_(0) | {a}.logical_not_()
+torch.add({a}, {b}, out={a}) | {a}.unsqueeze_(0) | {a}.logical_not_() | {a}.cumsum_({d}) | {a}[:, {i}] = {k}
+{a}.scatter_add_({d}, {n}.long() % {a}.shape[{d}], {a}.clone()) | {a}[{i}, {i}] = {c}
+{a}.index_copy_({d}, {i}[:1], {a}.narrow({d}, -1, 1).clone())
 """
 
 
@@ -225,10 +250,14 @@ KINDS: list[tuple[list[str], int]] = [
     (_templates(REDUCTIONS), 4),
     (_templates(VIEWS), 5),
     (_templates(INDEXING), 3),
+    (_templates(WINDOWS), 2),
     (_templates(PRODUCTS), 1),
     (_templates(WRITES), 3),
 ]
 WRITE_KIND = len(KINDS) - 1
+# A trace with symbols takes four times as long as one without.
+DYNAMIC_SHARE = 0.25
+RANKS = {"t": 3, "q": 4}
 CONSTANTS = ("0.5", "-1.25", "2", "3", "0", "1", "-2", "True")
 
 
@@ -257,6 +286,8 @@ class _Draft:
                 "f": lambda t: t.dtype.is_floating_point,
                 "n": lambda t: not t.dtype.is_floating_point and t.dtype != torch.bool,
                 "m": lambda t: t.dtype == torch.bool,
+                "t": lambda t: t.dtype.is_floating_point and t.dim() <= 3,
+                "q": lambda t: t.dtype.is_floating_point and t.dim() <= 4,
             }
             return self.name(fits.get(kind, lambda t: True))
 
@@ -280,7 +311,8 @@ class _Draft:
                 found = value_of(kind)
                 if found is None:
                     return None
-                chosen[kind] = found
+                missing = RANKS.get(kind, 0) - self.values[found].dim()
+                chosen[kind] = found + f"[{', '.join(['None'] * missing)}]" * (missing > 0)
         return re.sub(r"\{(\w)\}", lambda match: chosen[match.group(1)], template)
 
     def try_statement(self, template: str, writes: bool) -> None:
@@ -345,9 +377,9 @@ def draw_program(seed: int) -> Program:
     """The program of that seed."""
     draft = _Draft(seed)
     inputs = _draw_inputs(draft)
-    entry = "compile" if draft.random.random() < 0.1 else "jit"
+    entry = "compile" if draft.random.random() < 0.2 else "jit"
     backward = draft.random.random() < 0.15
-    dynamic = draft.random.random() < 0.5
+    dynamic = draft.random.random() < DYNAMIC_SHARE
     program = Program(inputs, (), (), entry, dynamic, backward)
     for place, tensor in enumerate(program.make_inputs()):
         draft.values[f"x{place}"] = tensor

@@ -1,0 +1,41 @@
+"""A process that checks random programs on demand: {"seed": n} in; {"outcome": {kind, text, script}} out.
+
+The kind is empty where the program is right; else the script is the program, reduced, for people.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from tests.fuzz.program_check import check_program, reduce_program
+from tests.fuzz.torch_programs import draw_program
+from tests.worker import Record, Work, serve
+
+
+def start() -> Work:
+    """What a worker answers tasks by."""
+    gc.collect()
+    gc.freeze()  # torch's own objects: a collection of them all would take as long as a program
+    return check_seed
+
+
+def check_seed(task: Record, at: Callable[[str], None]) -> dict[str, Any]:
+    """The record of one program."""
+    seed = task["seed"]
+    program = draw_program(seed)
+    failure = check_program(program)
+    if failure is None:
+        return {"kind": "", "text": "", "script": ""}
+    program, failure = reduce_program(program, failure, lambda: at("while it was reduced"))
+    script = program.as_script(f"seed {seed}: {failure.text}")
+    return {"kind": failure.kind, "text": failure.text, "script": script}
+
+
+if __name__ == "__main__":
+    serve(start)
