@@ -2,7 +2,7 @@
 
 usage: run.py [--programs N] [--seed FIRST] [--jobs N] [--fresh] | run.py --show SEED
 
-Program n has seed FIRST + n. Worker processes run them; a crash or a minute without an answer is a failure. Results
+Program n has seed FIRST + n. Worker processes run them; a crash or minutes without an answer are a failure. Results
 are appended to build/fuzz.jsonl, so a run that was stopped goes on where it was; rebuilt code starts afresh. A failure
 is reduced to a small program, printed, and saved as build/fuzz/<seed>.py, which runs in the repository's root. The exit
 status is 1 if a program fails.
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tests.pool import Lost, Pool, Record  # noqa: E402
 from tests.store import Store  # noqa: E402
 
-SECONDS = 60  # for one program, or one step of its reduction
+SECONDS = 180  # for one program, or one step of its reduction, on a busy machine
 PER_PROCESS = 500  # torch keeps what it has traced: a fresh process bounds the memory
 FOLDER = ROOT / "build" / "fuzz"
 WORKER = Path(__file__).with_name("worker.py")

@@ -161,10 +161,12 @@ F.max_pool2d({q}, 3, 1, 1) | F.max_pool2d({q}, 2, 1, dilation=2) | F.max_pool2d(
 F.max_pool2d({q}, 2, return_indices=True)[1] | F.adaptive_avg_pool2d({q}, 1) | F.adaptive_max_pool2d({q}, (1, 1))
 F.adaptive_avg_pool2d({q}, (2, 1)) | F.lp_pool2d({q}, 2, 2) | F.unfold({q}, 2) | F.unfold({q}, (2, 1), padding=1)
 F.unfold({q}, 2, dilation=2, padding=1, stride=2) | F.fold(F.unfold({q}, 2), {q}.shape[-2:], 2)
-F.pad({q}, (1, 1, 1, 1), mode="reflect") | F.pad({q}, (1, 0, 2, 1), mode="circular") | F.pad({t}, (2, 1), mode="reflect")
-F.pad({q}, (1, 2, 0, 1), mode="replicate") | F.pad({q}, (-1, 1, 1, -1), mode="replicate") | F.pad({q}, (0, 0, 1, 1), value={k})
-F.interpolate({q}, scale_factor=2) | F.interpolate({q}, size=(5, 3)) | F.interpolate({q}, size=(4, 4), mode="nearest-exact")
-F.interpolate({q}, size=(5, 3), mode="bilinear") | F.interpolate({q}, scale_factor=2, mode="bilinear", align_corners=True)
+F.pad({q}, (1, 1, 1, 1), mode="reflect") | F.pad({q}, (1, 0, 2, 1), mode="circular")
+F.pad({t}, (2, 1), mode="reflect") | F.pad({q}, (1, 2, 0, 1), mode="replicate")
+F.pad({q}, (-1, 1, 1, -1), mode="replicate") | F.pad({q}, (0, 0, 1, 1), value={k}) | F.interpolate({q}, scale_factor=2)
+F.interpolate({q}, size=(5, 3)) | F.interpolate({q}, size=(4, 4), mode="nearest-exact")
+F.interpolate({q}, size=(5, 3), mode="bilinear")
+F.interpolate({q}, scale_factor=2, mode="bilinear", align_corners=True)
 F.interpolate({q}, scale_factor=2, mode="bicubic") | F.interpolate({t}, scale_factor=1.5, mode="linear")
 F.batch_norm({q}, None, None, training=True) | F.group_norm({q}, 1) | F.instance_norm({q})
 {q}.contiguous(memory_format=torch.channels_last) | {q}.to(memory_format=torch.channels_last) * {k}
@@ -199,7 +201,8 @@ torch.bucketize({f}, {f}.flatten().sort()[0]) | F.one_hot({n}.long() % 5, 5)
 {a}[torch.arange({a}.shape[0])] | {a}[:, {i}] | {a}[{i}, ..., 0] | {a}[{i}[:, None], {i}] | {a}.put({i}, {a}.take({i}))
 {f}.scatter_reduce({d}, {n}.long() % {f}.shape[{d}], {f}, "amin") | {a}.diagonal_scatter({a}.diagonal())
 {f}.scatter_reduce({d}, {n}.long() % {f}.shape[{d}], {f}, "prod") | {a}.index_put(({i}, {i}), {a}[{i}, {i}])
-{f}.index_reduce({d}, {i}, {f}.index_select({d}, {i}), "amax") | {a}.index_put(({i}, {i}), {a}[{i}, {i}], accumulate=True)
+{f}.index_reduce({d}, {i}, {f}.index_select({d}, {i}), "amax")
+{a}.index_put(({i}, {i}), {a}[{i}, {i}], accumulate=True)
 {a}.index_add({d}, {i}, {a}.index_select({d}, {i}), alpha={k})
 {f}.index_reduce({d}, {i}, {f}.index_select({d}, {i}), "mean", include_self=False)
 """
@@ -255,7 +258,8 @@ KINDS: list[tuple[list[str], int]] = [
     (_templates(WRITES), 3),
 ]
 WRITE_KIND = len(KINDS) - 1
-# A trace with symbols takes four times as long as one without.
+# A trace with symbols takes four times as long as one without, and longer the more symbols stand in a size: hence few
+# such programs, and short ones.
 DYNAMIC_SHARE = 0.25
 RANKS = {"t": 3, "q": 4}
 CONSTANTS = ("0.5", "-1.25", "2", "3", "0", "1", "-2", "True")
@@ -384,7 +388,7 @@ def draw_program(seed: int) -> Program:
     for place, tensor in enumerate(program.make_inputs()):
         draft.values[f"x{place}"] = tensor
     weights = [weight for _, weight in KINDS]
-    wanted = draft.random.randint(1, 12)
+    wanted = draft.random.randint(1, 6 if dynamic else 12)
     for _ in range(4 * wanted):
         if len(draft.statements) == wanted:
             break

@@ -145,8 +145,10 @@ FOUND = {
     ),
     # Kernels and their reference agree on what the IR leaves open.
     "casts of NaN": (["v1 = x0 * 0", "v0 = (v1 / v1).int()"], HALF_T),
-    "casts out of range": (["v0 = torch.stack([(x0 * 3e38).to(torch.int16).int(), (x0 * 3e9).int()])"],
-                           replace(HALF_T, dtype="float32")),
+    "casts out of range": (
+        ["v0 = torch.stack([(x0 * 3e38).to(torch.int16).int(), (x0 * 3e9).int()])"],
+        replace(HALF_T, dtype="float32"),
+    ),
 }
 
 
