@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 import torch  # noqa: E402
 
 from benchmarks.observe import observer, summarize  # noqa: E402
+from mlcc.fx_import import forget_logged  # noqa: E402
 from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
 from tests.python.accuracy import InFloat64, judge_together  # noqa: E402
 
@@ -46,17 +47,23 @@ def main() -> None:
     parser.add_argument("--backend", default="mlcc")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
     arguments = parser.parse_args()
+    for way, record in check_ways(arguments.name, arguments.ways, arguments.backend):
+        print(json.dumps({"way": way, **record}), flush=True)
+
+
+def check_ways(name: str, ways: Sequence[str], backend: str) -> Iterator[tuple[str, Record]]:
+    """Each way and what became of it, on one thread, with the warnings of all libraries turned off."""
     warnings.simplefilter("ignore")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    for way in arguments.ways:
-        record = check(ARCHITECTURES[arguments.name], way, arguments.backend)
-        print(json.dumps({"way": way, **record}), flush=True)
+    for way in ways:
+        yield way, check(ARCHITECTURES[name], way, backend)
 
 
 def check(architecture: Architecture, way: str, backend: str) -> Record:
     """What became of one way: `reason` is empty if it is right; else what eager does is right and what we do is not."""
     torch._dynamo.reset()
+    forget_logged()
     start = time.monotonic()
     try:
         record = _Check(architecture, way, backend).run()
@@ -83,7 +90,7 @@ class _Check:
 
     def run(self) -> Record:
         reasons = []
-        with _eager_graphs() as eager_graphs:
+        with _fallbacks() as fallbacks:
             for length in LENGTHS[self._architecture.kind]:
                 inputs = self._inputs(length)
                 eager = self._evaluate(self._model, inputs)
@@ -99,7 +106,8 @@ class _Check:
             "nodes": summary.nodes,
             "aten_calls": summary.aten_calls,
             "aten_ops": summary.aten_ops,
-            "eager_graphs": sorted(set(eager_graphs)),
+            "eager_graphs": sorted({text for text in fallbacks if "runs eagerly" in text}),
+            "call_reasons": sorted(_call_reasons(fallbacks)),
         }
 
     def _inputs(self, length: int) -> Inputs:
@@ -144,23 +152,27 @@ def _widest(tensor: torch.Tensor) -> torch.dtype:
 
 
 @contextlib.contextmanager
-def _eager_graphs() -> Iterator[list[str]]:
-    """The reasons of graphs that run eagerly as a whole."""
-    reasons: list[str] = []
+def _fallbacks() -> Iterator[list[str]]:
+    """What the log of fallbacks says inside."""
+    lines: list[str] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            text = record.getMessage()
-            if "runs eagerly" in text:
-                reasons.append(text)
+            lines.append(record.getMessage())
 
     logger, handler = logging.getLogger("mlcc.fallback"), Handler()
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        yield reasons
+        yield lines
     finally:
         logger.removeHandler(handler)
+
+
+def _call_reasons(lines: Sequence[str]) -> set[tuple[str, str]]:
+    """(op, reason) of each "op: ATen call (reason)"."""
+    parted = (line.partition(": ATen call ") for line in lines)
+    return {(op, reason.strip("()")) for op, found, reason in parted if found}
 
 
 if __name__ == "__main__":

@@ -2,30 +2,35 @@
 
 usage: run.py [--models NAME[,NAME...]] [--ways WAY[,WAY...]] [--backend NAME] [--fresh]
 
-Each architecture has a process of its own; one that crashes or takes too long fails in all ways that it did not answer.
-Results are appended to build/models-<backend>.jsonl, so a run that was stopped goes on where it was. The table gives,
-per model, the ATen calls among the nodes of its graphs, and what ran eagerly. The exit status is 1 if something failed.
+Each architecture has a process of its own, forked when torch and transformers are imported; one that crashes or takes
+too long fails in all ways that it did not answer. Results are appended to build/models-<backend>.jsonl, so a run that
+was stopped goes on where it was. The table gives, per model, the ATen calls among the nodes of its graphs, and what ran
+eagerly; at its end stand the ops called, with their reasons. The exit status is 1 if something failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import collections
+import importlib
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.models.check import WAYS, Record  # noqa: E402
+from tests.models.check import WAYS, Record, check_ways  # noqa: E402
 from tests.models.zoo import ARCHITECTURES  # noqa: E402
 from tests.store import Store  # noqa: E402
 
-CHECK = Path(__file__).with_name("check.py")
+# Slow to import, and the same for every model.
+_IMPORTED_ONCE = ("mlcc.backend", "torch._dynamo", "transformers.modeling_utils")
 
 
 def main() -> int:
@@ -34,10 +39,14 @@ def main() -> int:
     names, ways = arguments.models or list(ARCHITECTURES), arguments.ways
     store = Store(ROOT / "build" / f"models-{arguments.backend}.jsonl", arguments.fresh)
     with tempfile.TemporaryDirectory(prefix="mlcc-models-") as folder:
-        environment = {**os.environ, "MLCC_STRICT": "1", "MLCC_CACHE_DIR": folder}
+        os.environ.update(
+            MLCC_STRICT="1", MLCC_CACHE_DIR=folder, TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch"
+        )
+        for module in _IMPORTED_ONCE:
+            importlib.import_module(module)
         for name in names:
             left = [way for way in ways if store.get((name, way)) is None]
-            for way, record in run_model(name, left, arguments, environment):
+            for way, record in run_model(name, left, arguments.backend, arguments.timeout):
                 store.append((name, way), record)
                 print(_row(name, way, record), flush=True)
     records = [(name, way, store[name, way]) for name in names for way in ways]
@@ -58,33 +67,38 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def run_model(
-    name: str, ways: Sequence[str], arguments: argparse.Namespace, environment: dict[str, str]
+    name: str, ways: Sequence[str], backend: str, timeout: float
 ) -> Iterator[tuple[str, Record]]:
     """Each way with its record, from a process of its own."""
     if not ways:
         return
-    command = [sys.executable, str(CHECK), name, "--backend", arguments.backend]
-    command += ["--ways", ",".join(ways)]
-    reason = ""
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=arguments.timeout
-        )
-        output = done.stdout
-        if done.returncode != 0:
-            reason = f"exit status {done.returncode}: {done.stderr[-500:]}"
-    except subprocess.TimeoutExpired as expired:
-        output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else ""
-        reason = f"no answer within {arguments.timeout:.0f} s"
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, name, ways, backend))
+    process.start()
+    sender.close()
+    deadline = time.monotonic() + timeout
     answered = set()
-    for line in output.splitlines():
-        record = json.loads(line)
-        way = record.pop("way")
-        answered.add(way)
-        yield way, record
+    reason = f"no answer within {timeout:.0f} s"
+    try:
+        while receiver.poll(max(0.0, deadline - time.monotonic())):
+            way, record = receiver.recv()
+            answered.add(way)
+            yield way, record
+    except EOFError:
+        process.join()
+        reason = f"exit status {process.exitcode}"
+    process.kill()
+    process.join()
     for way in ways:
         if way not in answered:
-            yield way, {"reason": reason or "no answer"}
+            yield way, {"reason": reason}
+
+
+def _answer(sender: Connection, name: str, ways: Sequence[str], backend: str) -> None:
+    for answer in check_ways(name, ways, backend):
+        sender.send(answer)
+    sender.close()
 
 
 def _row(name: str, way: str, record: Record) -> str:
@@ -103,6 +117,7 @@ def print_report(records: Sequence[tuple[str, str, Record]]) -> int:
         print(_row(name, way, record))
     for text in reasons:
         print(text)
+    _print_calls([record for *_, record in records])
     calls = sum(record.get("aten_calls", 0) for *_, record in records)
     nodes = sum(record.get("nodes", 0) for *_, record in records)
     print(
@@ -110,6 +125,20 @@ def print_report(records: Sequence[tuple[str, str, Record]]) -> int:
         f" {len(reasons)} reasons to run a graph eagerly"
     )
     return int(bool(wrong))
+
+
+def _print_calls(records: Sequence[Record]) -> None:
+    """The ops that stayed ATen calls, most calls first, in how many models, and why."""
+    calls: collections.Counter[str] = collections.Counter()
+    ways: collections.Counter[str] = collections.Counter()
+    reasons: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
+    for record in records:
+        calls.update(record.get("aten_ops", {}))
+        ways.update(record.get("aten_ops", {}).keys())
+        for op, reason in record.get("call_reasons", []):
+            reasons[op].add(reason)
+    for op, count in calls.most_common():
+        print(f"{op}: {count} calls, {ways[op]} runs: {'; '.join(sorted(reasons[op]))}")
 
 
 if __name__ == "__main__":
