@@ -1,0 +1,56 @@
+"""The rule of tests/python/accuracy.py where it judges many results of one call together."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.python.accuracy import judge_together
+
+NOISE = 1e-9  # beside a reference of 1e-24: what rounding leaves of a gradient that is zero
+
+
+def _step(seed: int) -> list[torch.Tensor]:
+    """Three gradients with eager's rounding, and one that is zero in exact arithmetic."""
+    generator = torch.Generator().manual_seed(seed)
+    exact = _exact()
+    rounded = [(g * (1 + 1e-7 * torch.randn(32, generator=generator))).float() for g in exact[:-1]]
+    return [*rounded, NOISE * torch.randn(32, generator=generator)]
+
+
+def _exact() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    gradients = [torch.randn(32, dtype=torch.double, generator=generator) for _ in range(3)]
+    return [*gradients, torch.full([32], 1e-24, dtype=torch.double)]
+
+
+def test_other_rounding_is_right():
+    assert judge_together(_step(1), _step(2), _exact())
+
+
+def test_noise_of_one_result_excuses_no_other():
+    wrong = _step(1)
+    wrong[1] = wrong[1] * 1.001
+    verdict = judge_together(wrong, _step(2), _exact())
+    assert verdict.reason.startswith("result 1: rms error")
+
+
+def test_noise_that_is_larger_than_eagers_is_wrong():
+    wrong = _step(1)
+    wrong[3] = wrong[3] * 10
+    assert judge_together(wrong, _step(2), _exact()).reason.startswith("result 3: rms error")
+
+
+def test_exactness_by_luck_is_not_demanded():
+    eager = _step(2)
+    eager[0] = _exact()[0].float()
+    assert judge_together(_step(1), eager, _exact())
+
+
+def test_integers_are_equal():
+    steps = torch.arange(4)
+    assert judge_together([steps], [steps], [steps])
+    assert not judge_together([steps + 1], [steps], [steps])
+
+
+def test_missing_results_are_told():
+    assert not judge_together(_step(1)[:3], _step(2), _exact())
