@@ -13,6 +13,8 @@ from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
 
+_FLOATS = ("f16", "bf16", "f32", "f64")
+
 
 def full(importer: Importer, node: Node) -> Tensor:
     """full, full_like and scalar_tensor: the fake result says shape and dtype."""
@@ -24,39 +26,40 @@ def full(importer: Importer, node: Node) -> Tensor:
     value = importer.fake(bound[name])
     shape, device = result_shape(importer, node), device_of(node.meta["val"])
     if isinstance(value, bool | int | float):
-        if dtype not in ("f16", "bf16", "f32", "f64"):
+        if dtype not in _FLOATS:
             value = int(value)
         return Tensor(importer.full(shape, dtype, value, device), dtype)
     number = importer.number(value, dtype, device)
     return importer.copy(importer.expand(number, shape)) if shape else number
 
 
-# What reads memory without values only to write over it, or to read what was written there.
-_BUILDING = ("aten.slice_scatter.default", "aten.select_scatter.default", "aten.slice.Tensor")
-
-
-def memory(importer: Importer, node: Node) -> Tensor:
-    """empty and its kin, where all of it is to be written over: zeros, which nobody reads then."""
-    if not all(str(user.target) in _BUILDING for user in node.users):
-        raise Unsupported("memory without values")
-    dtype = DTYPES[node.meta["val"].dtype]
-    shape, device = result_shape(importer, node), device_of(node.meta["val"])
-    return Tensor(importer.full(shape, dtype, 0, device), dtype)
+def empty(importer: Importer, node: Node) -> Tensor:
+    """Memory without values: zeros, which fold into whoever reads them. What is written over is never filled."""
+    if importer.bind(node).get("pin_memory"):
+        raise Unsupported("pinned memory")
+    fake = node.meta["val"]
+    dtype = DTYPES[fake.dtype]
+    return Tensor(importer.full(result_shape(importer, node), dtype, 0, device_of(fake)), dtype)
 
 
 def arange(importer: Importer, node: Node) -> Tensor:
-    """arange.start_step: integers exactly, floats as start + step * i in f64, as eager does."""
+    """arange.start_step: integers exactly, floats as start + step * i in f64, as eager does.
+
+    A range of integers takes the integral part of its start and step, as eager does.
+    """
     bound = importer.bind(node)
     start, step = importer.fake(bound["start"]), importer.fake(bound["step"])
     dtype = DTYPES[node.meta["val"].dtype]
+    if dtype not in _FLOATS:
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     (length,) = result_shape(importer, node)
     device = device_of(node.meta["val"])
     if all(isinstance(v, int | torch.SymInt) for v in (start, step)):
         first, distance = importer.size(start), importer.size(step)
         handle = importer.builder.iota(length, "i64", first, distance, device)
         return importer.cast(Tensor(handle, "i64"), dtype)
-    if dtype not in ("f16", "bf16", "f32", "f64"):
-        raise Unsupported("integers from float steps")
+    if dtype not in _FLOATS:
+        raise Unsupported("integers from a step that the trace does not know")
     numbers = Tensor(importer.builder.iota(length, "i64", 0, 1, device), "i64")
     return _float_range(importer, numbers, start, step, dtype)
 

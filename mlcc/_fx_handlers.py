@@ -6,7 +6,7 @@ node then becomes an extern. The importer checks the result's dtype against eage
 
 from __future__ import annotations
 
-from mlcc._fx_creation import arange, full, iota, memory
+from mlcc._fx_creation import arange, empty, full, iota
 from mlcc._fx_index_maps import (
     as_strided,
     broadcast_in_dim,
@@ -211,7 +211,14 @@ HANDLERS: dict[str, Handler] = {
     **_aten(adaptive_avg_pool(3), "_adaptive_avg_pool3d.default"),
     # creation
     **_aten(full, "full.default", "full_like.default", "scalar_tensor.default"),
+    **_aten(
+        empty,
+        "empty.memory_format",
+        "empty_like.default",
+        "empty_permuted.default",
+        "empty_strided.default",
+        "new_empty_strided.default",
+    ),
     **_aten(arange, "arange.start_step"),
-    **_aten(memory, "empty.memory_format", "new_empty_strided.default"),
     "prims.iota.default": iota,
 }

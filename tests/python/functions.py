@@ -117,6 +117,9 @@ THROUGH_AOT = {
     "weighted cross entropy": lambda x: F.cross_entropy(x, TARGET, x[0].abs(), reduction="sum"),
     "smoothed cross entropy": lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
     "nll loss of images": lambda x: F.nll_loss(x.reshape(2, 5, 1, 2), TARGET.reshape(2, 1, 2) % 5),
+    "empty, filled": lambda x: torch.empty(4, 5).copy_(x) * x,
+    "empty like, filled": lambda x: torch.empty_like(x).fill_(2) * x,
+    "empty of strides, filled": lambda x: torch.empty_strided((4, 5), (1, 4)).copy_(x) * x,
 }
 
 GATHERS = {
@@ -140,6 +143,8 @@ CREATIONS = {
     "arange with step": lambda x: torch.arange(12, 0, -2) * x,
     "float arange": lambda x: torch.arange(0.1, 3.1, 0.5) * x,
     "float arange of ints": lambda x: torch.arange(6, dtype=torch.float32) * x,
+    "integer arange of floats": lambda x: torch.arange(0, 6, 1.0, dtype=torch.int64) * x,
+    "integer arange of fractions": lambda x: torch.arange(1.5, 19.5, 3.5, dtype=torch.int32) * x,
     "eye": lambda x: torch.eye(5, 6) * x,
     "linspace": lambda x: torch.linspace(0, 1, 6) * x,
 }

@@ -11,6 +11,7 @@ import torch
 from mlcc import config, fx_import
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int32, torch.uint8]
+ROWS = torch.tensor([3, 0, 2, 1, 9, 8, 7, 5, 6, 4])
 
 UPDATES: dict[str, Any] = {
     "scatter_add": lambda b, s, i: b.scatter_add(0, i, s),
@@ -24,6 +25,7 @@ UPDATES: dict[str, Any] = {
     "put": lambda b, s, i: b.put(i, s, accumulate=True),
     "masked_scatter": lambda b, s, i: b.masked_scatter(b > 0, s.repeat(2, 2)),
     "empty index": lambda b, s, i: b.scatter_add(0, i[:0], s),
+    "memory without values": lambda b, s, i: torch.empty_like(b).index_put_((ROWS,), b),
     "cumsum": lambda b, s, i: b.cumsum(0),
     "cumprod along rows": lambda b, s, i: b.cumprod(1),
     "cummax": lambda b, s, i: b.cummax(0),
