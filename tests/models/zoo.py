@@ -76,6 +76,12 @@ _SMALL: dict[str, Any] = {
     "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
     "drop_path_rate": 0.0,
+    "drop_connect_rate": 0.0,
+    "final_dropout": 0.0,
+    "classifier_dropout_prob": 0.0,
+    "aspp_dropout_prob": 0.0,
+    "seq_classif_dropout": 0.0,
+    "router_jitter_noise": 0.0,
 }
 
 
@@ -164,6 +170,14 @@ def fixed_image(config: Any, length: int) -> dict[str, torch.Tensor]:
     """Colour images of the size that the model is made for; `length` changes the batch."""
     side = config.image_size
     return {"pixel_values": torch.randn(length // 32, 3, side, side)}
+
+
+def masked_image(config: Any, length: int) -> dict[str, torch.Tensor]:
+    """As fixed_image, and the numbers whose order says which patches are hidden: distinct ones in any dtype."""
+    images = fixed_image(config, length)
+    patches = (config.image_size // config.patch_size) ** 2
+    order = [torch.randperm(patches) for _ in images["pixel_values"]]
+    return {**images, "noise": torch.stack(order) / patches}
 
 
 def sound(config: Any, length: int) -> dict[str, torch.Tensor]:
@@ -434,7 +448,7 @@ ARCHITECTURES = {
             depth_coefficient=0.25,
             hidden_dim=320,
         ),
-        Architecture("vit_mae", "vit_mae", "ViTMAEModel", fixed_image, "image", _VIT),
+        Architecture("vit_mae", "vit_mae", "ViTMAEModel", masked_image, "image", _VIT),
         # sound
         Architecture("wav2vec2", "wav2vec2", "Wav2Vec2ForCTC", sound, "sound", _WAVES),
         Architecture("hubert", "hubert", "HubertForCTC", sound, "sound", _WAVES),
