@@ -1,7 +1,8 @@
 """Architectures of `transformers` with their whole structure and small random weights.
 
 Nothing is downloaded: each model is made of its configuration class, with few layers and narrow ones. `LENGTHS` are the
-sequence lengths (of images the sides, of sound the thousands of samples) that a model is run at.
+sequence lengths (of images the sides, of sound the thousands of samples) that a model is run at; short ones ("steps")
+where the model is a loop over the sequence, which torch unrolls.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-LENGTHS = {"text": (12, 20, 33), "image": (64, 96, 128), "sound": (4, 6, 9)}
+LENGTHS = {"text": (12, 20, 33), "steps": (5, 9, 14), "image": (64, 96, 128), "sound": (4, 6, 9)}
 BATCH = 2
 VOCABULARY = 128
 
@@ -348,7 +349,7 @@ ARCHITECTURES = {
             {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
         ),
         # state spaces and recurrences
-        Architecture("mamba", "mamba", "MambaForCausalLM", tokens, "text", {"state_size": 4}),
+        Architecture("mamba", "mamba", "MambaForCausalLM", tokens, "steps", {"state_size": 4}),
         Architecture(
             "mamba2",
             "mamba2",
@@ -362,18 +363,19 @@ ARCHITECTURES = {
             "falcon_mamba",
             "FalconMambaForCausalLM",
             tokens,
-            "text",
+            "steps",
             {"state_size": 4},
         ),
         Architecture(
-            "rwkv", "rwkv", "RwkvForCausalLM", tokens, "text", {"attention_hidden_size": 32}
+            "rwkv", "rwkv", "RwkvForCausalLM", tokens, "steps", {"attention_hidden_size": 32}
         ),
-        _language(
+        Architecture(
+            "recurrent_gemma",
             "recurrent_gemma",
             "RecurrentGemmaForCausalLM",
-            lru_width=32,
-            attention_window_size=8,
-            num_hidden_layers=3,
+            text,
+            "steps",
+            {"lru_width": 32, "attention_window_size": 8, "num_hidden_layers": 3},
         ),
         _language(
             "bamba",
