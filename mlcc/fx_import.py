@@ -574,17 +574,15 @@ class Importer:
             return operands
         shapes: list[list[Size]] = [x.handle.shape for x in operands]
         rank = max(map(len, shapes))
-        spread: Size | None = 1 if apart is None else None  # the size that fits to any other
-        wanted: list[Size | None] = [spread] * rank
-        for shape in shapes:
-            for d, size in enumerate(shape, start=rank - len(shape)):
-                if wanted[d] == spread or (isinstance(size, int) and size != spread):
-                    wanted[d] = size
+        wanted = [
+            _common_size([shape[d] for shape in shapes if len(shape) >= -d], apart is None)
+            for d in range(-rank, 0)
+        ]
         fitted = []
         for x, shape in zip(operands, shapes, strict=True):
             for d, size in enumerate(shape):
                 same = wanted[rank - len(shape) + d]
-                if size not in (spread, same) and d != apart and same is not None:
+                if size not in (1, same) and d != apart:
                     x = self.slice(x, d, 0, same)  # an index map that keeps every index
             fitted.append(x)
         return fitted
@@ -693,6 +691,13 @@ def wrap_integer(number: float, dtype: str) -> int:
     bits = _INTEGER_BITS[dtype]
     low = int(number) & ((1 << bits) - 1)
     return low - (1 << bits) if dtype != "u8" and low >> (bits - 1) else low
+
+
+def _common_size(sizes: Sequence[Size], broadcasts: bool) -> Size:
+    """One text for sizes that are the same, a number if one of them is; a 1 may broadcast to the others."""
+    counted = [size for size in sizes if size != 1] if broadcasts else sizes
+    numbers = [size for size in counted if isinstance(size, int)]
+    return next(iter(numbers or counted), 1)
 
 
 def _identifier(name: str) -> str:

@@ -906,3 +906,18 @@ def test_places_that_count_from_the_end_by_a_symbolic_size(function: Any) -> Non
     for rows, columns in ((3, 4), (6, 7), (9, 3)):
         x, y = torch.randn(3, 12), torch.randn(rows, columns)
         assert torch.equal(run(x, y), function(x, y))
+
+
+def test_cat_beside_a_size_that_a_guard_makes_one(mlcc_log: Any) -> None:
+    # The trace knows that 1 and s0 // 8 are the same; only a number told us so.
+    torch._dynamo.reset()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.ones(1, 3), x[: x.shape[0] // 8] * 2], dim=1) + 1
+
+    run = torch.compile(function, backend="mlcc", dynamic=True)
+    with mlcc_log("fallback") as lines:
+        for rows in (9, 13):
+            x = torch.randn(rows, 3)
+            assert torch.equal(run(x), function(x))
+    assert list(lines) == []
