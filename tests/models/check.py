@@ -141,10 +141,15 @@ class _Check:
             if not self._trains:
                 return outputs
             floats = [o for o in outputs if o.is_floating_point() and o.requires_grad]
-            loss = torch.stack([o.to(_widest(o)).square().mean() for o in floats]).sum()
+            loss = torch.stack([(o.to(_widest(o)) * _weights(o)).mean() for o in floats]).sum()
             loss.backward()
         gradients = [p.grad for _, p in plain.named_parameters() if p.grad is not None]
         return [*(o.detach() for o in outputs), *gradients]
+
+
+def _weights(output: torch.Tensor) -> torch.Tensor:
+    """Small integers, the same in any dtype: of what was normalized last, squares have no gradient but noise."""
+    return torch.arange(output.numel()).remainder(7).sub(3).reshape(output.shape)
 
 
 def _widest(tensor: torch.Tensor) -> torch.dtype:

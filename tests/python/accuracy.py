@@ -25,8 +25,8 @@ SLACK_OF_FEW = 4
 FACTORS = {"rms": 2, "largest": 2}
 FACTORS_TOGETHER = {"rms": 2, "largest": 4}
 
-# From this relative error of eager's on, the exact result is zero, and what f64 gives for it noise as well. The order of
-# adding decides how large noise is; that it is noise is what can be asked.
+# From this relative error of eager's on, the exact result is zero, and what f64 gives for it noise as well. The order
+# of adding decides how large noise is; that it is noise is what can be asked.
 NOISE = 1000.0
 FACTORS_OF_NOISE = {"rms": 16, "largest": 16}
 
