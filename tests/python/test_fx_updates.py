@@ -254,3 +254,35 @@ def test_16_bit_floats_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with config.patch(gpu="emulate"):
         got = torch.compile(function, backend="mlcc")(base, source, index)
     torch.testing.assert_close(got, function(base, source, index), rtol=0, atol=0)
+
+
+BAGS: dict[str, Any] = {
+    "sums": {"mode": "sum"},
+    "weighted sums": {"mode": "sum", "per_sample_weights": torch.rand(40)},
+    "means, one row counts as none": {"mode": "mean", "padding_idx": 3},
+    "the last offset is the end": {"mode": "mean", "include_last_offset": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [*((name, False) for name in BAGS), ("weighted sums", True)]
+)
+def test_gradients_of_embedding_bags(name: str, dynamic: bool, mlcc_log: Any) -> None:
+    """With an empty bag; eager's kernel runs forward only."""
+    index = torch.randint(0, 50, (40,))
+    offsets = torch.tensor([0, 3, 3, 10, 22, 40])
+    if not BAGS[name].get("include_last_offset"):
+        offsets = offsets[:-1]
+
+    def loss(table: torch.Tensor) -> torch.Tensor:
+        bags = torch.nn.functional.embedding_bag(index, table, offsets, **BAGS[name])
+        return (bags**2).sum()
+
+    table = torch.randn(50, 8, requires_grad=True)
+    (want,) = torch.autograd.grad(loss(table), table)
+    torch._dynamo.reset()
+    with mlcc_log("fallback") as lines:
+        value = torch.compile(loss, backend="mlcc", dynamic=dynamic)(table)
+        (got,) = torch.autograd.grad(value, table)
+    torch.testing.assert_close(got, want)
+    assert not any("backward" in line for line in lines)
