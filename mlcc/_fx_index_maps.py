@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from mlcc.fx_import import Importer
 
 
-# Rows shorter than this fill no vector.
-_SHORT_ROW = 8
-# Elements above which it matters.
-_MANY = 4096
-
-
 def result_shape(importer: Importer, node: Node) -> list[Size]:
     """The shape of the node's fake result."""
     return importer.shape(node.meta["val"])
@@ -270,19 +264,7 @@ def cat(importer: Importer, node: Node) -> Tensor:
     operands = [importer.cast(importer.tensor(t), dtype) for t in tensors]
     if len(operands) == 1:
         return importer.copy(operands[0])
-    dim = bound["dim"] % result.dim()
-    if _is_interleaved(result, dim):
-        raise Unsupported("pieces of a few elements")
-    return importer.cat(operands, dim)
-
-
-def _is_interleaved(result: torch.Tensor, dim: int) -> bool:
-    """Whether single elements are put side by side in memory, many times: eager's kernel is ten times as fast."""
-    extent = result.shape[dim]
-    if dim != result.dim() - 1 or not isinstance(extent, int) or extent >= _SHORT_ROW:
-        return False
-    count = result.numel()
-    return not isinstance(count, int) or count >= _MANY
+    return importer.cat(operands, bound["dim"] % result.dim())
 
 
 def _is_skipped(fake: Any, result: torch.Tensor) -> bool:
