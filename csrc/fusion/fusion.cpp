@@ -711,13 +711,12 @@ class Planner {
   }
 
   bool is_of_input(const std::string& name) const {
-    return std::any_of(
-        graph_.inputs().begin(), graph_.inputs().end(), [&](const auto& input) {
-          if (input->kind() == graph::ValueKind::kSize) return input->size().contains(name);
-          const auto& shape = input->type().shape;
-          return std::any_of(shape.begin(), shape.end(),
-                             [&](const SymExpr& size) { return size.contains(name); });
-        });
+    return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [&](const auto& input) {
+      if (input->kind() == graph::ValueKind::kSize) return input->size().contains(name);
+      const auto& shape = input->type().shape;
+      return std::any_of(shape.begin(), shape.end(),
+                         [&](const SymExpr& size) { return size.contains(name); });
+    });
   }
 
   // The units whose sizes a node mentions, or what is folded into it does.

@@ -85,9 +85,8 @@ void Evaluator::record(const SymExpr& index, Value* accessed, bool is_store) {
 
 // Whether an expression over the nest's axes means less in the current segments than elsewhere.
 bool Evaluator::is_cut(const SymExpr& over_nest) const {
-  return std::any_of(segments_.begin(), segments_.end(), [&](const Segment& segment) {
-    return over_nest.contains(segment.axis);
-  });
+  return std::any_of(segments_.begin(), segments_.end(),
+                     [&](const Segment& segment) { return over_nest.contains(segment.axis); });
 }
 
 // What `function` says of an expression with each segment's axis as begin + i, i < end - begin; an
@@ -109,8 +108,7 @@ auto Evaluator::in_segments(SymExpr over_nest, const Function& function) const {
   auto result = function(over_nest, assumptions);
   if constexpr (std::is_same_v<decltype(result), SymExpr>)
     for (const Segment& segment : segments_)
-      result =
-          replaced(result, place_in(segment), SymExpr::symbol(segment.axis) - segment.begin);
+      result = replaced(result, place_in(segment), SymExpr::symbol(segment.axis) - segment.begin);
   return result;
 }
 

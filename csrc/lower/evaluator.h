@@ -136,7 +136,7 @@ class Evaluator {
   Assumptions assumptions_;  // over the domain's axes
   std::vector<loop::Block*> blocks_;
   std::vector<std::map<Key, loop::Expr>> scopes_;
-  loop::Expr mask_ = nullptr;  // of the part of a cat or pad being evaluated
+  loop::Expr mask_ = nullptr;      // of the part of a cat or pad being evaluated
   std::vector<Segment> segments_;  // around the code being emitted
   std::unordered_map<const graph::Value*, loop::Expr> rows_;
   std::unordered_map<const graph::Value*, Stored> stored_;

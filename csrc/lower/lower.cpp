@@ -135,8 +135,7 @@ void lower_passes(const Context& context, KernelBuffers& buffers, LoweredKernel&
   lowered.schedule = context.choose(facts);
   Evaluator evaluator(context, buffers, context.group.domain, &axes, nullptr);
   Nest nest(context, axes, lowered.schedule, evaluator);
-  if (!context.machine.is_gpu)
-    nest.set_cuts(find_cuts(recording, axes, lowered.schedule));
+  if (!context.machine.is_gpu) nest.set_cuts(find_cuts(recording, axes, lowered.schedule));
   add_phases(context, nodes, recording, nest, evaluator, lowered);
 }
 

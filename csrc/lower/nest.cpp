@@ -152,9 +152,9 @@ void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, co
   }
   Block rest = std::move(cases.back());
   for (size_t i = ends.size(); i-- > 0;) {
-    const Expr is_before = loop::apply(arena, ScalarOp::kLt,
-                                       {evaluator_.nest_expr(SymExpr::symbol(name)),
-                                        loop::from_symbolic(arena, ends[i])});
+    const Expr is_before = loop::apply(
+        arena, ScalarOp::kLt,
+        {evaluator_.nest_expr(SymExpr::symbol(name)), loop::from_symbolic(arena, ends[i])});
     rest = {loop::If::make(arena, is_before, std::move(cases[i]), std::move(rest))};
   }
   block.insert(block.end(), rest.begin(), rest.end());

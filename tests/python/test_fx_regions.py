@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_rows
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from mlcc import config
@@ -123,20 +122,6 @@ def test_a_size_that_a_while_loop_carries(dynamic: bool) -> None:
     compiled = Sessions(f, dynamic)
     for size in (8, 9) if dynamic else (8,):
         check(compiled, f, torch.randn(size))
-
-
-def test_a_higher_order_op_that_is_no_control_flow() -> None:
-    """It alone runs in Python."""
-
-    def f(q: torch.Tensor) -> torch.Tensor:
-        y = flex_attention(q * 2, q, q, score_mod=lambda s, b, h, i, j: s + (i - j))
-        return y.relu() + 1
-
-    compiled = Sessions(f)
-    check(compiled, f, torch.randn(1, 2, 128, 16))
-    (graph,) = compiled.graphs
-    assert graph.imported.externs["higher_order.flex_attention"] == 1
-    assert graph.stats["kernels"] > 1
 
 
 def test_while_loop_that_passes_values_on() -> None:

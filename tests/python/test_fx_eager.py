@@ -1,0 +1,63 @@
+"""Nodes that run in Python, as calls between kernels."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from mlcc._fx_eager import EagerCall
+from tests.python.sessions import Sessions
+
+
+def attention(q: torch.Tensor) -> torch.Tensor:
+    y = flex_attention(q * 2, q, q, score_mod=lambda s, b, h, i, j: s + (i - j))
+    return y.relu() + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_higher_order_op_that_is_no_control_flow(dynamic: bool) -> None:
+    compiled = Sessions(attention, dynamic)
+    for length in (128, 256) if dynamic else (128,):
+        q = torch.randn(1, 2, length, 16)
+        torch.testing.assert_close(compiled(q), attention(q))
+    compiled.check_all_compiled()
+    graph = compiled.graphs[0]
+    assert graph.imported.externs["higher_order.flex_attention"] == 1
+    assert graph.stats["kernels"] > 1
+
+
+def _call(function: object, inputs: int) -> EagerCall:
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder(f"x{i}") for i in range(inputs)]
+    graph.output(graph.call_function(function, tuple(nodes)))  # type: ignore[arg-type]
+    module = torch.fx.GraphModule({}, graph)
+    return EagerCall(module, [False] * inputs, [False] * inputs)
+
+
+def test_results_share_no_memory() -> None:
+    """Neither with operands nor with one another; what is no tensor is left out or becomes one."""
+    x = torch.arange(4.0)
+
+    def function(x: torch.Tensor) -> tuple[object, ...]:
+        y = x + 1
+        return x, y, y[1:], None, 3
+
+    call = _call(function, 1)
+    results = torch.ops.mlcc.eager_call(call.key, [x], [])
+    torch.testing.assert_close(results, [x, x + 1, x[1:] + 1, torch.tensor(3)])
+    places = {one.untyped_storage().data_ptr() for one in [x, *results]}
+    assert len(places) == 5
+
+
+def test_calls_live_as_long_as_their_graph() -> None:
+    call = _call(torch.neg, 1)
+    key, gone = call.key, weakref.ref(call)
+    del call
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(KeyError):
+        torch.ops.mlcc.eager_call(key, [torch.ones(1)], [])
