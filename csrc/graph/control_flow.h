@@ -2,8 +2,8 @@
 //
 //   cond(pred, [operands])             regions: taken if pred holds, taken if not
 //   while_loop([carried], [others])    regions: condition, body; inputs of both: carried, others
-//   while_loop_stack([carried], [others])   the same; results are what was carried after each
-//   round,
+//   while_loop_stack([carried], [others])
+//                                      the same; results are what was carried after each round,
 //                                      stacked: as many rows as rounds, or one with the operands
 //                                      where there was no round
 //   scan([carried], [xs], [others])    region: body(carried, a row of each xs, others)
