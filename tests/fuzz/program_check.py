@@ -77,7 +77,7 @@ def _perturbed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
-# What these ops subtract on the way cancels where their results do not show it.
+# What these ops subtract on the way (sums, positions) cancels where their results do not show it.
 _DECOMPOSED = get_decompositions(
     [
         torch.ops.aten.native_layer_norm,
@@ -88,6 +88,9 @@ _DECOMPOSED = get_decompositions(
         torch.ops.aten.native_batch_norm_backward,
         torch.ops.aten._softmax_backward_data,
         torch.ops.aten._log_softmax_backward_data,
+        torch.ops.aten.upsample_linear1d,
+        torch.ops.aten.upsample_bilinear2d,
+        torch.ops.aten.upsample_bicubic2d,
     ]
 )
 

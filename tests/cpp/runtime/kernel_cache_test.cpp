@@ -155,6 +155,28 @@ TEST_F(KernelCacheTest, ThreadsThatMissTheSameKeyCompileOnce) {
   EXPECT_EQ(cache.info().misses, 1);
 }
 
+// Through memory and the store, while others clear both. Who holds a kernel can call it.
+TEST_F(KernelCacheTest, ThreadsCompileLookUpRunAndClearAtOnce) {
+  Store store(folder_, 1 << 20);
+  KernelCache cache;
+  const auto work = [&](int thread) {
+    for (int round = 0; round < 20; ++round) {
+      const FoundKernel found = find(cache, hash_bytes(std::to_string(round % 5)), &store);
+      EXPECT_EQ(host_phases(*found.kernel)[0](nullptr, 0, 0), 0);
+      if (thread % 4 == 0) cache.clear();
+      if (thread % 8 == 1) store.clear();
+      EXPECT_LE(cache.info().entries, 5);
+      EXPECT_LE(store.info().entries, 5);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 16; ++thread) threads.emplace_back(work, thread);
+  for (std::thread& thread : threads) thread.join();
+  const KernelCacheInfo info = cache.info();
+  EXPECT_EQ(info.hits + info.disk_hits + info.misses, 16 * 20);
+  EXPECT_EQ(info.misses, compiled_);
+}
+
 TEST_F(KernelCacheTest, AWaitingThreadTriesByItselfWhenTheFirstFails) {
   KernelCache cache;
   std::atomic<int> tries{0};
