@@ -1,6 +1,7 @@
-// The test's side of a fake libcuda: what it shall do, and what it was asked to do.
+// The test's side of a fake libcuda: what it shall do, and what it was asked to do, by any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,11 +27,11 @@ struct FakeDriver {
   int32_t num_parameters = 0;       // of the functions that are launched
   int32_t failing_launch_code = 0;  // what a launch reports through its last parameter
   // What it was asked to do.
-  int32_t num_loads = 0;
-  int32_t num_launches = 0;
-  int32_t num_occupancy_calls = 0;
-  int32_t num_primary_contexts = 0;
-  int32_t shared_attribute = -1;
+  std::atomic<int32_t> num_loads = 0;
+  std::atomic<int32_t> num_launches = 0;
+  std::atomic<int32_t> num_occupancy_calls = 0;
+  std::atomic<int32_t> num_primary_contexts = 0;
+  std::atomic<int32_t> shared_attribute = -1;
   FakeLaunch launches[16];
   // More of what it shall do.
   int32_t nvrtc_major = 13;
