@@ -19,7 +19,8 @@ import torch
 
 from tests.python.tracing import FORMS
 
-MOST_ELEMENTS = 4_000  # of an input or a result; an outer product of two such is what memory has to hold
+# Of an input or a result: an outer product of two such must be small.
+MOST_ELEMENTS = 4_000
 FLOATS = ("float32", "float32", "float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool", "int8", "int16")
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40)
