@@ -45,6 +45,7 @@ from mlcc._fx_pointwise import (
     multiply_add,
     nan_to_num,
     power,
+    signbit,
     to_copy,
 )
 from mlcc._fx_reductions import (
@@ -107,6 +108,7 @@ HANDLERS: dict[str, Handler] = {
         "isposinf.default",
         "isneginf.default",
     ),
+    **_aten(signbit, "signbit.default"),
     **_aten(hardtanh, "hardtanh.default"),
     "prims.fma.default": multiply_add,
     # casts and copies

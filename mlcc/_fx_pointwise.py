@@ -310,8 +310,20 @@ def nan_to_num(importer: Importer, node: Node) -> Tensor:
 def is_test_of_integers(importer: Importer, node: Node) -> Tensor:
     """isnan, isinf, isposinf and isneginf: the op table for floats, False for the rest."""
     x = importer.tensor(node.args[0])
-    if x.dtype in ("f16", "bf16", "f32", "f64"):
-        return pointwise(importer, node)
+    return (
+        pointwise(importer, node)
+        if x.dtype in ("f16", "bf16", "f32", "f64")
+        else _false(importer, node)
+    )
+
+
+def signbit(importer: Importer, node: Node) -> Tensor:
+    """signbit: the op table for numbers, False for truth values."""
+    is_bool = importer.tensor(node.args[0]).dtype == "bool"
+    return _false(importer, node) if is_bool else pointwise(importer, node)
+
+
+def _false(importer: Importer, node: Node) -> Tensor:
     fake = node.meta["val"]
     return Tensor(importer.full(importer.shape(fake), "bool", 0, device_of(fake)), "bool")
 

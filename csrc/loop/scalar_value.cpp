@@ -235,7 +235,8 @@ std::optional<uint64_t> evaluate_integer(ScalarOp op, DType dtype, std::span<con
 }
 
 // Truncates to an i64, or for narrower integers to an i32, whose lowest number stands for NaN and
-// what lies outside. The IR leaves that open; this is what x86 does, and so our kernels and eager's.
+// what lies outside. The IR leaves that open; this is what x86 does, and so our kernels and
+// eager's.
 template <typename Int>
 int64_t truncate(double value) {
   constexpr double kLow = static_cast<double>(std::numeric_limits<Int>::min());
