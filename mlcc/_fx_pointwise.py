@@ -25,13 +25,6 @@ _WIDE_NUMBERS = {
 }  # fmt: skip
 
 
-# Ops whose formulas call functions that the core generates in f32 only.
-F32_FUNCTIONS = {
-    "elu", "erf", "exp", "gelu", "gelu_backward", "gelu_tanh", "gelu_tanh_backward", "log", "sigmoid", "silu",
-    "silu_backward", "softplus", "softplus_backward", "tanh", "xlogy",
-}  # fmt: skip
-
-
 class _Operands:
     """The operands of a pointwise op and what its other arguments say."""
 
@@ -96,8 +89,6 @@ def pointwise(importer: Importer, node: Node) -> Tensor:
             raise Unsupported(f"{len(operands.values)} operands, the rule has {row.arity}")
         for computed, result in _promotions(row, operands):
             if result == expected and (computed in row.domain or row.rule == "logical"):
-                if computed == "f64" and row.op in F32_FUNCTIONS:
-                    raise Unsupported("generated in f32 only")
                 return apply_row(importer, row, operands.values, computed, result)
     raise Unsupported(f"no rule for dtype {expected}")
 
@@ -244,7 +235,7 @@ def hardtanh(importer: Importer, node: Node) -> Tensor:
 
 
 def power(importer: Importer, node: Node) -> Tensor:
-    """pow with the exponents that eager computes without pow: 2, 3, 0.5, -0.5, -1, -2, 0, 1; of integers any."""
+    """pow with a number as exponent; eager computes 2, 3, 0.5, -0.5, -1, -2, 0, 1 and integers' powers without pow."""
     bound = importer.bind(node)
     base, exponent = bound["self"], bound["exponent"]
     if not isinstance(exponent, int | float):
@@ -261,6 +252,7 @@ def power(importer: Importer, node: Node) -> Tensor:
     x = operand(importer, base, dtype)
     if is_integer:
         return importer.cast(_integer_power(importer, x, int(exponent)), DTYPES[result])
+    exponent = round_number(exponent, DTYPES[result])
     return importer.cast(_power(importer, x, exponent, node), DTYPES[result])
 
 
@@ -284,8 +276,11 @@ def _power(importer: Importer, x: Tensor, exponent: float, node: Node) -> Tensor
     if exponent == -2:
         return importer.pointwise("reciprocal", importer.pointwise("square", x))
     op = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
-    if op is None:
-        raise Unsupported(f"exponent {exponent}")
+    fake = node.meta["val"]
+    # Of -inf these are not what sqrt gives; eager's kernel for float16 on CPUs alone computes them so.
+    is_pow_of_half = fake.dtype == torch.float16 and fake.device.type == "cpu"
+    if op is None or (is_pow_of_half and abs(exponent) == 0.5):
+        return importer.pointwise("pow", x, importer.number(exponent, x.dtype))
     return importer.pointwise(op, x)
 
 

@@ -34,11 +34,12 @@ _SOFTMAX = """
 _LOSSES = """
     nll_loss_forward nll_loss2d_forward
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
-    binary_cross_entropy_backward
+    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
 """
 
 _ACTIVATIONS = """
-    glu hardshrink hardsigmoid hardswish logit mish _prelu_kernel relu6 softplus softshrink threshold
+    celu glu hardshrink hardsigmoid hardswish log_sigmoid_forward logit mish _prelu_kernel relu6 selu softplus
+    softshrink threshold
     elu_backward gelu_backward glu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
     leaky_relu_backward log_sigmoid_backward logit_backward mish_backward _prelu_kernel_backward
     sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
@@ -46,17 +47,8 @@ _ACTIVATIONS = """
 
 _POINTWISE = """
     addcdiv addcmul clamp_max clamp_min deg2rad floor_divide frac heaviside isneginf isposinf lerp masked_fill
-    native_dropout_backward rad2deg rsub sgn special_entr xlogy
+    logaddexp logaddexp2 native_dropout_backward rad2deg rsub sgn sinc special_entr special_xlog1py xlogy
 """
-
-# What these leave needs a row in the op table that is not there yet; until then eager's one kernel is better.
-_NEEDING = {
-    "aten.log1p.default": """
-        binary_cross_entropy binary_cross_entropy_with_logits log_sigmoid_forward logaddexp logaddexp2 special_xlog1py
-    """,
-    "aten.expm1.default": "celu selu",
-    "aten.sin.default": "sinc",
-}
 
 _CREATION = """
     arange.default arange.start eye fill new_empty new_full new_ones new_zeros ones ones_like zero zeros
@@ -92,10 +84,9 @@ _GROUPS = [
 ]
 
 
-def names(generated: frozenset[str]) -> list[str]:
-    """Names of the ops that are taken apart, sorted. `generated`: overloads with a row in the op table."""
-    groups = _GROUPS + [group for needed, group in _NEEDING.items() if needed in generated]
-    return sorted({name for group in groups for name in group.split()})
+def names() -> list[str]:
+    """Names of the ops that are taken apart, sorted."""
+    return sorted({name for group in _GROUPS for name in group.split()})
 
 
 def nll_loss_backward(
@@ -460,7 +451,7 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
 
     Overloads in `generated`, those with a row in the op table, are left whole.
     """
-    found = _torch_compat.decompositions_of(names(generated))
+    found = _torch_compat.decompositions_of(names())
     kept = {op: function for op, function in found.items() if str(op) not in generated}
     for name in _FLOATS_ONLY:
         op = getattr(torch.ops.aten, name).default

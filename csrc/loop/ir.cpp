@@ -17,6 +17,7 @@ namespace {
 constexpr OpClass kClass_arith = OpClass::kArith;
 constexpr OpClass kClass_integer = OpClass::kInteger;
 constexpr OpClass kClass_float = OpClass::kFloat;
+constexpr OpClass kClass_function = OpClass::kFunction;
 constexpr OpClass kClass_compare = OpClass::kCompare;
 constexpr OpClass kClass_logic = OpClass::kLogic;
 constexpr OpClass kClass_test = OpClass::kTest;

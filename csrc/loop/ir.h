@@ -69,7 +69,16 @@ enum class ScalarOp : uint8_t {
 };
 
 // Which dtypes an op takes and gives; scalar_ops.def describes the classes.
-enum class OpClass : uint8_t { kArith, kInteger, kFloat, kCompare, kLogic, kTest, kSelect };
+enum class OpClass : uint8_t {
+  kArith,
+  kInteger,
+  kFloat,
+  kFunction,
+  kCompare,
+  kLogic,
+  kTest,
+  kSelect
+};
 
 std::string_view scalar_op_name(ScalarOp op);
 std::optional<ScalarOp> parse_scalar_op(std::string_view name);

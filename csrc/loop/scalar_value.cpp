@@ -86,13 +86,12 @@ bool compare(ScalarOp op, T a, T b) {
   MLCC_UNREACHABLE(scalar_op_name(op), " is no comparison");
 }
 
-double transcendental(ScalarOp op, double x) {
-  if (op == ScalarOp::kExp) return std::exp(x);
-  if (op == ScalarOp::kLog) return std::log(x);
-  if (op == ScalarOp::kTanh) return std::tanh(x);
-  if (op == ScalarOp::kErf) return std::erf(x);
-  if (op == ScalarOp::kSigmoid) return 1.0 / (1.0 + std::exp(-x));
-  MLCC_UNREACHABLE(scalar_op_name(op), " is not transcendental");
+double function_value(ScalarOp op, double x, [[maybe_unused]] double y) {
+#define SCALAR_FUNCTION(enumerator, text, arity, value, meaning)                                   \
+  if (op == ScalarOp::enumerator) return value;
+#include "loop/scalar_functions.def"
+#undef SCALAR_FUNCTION
+  MLCC_UNREACHABLE(scalar_op_name(op), " is no function");
 }
 
 template <typename T>
@@ -134,12 +133,11 @@ uint64_t evaluate_float(ScalarOp op, std::span<const uint64_t> args) {
   case ScalarOp::kCeil: return to_bits(std::ceil(a));
   case ScalarOp::kTrunc: return to_bits(std::trunc(a));
   case ScalarOp::kRound: return to_bits(std::nearbyint(a));
-  case ScalarOp::kExp:
-  case ScalarOp::kLog:
-  case ScalarOp::kTanh:
-  case ScalarOp::kErf:
-  case ScalarOp::kSigmoid:
-    return to_bits(static_cast<T>(transcendental(op, static_cast<double>(a))));
+#define SCALAR_FUNCTION(enumerator, text, arity, value, meaning) case ScalarOp::enumerator:
+#include "loop/scalar_functions.def"
+#undef SCALAR_FUNCTION
+    return to_bits(
+        static_cast<T>(function_value(op, static_cast<double>(a), static_cast<double>(b))));
   case ScalarOp::kIsNan: return std::isnan(a) ? 1 : 0;
   case ScalarOp::kIsInf: return std::isinf(a) ? 1 : 0;
   case ScalarOp::kSignBit: return (args[0] & kSign) != 0 ? 1 : 0;
@@ -221,11 +219,9 @@ std::optional<uint64_t> evaluate_integer(ScalarOp op, DType dtype, std::span<con
   case ScalarOp::kCeil:
   case ScalarOp::kTrunc:
   case ScalarOp::kRound:
-  case ScalarOp::kExp:
-  case ScalarOp::kLog:
-  case ScalarOp::kTanh:
-  case ScalarOp::kErf:
-  case ScalarOp::kSigmoid:
+#define SCALAR_FUNCTION(enumerator, text, arity, value, meaning) case ScalarOp::enumerator:
+#include "loop/scalar_functions.def"
+#undef SCALAR_FUNCTION
   case ScalarOp::kIsNan:
   case ScalarOp::kIsInf:
   case ScalarOp::kSignBit:

@@ -2,8 +2,8 @@
 // interpreter and all constant folding share.
 //
 // A value of any dtype is held zero-extended in 64 bits. f16 and bf16 are storage formats:
-// conversions to them from f64 and from integers go through f32, as eager's do. exp, log, tanh, erf
-// and sigmoid are computed in f64 and rounded.
+// conversions to them from f64 and from integers go through f32, as eager's do. Functions
+// (scalar_functions.def) are computed in f64 and rounded.
 #pragma once
 
 #include <cstdint>

@@ -115,7 +115,7 @@ constexpr Negation kNegations[] = {{kEq, kNe, true},  {kNe, kEq, true},  {kLt, k
 
 bool is_foldable(ScalarOp op) {
   // Compiled code may differ from the interpreter by a few ULP here.
-  return op != kExp && op != kLog && op != kTanh && op != kErf && op != kSigmoid;
+  return scalar_op_class(op) != OpClass::kFunction;
 }
 
 // Whether every value of `from` is one of `to`.

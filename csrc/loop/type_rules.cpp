@@ -40,6 +40,7 @@ bool is_class_operand(OpClass op_class, DType dtype) {
   case OpClass::kArith: return is_integer(dtype) || is_wide_float(dtype);
   case OpClass::kInteger: return is_integer(dtype);
   case OpClass::kFloat:
+  case OpClass::kFunction:
   case OpClass::kTest: return is_wide_float(dtype);
   case OpClass::kCompare: return is_integer(dtype) || is_wide_float(dtype) || dtype == DType::kBool;
   case OpClass::kLogic: return is_integer(dtype) || dtype == DType::kBool;
@@ -53,6 +54,7 @@ std::string_view class_operands(OpClass op_class) {
   case OpClass::kArith: return "an integer, f32 or f64";
   case OpClass::kInteger: return "an integer";
   case OpClass::kFloat:
+  case OpClass::kFunction:
   case OpClass::kTest: return "f32 or f64";
   case OpClass::kCompare: return "bool, an integer, f32 or f64";
   case OpClass::kLogic: return "bool or an integer";

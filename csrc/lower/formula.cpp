@@ -62,21 +62,6 @@ Expr substitute(loop::Arena& arena, Expr e,
   MLCC_UNREACHABLE("a scalar formula holds a load");
 }
 
-bool is_transcendental(loop::ScalarOp op) {
-  using loop::ScalarOp;
-  return op == ScalarOp::kExp || op == ScalarOp::kLog || op == ScalarOp::kTanh ||
-         op == ScalarOp::kErf || op == ScalarOp::kSigmoid;
-}
-
-bool holds_transcendental(Expr e) {
-  if (e->kind == ExprKind::kCast) return holds_transcendental(loop::as<Cast>(e)->value);
-  const Apply* node = loop::as<Apply>(e);
-  if (node == nullptr) return false;
-  return is_transcendental(node->op) ||
-         std::any_of(node->args.begin(), node->args.end(),
-                     [](Expr arg) { return holds_transcendental(arg); });
-}
-
 // The operand whose dtype an op is computed in: of `where` the second one.
 std::vector<DType> operand_dtypes(const graph::OpInfo& info, DType dtype) {
   std::vector<DType> dtypes(static_cast<size_t>(info.arity), dtype);
@@ -101,22 +86,13 @@ Expr Formulas::instantiate(graph::Op op, DType dtype, const std::vector<Expr>& a
   return substitute(arena_, formula, replacements);
 }
 
-bool has_scalar_code(graph::Op op, DType dtype) {
-  if (op == graph::Op::kCast || op == graph::Op::kPhilox || dtype != DType::kF64) return true;
-  loop::Arena arena;
-  const auto arity = static_cast<size_t>(graph::op_info(op).arity);
-  const std::vector<DType> dtypes = operand_dtypes(graph::op_info(op), dtype);
-  std::vector<Expr> args;
-  for (size_t i = 0; i < arity; ++i)
-    args.push_back(Variable::make(arena, dtypes[i], operand_name(i, dtypes[i])));
-  return !holds_transcendental(Formulas(arena).instantiate(op, dtype, args));
-}
-
 int64_t Formulas::cost(Expr formula) {
   if (formula->kind == ExprKind::kCast) return 1 + cost(loop::as<Cast>(formula)->value);
   const Apply* node = loop::as<Apply>(formula);
   if (node == nullptr) return 0;
-  int64_t total = is_transcendental(node->op) ? schedule::kTranscendentalOps : 1;
+  int64_t total = loop::scalar_op_class(node->op) == loop::OpClass::kFunction
+                      ? schedule::kTranscendentalOps
+                      : 1;
   for (const Expr arg : node->args) total += cost(arg);
   return total;
 }

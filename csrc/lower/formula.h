@@ -17,16 +17,12 @@ class Formulas {
 
   // `dtype` is the one the op is computed in; args in operand order.
   loop::Expr instantiate(graph::Op op, DType dtype, const std::vector<loop::Expr>& args);
-  // Scalar ops in the formula, transcendentals as schedule::kTranscendentalOps.
+  // Scalar ops in the formula, functions as schedule::kTranscendentalOps.
   static int64_t cost(loop::Expr formula);
 
  private:
   loop::Arena& arena_;
   std::map<std::pair<graph::Op, DType>, loop::Expr> parsed_;
 };
-
-// Whether backends have code for the op computed in `dtype`; if not it stays an ATen call. Until
-// the loop engine brings them, exp, log, tanh, erf and sigmoid exist in f32 only.
-bool has_scalar_code(graph::Op op, DType dtype);
 
 }  // namespace mlcc::lower

@@ -104,6 +104,24 @@ def _rotary(x: Any, cos: Any, sin: Any) -> Any:
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
+# Functions that may share a kernel; of one alone there are programs enough.
+_FUNCTIONS = (
+    "exp exp2 expm1 log log1p log2 log10",
+    "sin cos tan",
+    "asin acos atan",
+    "sinh cosh tanh",
+    "asinh acosh atanh",
+    "erf erfc sigmoid",
+)
+
+
+def _sum_of(names: str, x: torch.Tensor) -> torch.Tensor:
+    total = torch.atan2(x, x + 1) + torch.hypot(x, x * 2)
+    for name in names.split():
+        total = total + getattr(torch, name)(x)
+    return total
+
+
 def _adamw(p: Any, g: Any, m: Any, v: Any) -> Any:
     m = m * 0.9 + g * 0.1
     v = v * 0.999 + g * g * 0.001
@@ -152,6 +170,11 @@ def pointwise() -> Iterator[Program]:
         lambda x: torch.sin(x) + x.log1p().cos() * x.erf() - x.pow(1.7),
         [t(1 << 20)],
     )
+    for dtype in (torch.float32, torch.float64):
+        for names in _FUNCTIONS:
+            yield Program(
+                f"{names} {dtype}", lambda x, n=names: _sum_of(n, x), [t(1 << 20, dtype=dtype)]
+            )
     yield Program("f64", lambda x: x.exp() / (1 + x * x), [t(4096, 256, dtype=torch.float64)])
     yield Program("i8 to f32", lambda x, s: x.float() * s, [t(4096, 1024, dtype=I8), t(1024)])
     yield Program(

@@ -92,7 +92,7 @@ def compile_files(files: Sequence[Path], *arguments: str) -> list[Function]:
     for line in result.stdout.splitlines():
         if match := PROGRAM.match(line):
             arch = match[2]
-        else:
+        elif not line.strip().startswith("__internal"):  # a function of CUDA's own
             match = FUNCTION.fullmatch(line)
             assert match, line
             functions.append(Function(match[1], arch, *map(int, match.groups()[1:])))

@@ -73,7 +73,27 @@ def test_overload_of_the_table(form: str) -> None:
 
 
 # ULP of the correctly rounded f32 result (csrc/codegen/cpu/math.h, rounded up; 1 for one rounding).
+FUNCTIONS = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cos",
+    "cosh",
+    "erfc",
+    "exp2",
+    "expm1",
+    "log10",
+    "log1p",
+    "log2",
+    "sin",
+    "sinh",
+    "tan",
+]
 ULP = {
+    **{name: (getattr(torch, name), 2) for name in FUNCTIONS},
     "add": (torch.add, 1),
     "mul": (torch.mul, 1),
     "div": (torch.div, 1),
@@ -82,9 +102,9 @@ ULP = {
     "rsqrt": (torch.rsqrt, 2),
     "exp": (torch.exp, 2),
     "log": (torch.log, 2),
-    "tanh": (torch.tanh, 3),
+    "tanh": (torch.tanh, 2),
     "erf": (torch.erf, 2),
-    "sigmoid": (torch.sigmoid, 3),
+    "sigmoid": (torch.sigmoid, 2),
     "neg": (torch.neg, 0),
     "floor": (torch.floor, 0),
     "relu": (torch.relu, 0),
@@ -117,8 +137,9 @@ def test_ulp_of_elementwise_ops(name: str, dtype: torch.dtype) -> None:
     (result,) = trace(function, *arguments, make=Compiled)(*arguments)
     eager = function(*arguments)
     assert torch.equal(result.isnan(), eager.isnan())
-    assert torch.equal(result.isinf(), eager.isinf())
     exact = function(*(a.double() for a in arguments))
+    # Not eager's: its sinh and cosh of f32 overflow early.
+    assert torch.equal(result.isinf(), exact.to(dtype).isinf())
     check_ulp(result, exact, bound if dtype == torch.float32 else 1, name)
 
 

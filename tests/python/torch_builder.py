@@ -99,19 +99,24 @@ def _div(a: Any, b: Any) -> Any:
     return torch.div(_tensor(a, like), _tensor(b, like))
 
 
+# Functions of scalar_functions.def: torch's names of them, with one operand and with two.
+_UNARY = """
+    acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 sigmoid sin sinh tan tanh
+"""
+_BINARY = "atan2 hypot pow"
+
 _FUNCTIONS: dict[str, Any] = {
+    **{name: getattr(torch, name) for name in _UNARY.split()},
+    **{name: _binary(getattr(torch, name)) for name in _BINARY.split()},
     "abs": torch.abs,
     "ceil": torch.ceil,
     "div": _div,
-    "erf": torch.erf,
-    "exp": torch.exp,
     "floor": torch.floor,
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "fma": _fma,
     "inf": math.inf,
     "isinf": torch.isinf,
     "isnan": torch.isnan,
-    "log": torch.log,
     "max": _binary(torch.maximum),
     "min": _binary(torch.minimum),
     "mod": _binary(torch.remainder),
@@ -122,10 +127,8 @@ _FUNCTIONS: dict[str, Any] = {
     "select": _select,
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
-    "sigmoid": torch.sigmoid,
     "signbit": torch.signbit,
     "sqrt": torch.sqrt,
-    "tanh": torch.tanh,
     "trunc": torch.trunc,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
 }

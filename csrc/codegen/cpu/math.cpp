@@ -85,18 +85,29 @@ llvm::Value* power_of_two(const Float32& f, llvm::Value* exponent) {
   return f.from_bits(f.ir().CreateShl(f.ir().CreateAdd(exponent, f.integer(127)), 23));
 }
 
+// A number as the rounded one and what that lacks.
+struct Exact {
+  llvm::Value* rounded;
+  llvm::Value* rest;
+};
+
 // e^x for -104 <= x <= 89 or NaN. Scales in two steps, since 2^exponent alone may leave the range
 // where the result does not; only the second step rounds.
-llvm::Value* exp_in_range(const Float32& f, llvm::Value* x) {
+Exact exp_in_range(const Float32& f, llvm::Value* x) {
   const auto [exponent, r] = reduce_by_ln2(f, x);
   // (e^r - 1 - r) / r^2, |r| <= 0.3467; error 0.053
   llvm::Value* p =
       f.polynomial(r, {0x1.6a4e74p-10, 0x1.12398p-7, 0x1.5558aep-5, 0x1.555492p-3, 0x1.fffffcp-2});
   llvm::Value* fraction = f.fma(f.ir().CreateFMul(r, r), p, r);
   llvm::Value* mantissa = f.ir().CreateFAdd(fraction, f.number(1.0));
+  llvm::Value* rest = f.ir().CreateFSub(fraction, f.ir().CreateFSub(mantissa, f.number(1.0)));
   llvm::Value* half = f.ir().CreateAShr(exponent, 1);
-  llvm::Value* scaled = f.ir().CreateFMul(mantissa, power_of_two(f, half));
-  return f.ir().CreateFMul(scaled, power_of_two(f, f.ir().CreateSub(exponent, half)));
+  llvm::Value* first = power_of_two(f, half);
+  llvm::Value* second = power_of_two(f, f.ir().CreateSub(exponent, half));
+  const auto scaled = [&](llvm::Value* v) {
+    return f.ir().CreateFMul(f.ir().CreateFMul(v, first), second);
+  };
+  return {scaled(mantissa), scaled(rest)};
 }
 
 // log(x) for normal x > 0, as exponent * ln 2 + log(1 + m) with 1 + m in [sqrt(1/2), sqrt(2)).
@@ -124,7 +135,7 @@ llvm::Value* log_of_normal(const Float32& f, llvm::Value* x, llvm::Value* expone
 llvm::Value* emit_exp(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
   // Beyond these the result is 0 or infinity, which the two scalings give by themselves.
-  return exp_in_range(f, f.at_most(89.0, f.at_least(-104.0, x)));
+  return exp_in_range(f, f.at_most(89.0, f.at_least(-104.0, x))).rounded;
 }
 
 llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
@@ -142,7 +153,8 @@ llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
   return c.ir.CreateSelect(c.ir.CreateFCmpOEQ(x, zero), c.ir.CreateFNeg(infinity), result);
 }
 
-// t / (t + 2) with t = e^(2|x|) - 1, which keeps its digits near 0.
+// t / (t + 2) with t = e^(2|x|) - 1, which keeps its digits near 0. What rounding took from t and
+// from t + 2 is put back; 1 / (t + 2) is (1 - tanh) / 2 there.
 llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
   // tanh(10) rounds to 1.
@@ -151,11 +163,22 @@ llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x) {
   // (e^r - 1 - r) / r^2 in the weight of e^r - 1; error 0.23
   llvm::Value* p =
       f.polynomial(r, {0x1.6b9c68p-10, 0x1.12254ap-7, 0x1.5556f2p-5, 0x1.5554b4p-3, 0x1.fffffep-2});
-  llvm::Value* fraction = f.fma(c.ir.CreateFMul(r, r), p, r);
+  llvm::Value* square = c.ir.CreateFMul(r, r);
+  llvm::Value* fraction = f.fma(square, p, r);
+  llvm::Value* fraction_rest = f.fma(square, p, c.ir.CreateFSub(r, fraction));
   llvm::Value* scale = power_of_two(f, exponent);
-  llvm::Value* t = f.fma(scale, fraction, c.ir.CreateFSub(scale, f.number(1.0)));
-  llvm::Value* quotient = c.ir.CreateFDiv(t, c.ir.CreateFAdd(t, f.number(2.0)));
-  return f.with_sign_of(quotient, x);
+  llvm::Value* scale_less_one = c.ir.CreateFSub(scale, f.number(1.0));
+  llvm::Value* t = f.fma(scale, fraction, scale_less_one);
+  llvm::Value* t_rest = f.fma(scale, fraction, c.ir.CreateFSub(scale_less_one, t));
+  t_rest = f.fma(scale, fraction_rest, t_rest);
+  llvm::Value* divisor = c.ir.CreateFAdd(t, f.number(2.0));
+  llvm::Value* divisor_rest =
+      c.ir.CreateFSub(f.at_most(2.0, t), c.ir.CreateFSub(divisor, f.at_least(2.0, t)));
+  divisor_rest = c.ir.CreateFAdd(divisor_rest, t_rest);
+  llvm::Value* quotient = c.ir.CreateFDiv(t, divisor);
+  llvm::Value* lacking = f.fma(c.ir.CreateFNeg(quotient), divisor_rest, t_rest);
+  llvm::Value* reciprocal = f.fma(quotient, f.number(-0.5), f.number(0.5));
+  return f.with_sign_of(f.fma(lacking, reciprocal, quotient), x);
 }
 
 llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
@@ -171,20 +194,31 @@ llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
   llvm::Value* a = f.at_most(3.95, magnitude);
   llvm::Value* q = f.polynomial(a, {-0x1.6934b0p-17, 0x1.4d85dcp-12, -0x1.dade3ep-9, 0x1.84a1e6p-6,
                                     -0x1.b2f1d2p-4, -0x1.453682p-1, -0x1.0774eap-3});
-  llvm::Value* complement = exp_in_range(f, f.fma(q, a, c.ir.CreateFNeg(a)));
+  llvm::Value* complement = exp_in_range(f, f.fma(q, a, c.ir.CreateFNeg(a))).rounded;
   llvm::Value* large = f.with_sign_of(c.ir.CreateFSub(f.number(1.0), complement), x);
   return c.ir.CreateSelect(c.ir.CreateFCmpOLT(magnitude, f.number(0.95)), small, large);
 }
 
 // 1/(1+e) or e/(1+e) with e = e^-|x|: nothing overflows, and the small side keeps its digits and
-// denormals.
+// denormals. What rounding took from e and from 1 + e is put back; 1/(1+e) is the result itself, or
+// 1 less it.
 llvm::Value* emit_sigmoid(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
   llvm::Value* negated = c.ir.CreateFNeg(f.magnitude(x));
-  llvm::Value* e = exp_in_range(f, f.at_least(-104.0, negated));
-  llvm::Value* is_negative = c.ir.CreateFCmpOLT(x, f.number(0.0));
-  llvm::Value* numerator = c.ir.CreateSelect(is_negative, e, f.number(1.0));
-  return c.ir.CreateFDiv(numerator, c.ir.CreateFAdd(e, f.number(1.0)));
+  const auto [e, e_rest] = exp_in_range(f, f.at_least(-104.0, negated));
+  llvm::Value* zero = f.number(0.0);
+  llvm::Value* one = f.number(1.0);
+  llvm::Value* is_negative = c.ir.CreateFCmpOLT(x, zero);
+  llvm::Value* numerator = c.ir.CreateSelect(is_negative, e, one);
+  llvm::Value* numerator_rest = c.ir.CreateSelect(is_negative, e_rest, zero);
+  llvm::Value* divisor = c.ir.CreateFAdd(e, one);
+  llvm::Value* divisor_rest = c.ir.CreateFSub(e, c.ir.CreateFSub(divisor, one));
+  divisor_rest = c.ir.CreateFAdd(divisor_rest, e_rest);
+  llvm::Value* quotient = c.ir.CreateFDiv(numerator, divisor);
+  llvm::Value* lacking = f.fma(c.ir.CreateFNeg(quotient), divisor_rest, numerator_rest);
+  llvm::Value* reciprocal =
+      c.ir.CreateSelect(is_negative, c.ir.CreateFSub(one, quotient), quotient);
+  return f.fma(lacking, reciprocal, quotient);
 }
 
 }  // namespace mlcc::codegen::cpu

@@ -1,7 +1,7 @@
 // Transcendental functions of f32, inline: no call, no branch, scalars and vectors alike. Error
 // bounds in units in the last place of the correctly rounded result, over all inputs (measured
 // exhaustively; the tests sample):
-//   exp 1.1, log 1.1, tanh 2.5, erf 1.1, sigmoid 2.5
+//   exp 1.1, log 1.1, tanh 1.5, erf 1.1, sigmoid 1.5
 // NaN gives NaN, infinities their limits, overflow infinity; denormal arguments and results are
 // kept.
 #pragma once

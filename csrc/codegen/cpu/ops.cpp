@@ -2,7 +2,7 @@
 
 #include <llvm/IR/Intrinsics.h>
 
-#include "codegen/cpu/math.h"
+#include "codegen/cpu/functions.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -157,11 +157,9 @@ llvm::Value* integer_op(const OpContext& c, ScalarOp op, DType dtype,
   case ScalarOp::kCeil:
   case ScalarOp::kTrunc:
   case ScalarOp::kRound:
-  case ScalarOp::kExp:
-  case ScalarOp::kLog:
-  case ScalarOp::kTanh:
-  case ScalarOp::kErf:
-  case ScalarOp::kSigmoid:
+#define SCALAR_FUNCTION(enumerator, text, arity, value, meaning) case ScalarOp::enumerator:
+#include "loop/scalar_functions.def"
+#undef SCALAR_FUNCTION
   case ScalarOp::kIsNan:
   case ScalarOp::kIsInf:
   case ScalarOp::kSignBit:
@@ -226,11 +224,10 @@ llvm::Value* float_op(const OpContext& c, ScalarOp op, llvm::ArrayRef<llvm::Valu
   case ScalarOp::kCeil:
   case ScalarOp::kTrunc:
   case ScalarOp::kRound: return emit_rounding(c, op, a[0]);
-  case ScalarOp::kExp: return emit_exp(c, a[0]);
-  case ScalarOp::kLog: return emit_log(c, a[0]);
-  case ScalarOp::kTanh: return emit_tanh(c, a[0]);
-  case ScalarOp::kErf: return emit_erf(c, a[0]);
-  case ScalarOp::kSigmoid: return emit_sigmoid(c, a[0]);
+#define SCALAR_FUNCTION(enumerator, text, arity, value, meaning) case ScalarOp::enumerator:
+#include "loop/scalar_functions.def"
+#undef SCALAR_FUNCTION
+    return emit_function(c, op, a);
   case ScalarOp::kIsNan: return c.ir.CreateFCmpUNO(a[0], a[0]);
   case ScalarOp::kIsInf: return is_infinite(c, a[0]);
   case ScalarOp::kSignBit: return sign_bit(c, a[0]);

@@ -142,11 +142,6 @@ class Search {
   }
 
   Reason op_reason(ScalarOp op, DType dtype) const {
-    const bool is_inline_in_f32 = op == ScalarOp::kExp || op == ScalarOp::kLog ||
-                                  op == ScalarOp::kTanh || op == ScalarOp::kErf ||
-                                  op == ScalarOp::kSigmoid;
-    if (is_inline_in_f32 && dtype == DType::kF64)
-      return because(loop::scalar_op_name(op), ": generated for f32 only, found f64");
     if (op == ScalarOp::kFma || op == ScalarOp::kRem) return fma_reason(dtype);
     return std::nullopt;
   }

@@ -79,6 +79,7 @@ Instructions instructions_of(const llvm::TargetMachine& machine) {
   const llvm::MCSubtargetInfo& info = *machine.getMCSubtargetInfo();
   return {.sse41 = info.checkFeatures("+sse4.1"),
           .avx = info.checkFeatures("+avx"),
+          .avx2 = info.checkFeatures("+avx2"),
           .fma = info.checkFeatures("+fma"),
           .f16c = info.checkFeatures("+f16c"),
           .avx512 = info.checkFeatures("+avx512f,+avx512vl,+avx512dq"),

@@ -16,6 +16,7 @@ namespace mlcc::codegen::cpu {
 struct Instructions {
   bool sse41 = false;  // rounding
   bool avx = false;    // masked loads and stores of 32 and 64 bit elements
+  bool avx2 = false;   // vectors of 256 bits
   bool fma = false;
   bool f16c = false;      // conversions of f16
   bool avx512 = false;    // F, VL and DQ: masks, gathers, scatters

@@ -192,7 +192,7 @@ Program compile_once(const std::string& text, const Architecture& architecture,
 // few, so that more blocks fit a multiprocessor.
 std::string with_registers(std::string text, const FunctionReports& functions) {
   for (const auto& [name, report] : functions) {
-    if (report.spilled_bytes <= 0 && report.local_bytes <= 0) continue;
+    if (report.spilled_bytes <= 0) continue;
     const std::string head = "MLCC_KERNEL(" + name + ", ";
     const size_t at = text.find(head);
     if (at == std::string::npos) continue;

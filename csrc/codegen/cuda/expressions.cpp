@@ -65,11 +65,12 @@ std::string_view math_function(ScalarOp op) {
   static constexpr std::pair<ScalarOp, std::string_view> kNames[] = {
       {ScalarOp::kAbs, "fabs"},    {ScalarOp::kRem, "fmod"},    {ScalarOp::kFma, "fma"},
       {ScalarOp::kSqrt, "sqrt"},   {ScalarOp::kFloor, "floor"}, {ScalarOp::kCeil, "ceil"},
-      {ScalarOp::kTrunc, "trunc"}, {ScalarOp::kRound, "rint"},  {ScalarOp::kExp, "exp"},
-      {ScalarOp::kLog, "log"},     {ScalarOp::kTanh, "tanh"},   {ScalarOp::kErf, "erf"}};
+      {ScalarOp::kTrunc, "trunc"}, {ScalarOp::kRound, "rint"}};
   for (const auto& [known, name] : kNames)
     if (known == op) return name;
-  return {};
+  const bool is_function =
+      loop::scalar_op_class(op) == OpClass::kFunction && op != ScalarOp::kSigmoid;
+  return is_function ? loop::scalar_op_name(op) : std::string_view{};
 }
 
 // Functions of the prelude, overloaded for all types.

@@ -204,6 +204,7 @@ class RandomExpr {
     case OpClass::kArith: return operands != DType::kBool;
     case OpClass::kInteger: return is_integer(operands);
     case OpClass::kFloat:
+    case OpClass::kFunction:
     case OpClass::kTest: return is_float(operands);
     case OpClass::kLogic: return !is_float(operands);
     case OpClass::kCompare:
