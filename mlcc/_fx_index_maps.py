@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -188,13 +189,19 @@ def _gathered_diagonal(
 
 
 def as_strided(importer: Importer, node: Node) -> Tensor:
-    """as_strided of a value that the graph computes: windows of its elements in row-major order, one in another."""
+    """as_strided of a value that the graph computes: windows of its elements in row-major order, one in another.
+
+    A view has the memory of what it views, in which offsets count from the start.
+    """
     bound = importer.bind(node)
-    fake = importer.fake(bound["self"])
-    if _is_of_input(bound["self"]):
+    base = _viewed(bound["self"])
+    if base.op == "placeholder":
         raise Unsupported("a view of an input's memory")
+    fake, offset = importer.fake(base), bound["storage_offset"]
+    start = (
+        importer.fake(bound["self"]).storage_offset() if offset is None else importer.fake(offset)
+    )
     numbers = [importer.fake(n) for n in (*bound["size"], *bound["stride"], *fake.shape)]
-    start = importer.fake(bound["storage_offset"]) or 0
     if not all(isinstance(n, int) for n in (*numbers, start)):
         raise Unsupported("sizes or strides are no constants")
     if not fake.is_contiguous():
@@ -203,7 +210,7 @@ def as_strided(importer: Importer, node: Node) -> Tensor:
     span = 1 + sum((size - 1) * stride for size, stride in axes)
     if any(size == 0 for size, _ in axes) or start + span > fake.numel():
         raise Unsupported("reads nothing, or beyond the operand")
-    x = importer.tensor(bound["self"])
+    x = importer.tensor(base)
     x = importer.slice(importer.reshape(x, [fake.numel()]), 0, start, span)
     kept = [(size, stride) for size, stride in axes if size > 1 and stride > 0]
     for dim, (size, stride) in enumerate(kept):
@@ -213,17 +220,16 @@ def as_strided(importer: Importer, node: Node) -> Tensor:
     return importer.expand(importer.reshape(x, spread), [size for size, _ in axes])
 
 
-def _is_of_input(node: Any) -> bool:
-    """Whether a node is an input or a view of one, whose place in memory each call decides."""
-    while isinstance(node, Node) and node.op != "placeholder":
-        target = node.target
-        is_view = isinstance(target, torch._ops.OpOverload) and any(
-            result.alias_info is not None for result in target._schema.returns
-        )
-        if not is_view:
-            return False
-        node = node.args[0]
-    return True
+def _viewed(node: Node) -> Node:
+    """The input or computed value whose memory a node's result lies in: itself if it is no view."""
+    while True:
+        maker = node.args[0] if node.target is operator.getitem else node
+        if not (isinstance(maker, Node) and isinstance(maker.target, torch._ops.OpOverload)):
+            return node
+        results = maker.target._schema.returns
+        if all(result.alias_info is None for result in results):
+            return node
+        (node,) = maker.all_input_nodes[:1]
 
 
 def split(importer: Importer, node: Node) -> list[Tensor]:

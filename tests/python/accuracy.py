@@ -21,9 +21,9 @@ FEW = 16
 SLACK_OF_FEW = 4
 
 # How many times eager's error each kind of error may be: of one result, and of each of many that are judged together,
-# where the largest error of some small one is off by luck.
+# where that of some small one is off by luck; errors of its elements come from the same sums upstream.
 FACTORS = {"rms": 2, "largest": 2}
-FACTORS_TOGETHER = {"rms": 2, "largest": 4}
+FACTORS_TOGETHER = {"rms": 4, "largest": 4}
 
 # From this relative error of eager's on, the exact result is zero, and what f64 gives for it noise as well. The order
 # of adding decides how large noise is; that it is noise is what can be asked.

@@ -264,12 +264,12 @@ def test_threads_run_one_loop() -> None:
     compiled = Sessions(powers)
     x = torch.randn(64)
     check(compiled, powers, torch.tensor(5), x)
+    expected = [compiled(torch.tensor(rounds), x)[1] for rounds in range(6)]
     wrong: list[int] = []
 
     def work(rounds: int) -> None:
-        expected = powers(torch.tensor(rounds), x)
         for _ in range(20):
-            if not torch.equal(compiled(torch.tensor(rounds), x)[1], expected[1]):
+            if not torch.equal(compiled(torch.tensor(rounds), x)[1], expected[rounds]):
                 wrong.append(rounds)
 
     threads = [threading.Thread(target=work, args=(rounds,)) for rounds in range(6)]

@@ -45,6 +45,8 @@ CASES: dict[str, Any] = {
     ),
     "strided by numbers": lambda x: (x * 2).as_strided((3, 4, 1, 5), (40, 3, 7, 2), 11),
     "strided with repeats": lambda x: (x + 1).as_strided((4, 2, 3), (1, 0, 1)),
+    "strided memory of a view": lambda x: (x + 1).flatten()[7:].as_strided((4, 3), (3, 1), 2),
+    "strided from a piece on": lambda x: (x + 1).flatten().split(900)[1].as_strided((2, 3), (3, 1)),
     "diagonal": lambda x: x.diagonal(1, 2, 3) * 2,
     "padded with a number": lambda x: F.pad(x, (1, 2, -3, 4), value=2.5),
     "nearest": lambda x: F.interpolate(x, size=(31, 13)),
