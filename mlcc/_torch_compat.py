@@ -160,7 +160,8 @@ def compile_with_aot(
         _install_keep_numbers()
         token = _keep_numbers.set(True)
         context.callback(_keep_numbers.reset, token)
-    context.enter_context(_item_allowed(example_inputs))
+    if _has_while_loop(module):
+        context.enter_context(_item_allowed(example_inputs))
     counters["aot_autograd"]["total"] += 1
     with context:
         compiled = aot_module_simplified(
@@ -175,6 +176,16 @@ def compile_with_aot(
         )
     counters["aot_autograd"]["ok"] += 1
     return without_dynamo(compiled, "do not trace compiled code")
+
+
+def _has_while_loop(module: Any) -> bool:
+    return isinstance(module, torch.fx.GraphModule) and any(
+        isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target.name() == "while_loop"
+        for graph_module in module.modules()
+        if isinstance(graph_module, torch.fx.GraphModule)
+        for node in graph_module.graph.nodes
+    )
 
 
 @contextlib.contextmanager

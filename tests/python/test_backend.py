@@ -406,6 +406,14 @@ def test_number_read_from_a_tensor() -> None:
             check_all(run(value), value * value.sum())
 
 
+def test_places_to_split_at_from_a_tensor() -> None:
+    """torch's trace needs their values and breaks the graph, unless we allow item() where no loop is."""
+    run = compiled(lambda x, at: torch.tensor_split(x * 2, at))
+    x = torch.randn(6)
+    for at in (torch.tensor(3), torch.tensor([2, 5])):
+        check_all(run(x, at), torch.tensor_split(x * 2, at))
+
+
 # -- mutation and aliasing
 
 
