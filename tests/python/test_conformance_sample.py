@@ -9,12 +9,13 @@ from tests.conformance import coverage, run
 pytestmark = pytest.mark.slow
 
 EVERY_OP = 6
+SECONDS_OF_A_TASK = 240.0  # a busy machine takes more than a minute to import torch and trace the first op
 
 
 @pytest.mark.parametrize("dtype", run.DTYPES)
 def test_one_sample_of_each_op(dtype, tmp_path):
     tasks = run.list_tasks(None, dtype, EVERY_OP, 1)
-    answers = run.check_tasks(tasks, "mlcc", 1, 60.0, run.environment(str(tmp_path)))
+    answers = run.check_tasks(tasks, "mlcc", 1, SECONDS_OF_A_TASK, run.environment(str(tmp_path)))
     records = [record for _, record in answers]
     known = run.read_known_failures()
     failed = [r for r in records if not run.record_ok(r) and (r["op"], r["dtype"]) not in known]
