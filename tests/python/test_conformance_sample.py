@@ -9,7 +9,9 @@ from tests.conformance import coverage, run
 pytestmark = pytest.mark.slow
 
 EVERY_OP = 6
-SECONDS_OF_A_TASK = 240.0  # a busy machine takes more than a minute to import torch and trace the first op
+SECONDS_OF_A_TASK = (
+    240.0  # a busy machine takes more than a minute to import torch and trace the first op
+)
 
 
 @pytest.mark.parametrize("dtype", run.DTYPES)
