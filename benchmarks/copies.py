@@ -6,12 +6,19 @@ usage: python benchmarks/copies.py [NAME...]
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.windows import forward_of, milliseconds
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.harness import compare
+from benchmarks.windows import forward_of
+
+_SECONDS_OF_CASE = 0.5
 
 
 def rotate_half(x: torch.Tensor) -> torch.Tensor:
@@ -59,8 +66,9 @@ def main() -> None:
         x = torch.randn(shape)
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="mlcc")
-        eager, ours = milliseconds(forward_of(function, x), forward_of(compiled, x))
-        print(f"{name:20s} {eager:9.3f} {ours:9.3f} {eager / ours:5.2f}")
+        functions = {"eager": forward_of(function, x), "mlcc": forward_of(compiled, x)}
+        eager, ours = compare(functions, seconds=_SECONDS_OF_CASE).low_seconds
+        print(f"{name:20s} {1e3 * eager:9.3f} {1e3 * ours:9.3f} {eager / ours:5.2f}")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,11 @@ class Comparison:
         """Seconds per call."""
         return Spread.of(self.seconds[name])
 
+    @property
+    def low_seconds(self) -> list[float]:
+        """The lower quartile of each callable, in order: what other work on the machine disturbs least."""
+        return [self.spread(name).low for name in self.seconds]
+
     def ratio(self, name: str) -> Spread:
         """The baseline's time through that of `name`, taken within each round: above 1, `name` is faster."""
         pairs = zip(self.seconds[self.baseline], self.seconds[name], strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.windows import milliseconds
+from benchmarks.harness import compare
+
+_SECONDS_OF_CASE = 0.5
 
 X = torch.randn(1000, 1000)
 SORTED, ORDER = X.sort()
@@ -60,8 +63,9 @@ def main() -> None:
         function, x = CASES[name]
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="mlcc")
-        eager, ours = milliseconds(lambda f=function, x=x: f(x), lambda f=compiled, x=x: f(x))
-        print(f"{name:34s} {eager:9.3f} {ours:9.3f} {eager / ours:5.2f}")
+        functions = {"eager": partial(function, x), "mlcc": partial(compiled, x)}
+        eager, ours = compare(functions, seconds=_SECONDS_OF_CASE).low_seconds
+        print(f"{name:34s} {1e3 * eager:9.3f} {1e3 * ours:9.3f} {eager / ours:5.2f}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,17 @@ usage: python benchmarks/windows.py [--backward] [NAME...]
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.harness import compare
 
 _SECONDS_OF_CASE = 0.5
 
@@ -52,20 +56,6 @@ def backward_of(function: Callable[..., Any], x: torch.Tensor) -> Callable[[], A
     return lambda: torch.autograd.grad(result, x, weight, retain_graph=True)
 
 
-def milliseconds(*functions: Callable[[], Any]) -> list[float]:
-    """The lower quartile of each, run in turns."""
-    times: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        function()
-    end = time.perf_counter() + _SECONDS_OF_CASE
-    while time.perf_counter() < end or len(times[0]) < 5:
-        for function, found in zip(functions, times, strict=True):
-            start = time.perf_counter()
-            function()
-            found.append(1e3 * (time.perf_counter() - start))
-    return [statistics.quantiles(found, n=4)[0] for found in times]
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -80,8 +70,10 @@ def main() -> None:
             x = torch.randn(8, 64, 56, 56).contiguous(memory_format=memory_format)
             torch._dynamo.reset()
             compiled = torch.compile(IMAGES[name], backend="mlcc")
-            eager, ours = milliseconds(prepare(IMAGES[name], x), prepare(compiled, x))
-            print(f"{name + ', ' + layout:34s} {eager:9.3f} {ours:9.3f} {eager / ours:5.2f}")
+            functions = {"eager": prepare(IMAGES[name], x), "mlcc": prepare(compiled, x)}
+            eager, ours = compare(functions, seconds=_SECONDS_OF_CASE).low_seconds
+            row = f"{name + ', ' + layout:34s} {1e3 * eager:9.3f} {1e3 * ours:9.3f}"
+            print(f"{row} {eager / ours:5.2f}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ import torch
 from torch.fx import Node
 
 from mlcc._fx_index_maps import result_shape
-from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
+from mlcc._fx_types import DTYPES, FLOATS, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
-
-_FLOATS = ("f16", "bf16", "f32", "f64")
 
 
 def full(importer: Importer, node: Node) -> Tensor:
@@ -26,7 +24,7 @@ def full(importer: Importer, node: Node) -> Tensor:
     value = importer.fake(bound[name])
     shape, device = result_shape(importer, node), device_of(node.meta["val"])
     if isinstance(value, bool | int | float):
-        if dtype not in _FLOATS:
+        if dtype not in FLOATS:
             value = int(value)
         return Tensor(importer.full(shape, dtype, value, device), dtype)
     number = importer.number(value, dtype, device)
@@ -50,7 +48,7 @@ def arange(importer: Importer, node: Node) -> Tensor:
     bound = importer.bind(node)
     start, step = importer.fake(bound["start"]), importer.fake(bound["step"])
     dtype = DTYPES[node.meta["val"].dtype]
-    if dtype not in _FLOATS:
+    if dtype not in FLOATS:
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     (length,) = result_shape(importer, node)
     device = device_of(node.meta["val"])
@@ -58,7 +56,7 @@ def arange(importer: Importer, node: Node) -> Tensor:
         first, distance = importer.size(start), importer.size(step)
         handle = importer.builder.iota(length, "i64", first, distance, device)
         return importer.cast(Tensor(handle, "i64"), dtype)
-    if dtype not in _FLOATS:
+    if dtype not in FLOATS:
         raise Unsupported("integers from a step that the trace does not know")
     numbers = Tensor(importer.builder.iota(length, "i64", 0, 1, device), "i64")
     return _float_range(importer, numbers, start, step, dtype)

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import LIMITS, OPMATH, Tensor, Unsupported
+from mlcc._fx_types import FLOATS, LIMITS, OPMATH, Tensor, Unsupported
 from mlcc._fx_windows import padded, scaled
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def constant_pad(importer: Importer, node: Node) -> Tensor:
 
 
 def _as_number(value: float, dtype: str) -> float:
-    if dtype in ("f16", "bf16", "f32", "f64"):
+    if dtype in FLOATS:
         return float(value)
     if dtype == "bool":
         return int(bool(value))

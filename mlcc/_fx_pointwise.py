@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from mlcc import _torch_compat
-from mlcc._fx_types import DTYPES, LIMITS, OPMATH, Tensor, Unsupported, device_of
+from mlcc._fx_types import DTYPES, FLOATS, LIMITS, OPMATH, Tensor, Unsupported, device_of
 from mlcc._op_table import Row
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def hardtanh(importer: Importer, node: Node) -> Tensor:
     bound = importer.bind(node)
     x = importer.tensor(bound["self"])
     limits = [bound["min_val"], bound["max_val"]]
-    if x.dtype in OPMATH or x.dtype in ("f32", "f64"):
+    if x.dtype in FLOATS:
         return pointwise(importer, node)
     if not all(isinstance(limit, int | float) for limit in limits):
         raise Unsupported("a limit is no constant")
@@ -288,7 +288,7 @@ def nan_to_num(importer: Importer, node: Node) -> Tensor:
     """nan_to_num of floats; the defaults are the dtype's extremes."""
     bound = importer.bind(node)
     x = importer.tensor(bound["self"])
-    if x.dtype not in ("f16", "bf16", "f32", "f64"):
+    if x.dtype not in FLOATS:
         return importer.copy(x)
     limits = torch.finfo(_TORCH_DTYPES[x.dtype])
     defaults = {"nan": 0.0, "posinf": limits.max, "neginf": limits.min}
@@ -305,11 +305,7 @@ def nan_to_num(importer: Importer, node: Node) -> Tensor:
 def is_test_of_integers(importer: Importer, node: Node) -> Tensor:
     """isnan, isinf, isposinf and isneginf: the op table for floats, False for the rest."""
     x = importer.tensor(node.args[0])
-    return (
-        pointwise(importer, node)
-        if x.dtype in ("f16", "bf16", "f32", "f64")
-        else _false(importer, node)
-    )
+    return pointwise(importer, node) if x.dtype in FLOATS else _false(importer, node)
 
 
 def signbit(importer: Importer, node: Node) -> Tensor:

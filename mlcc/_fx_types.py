@@ -42,6 +42,8 @@ DTYPES: dict[torch.dtype, str] = {
 }
 
 
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+
 # The dtype that eager's kernels compute 16-bit floats in.
 OPMATH = {"f16": "f32", "bf16": "f32"}
 

@@ -33,6 +33,7 @@ from mlcc._fx_regions import Region, attribute, import_control_flow, is_constant
 from mlcc._fx_sizes import Size, SizePrinter, UnsupportedSize
 from mlcc._fx_types import (
     DTYPES,
+    FLOATS,
     FOREIGN_DTYPES,
     SIZE_TENSOR,
     GraphUnsupported,
@@ -615,7 +616,7 @@ class Importer:
 
     def full(self, shape: Sequence[Size], dtype: str, number: float, device: str = "cpu") -> Any:
         """Handle of a constant tensor; the number is converted as C does."""
-        if dtype in _FLOATS:
+        if dtype in FLOATS:
             return self.builder.full(list(shape), dtype, float(number), device)
         return self.builder.full_int(list(shape), dtype, wrap_integer(number, dtype), device)
 
@@ -652,7 +653,6 @@ class Importer:
 
 _UNBOUNDED = -(2**63)
 
-_FLOATS = {"f16", "bf16", "f32", "f64"}
 _INTEGER_BITS = {"u8": 8, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 # Ops that move no data by themselves: they do not count as nodes.

@@ -85,6 +85,7 @@ class Planner {
   }
 
   FusionPlan plan() {
+    find_input_symbols();
     find_required();
     find_crossings();
     find_writes();
@@ -705,18 +706,21 @@ class Planner {
       std::vector<SymExpr> sizes = {result->kind() == graph::ValueKind::kSize ? result->size() : 0};
       if (result->kind() == graph::ValueKind::kTensor) sizes = result->type().shape;
       for (const SymExpr& size : sizes)
-        if (const auto name = size.as_symbol(); name && !is_of_input(*name))
+        if (const auto name = size.as_symbol(); name && !input_symbols_.contains(*name))
           definers_.emplace(*name, unit);
     }
   }
 
-  bool is_of_input(const std::string& name) const {
-    return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [&](const auto& input) {
-      if (input->kind() == graph::ValueKind::kSize) return input->size().contains(name);
-      const auto& shape = input->type().shape;
-      return std::any_of(shape.begin(), shape.end(),
-                         [&](const SymExpr& size) { return size.contains(name); });
-    });
+  void find_input_symbols() {
+    const auto add = [this](const SymExpr& size) {
+      for (std::string& name : size.symbols()) input_symbols_.insert(std::move(name));
+    };
+    for (const auto& input : graph_.inputs()) {
+      if (input->kind() == graph::ValueKind::kSize)
+        add(input->size());
+      else
+        for (const SymExpr& size : input->type().shape) add(size);
+    }
   }
 
   // The units whose sizes a node mentions, or what is folded into it does.
@@ -822,6 +826,7 @@ class Planner {
   std::unordered_map<const Value*, std::vector<int>> readers_;
   std::unordered_map<const Value*, int> last_writer_;
   std::unordered_map<const Value*, std::set<int>> readers_since_write_;
+  std::set<std::string> input_symbols_;
   std::unordered_map<std::string, int> definers_;  // of sizes that no input tells: units
   int last_effect_ = -1;
 };

@@ -133,28 +133,35 @@ Nest::VectorRange Nest::vector_range(const KeptAxes& kept, Expr item, Block& bod
   return {kept.vector, begin, end};
 }
 
+// Emits the segments that `ends` cut an axis into; none sees what another one defines.
+void Nest::for_each_segment(const Axis& axis, const std::vector<SymExpr>& ends,
+                            const std::function<void(const Evaluator::Segment&)>& emit) {
+  const Evaluator::Definitions definitions = evaluator_.definitions();
+  SymExpr begin = 0;
+  for (size_t i = 0; i <= ends.size(); ++i) {
+    const Evaluator::Segment segment{axis.name, begin, i < ends.size() ? ends[i] : axis.extent};
+    evaluator_.restore(definitions);
+    evaluator_.enter(segment);
+    emit(segment);
+    evaluator_.leave_segment();
+    begin = segment.end;
+  }
+}
+
 // Code for each combination of segments of the outer axes, found by comparing with their ends.
 void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, const Body& emit) {
   if (cut == branches_.size()) return emit(block, vector);
   loop::Arena& arena = context_.arena;
   const auto& [axis, ends] = branches_[cut];
-  const std::string& name = axes()[axis].name;
-  const Evaluator::Definitions definitions = evaluator_.definitions();
   std::vector<Block> cases;
-  SymExpr begin = 0;
-  for (size_t i = 0; i <= ends.size(); ++i) {
-    const SymExpr end = i < ends.size() ? ends[i] : axes()[axis].extent;
-    evaluator_.restore(definitions);
-    evaluator_.enter({name, begin, end});
+  for_each_segment(axes()[axis], ends, [&](const Evaluator::Segment&) {
     emit_branches(cut + 1, cases.emplace_back(), vector, emit);
-    evaluator_.leave_segment();
-    begin = end;
-  }
+  });
   Block rest = std::move(cases.back());
   for (size_t i = ends.size(); i-- > 0;) {
-    const Expr is_before = loop::apply(
-        arena, ScalarOp::kLt,
-        {evaluator_.nest_expr(SymExpr::symbol(name)), loop::from_symbolic(arena, ends[i])});
+    const Expr is_before = loop::apply(arena, ScalarOp::kLt,
+                                       {evaluator_.nest_expr(SymExpr::symbol(axes()[axis].name)),
+                                        loop::from_symbolic(arena, ends[i])});
     rest = {loop::If::make(arena, is_before, std::move(cases[i]), std::move(rest))};
   }
   block.insert(block.end(), rest.begin(), rest.end());
@@ -163,17 +170,9 @@ void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, co
 void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
   if (range.axis == nullptr) return row(block);
   if (vector_ends_.empty()) return block.push_back(vector_loop(range, vector_mode(), row));
-  const Evaluator::Definitions definitions = evaluator_.definitions();
-  SymExpr begin = 0;
-  for (size_t i = 0; i <= vector_ends_.size(); ++i) {
-    const SymExpr end = i < vector_ends_.size() ? vector_ends_[i] : range.axis->extent;
-    const Evaluator::Segment segment{range.axis->name, begin, end};
-    evaluator_.restore(definitions);
-    evaluator_.enter(segment);
+  for_each_segment(*range.axis, vector_ends_, [&](const Evaluator::Segment& segment) {
     block.push_back(vector_loop(part_of(range, segment), segment_mode(segment), row));
-    evaluator_.leave_segment();
-    begin = end;
-  }
+  });
 }
 
 // A few elements (at the ends of a padded row) are faster one by one than in a masked vector.

@@ -9,6 +9,27 @@ A = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0))
 I64 = torch.tensor([[0, 2], [3, 1]])
 TARGET = torch.tensor([1, 4, -100, 2])
 
+# Of one float, which the CPU's code computes by the C library.
+LIBRARY_FUNCTIONS = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cos",
+    "cosh",
+    "erfc",
+    "exp2",
+    "expm1",
+    "log10",
+    "log1p",
+    "log2",
+    "sin",
+    "sinh",
+    "tan",
+]
+
 MOVEMENTS = {
     "view": lambda x: x.view(20, 6),
     "reshape of transposed": lambda x: x.transpose(0, 1).reshape(5, 24),
