@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 
+from tests.arguments import names_among  # noqa: E402
 from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
 from tests.store import Store  # noqa: E402
 
@@ -64,12 +65,13 @@ def main() -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    def words(text: str) -> list[str]:
-        return text.split(",")
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", type=words, default=list(ARCHITECTURES), help="only these")
-    parser.add_argument("--phases", type=words, default=list(PHASES), help="only these")
+    parser.add_argument(
+        "--models", type=names_among(ARCHITECTURES), default=list(ARCHITECTURES), help="only these"
+    )
+    parser.add_argument(
+        "--phases", type=names_among(PHASES), default=list(PHASES), help="only these"
+    )
     parser.add_argument("--seconds", type=float, default=1.5, help="for one comparison")
     parser.add_argument("--cpu-time", action="store_true", help="for a machine with other work")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")

@@ -30,6 +30,7 @@ import torch  # noqa: E402
 
 from benchmarks.observe import observer, summarize  # noqa: E402
 from mlcc.fx_import import forget_logged  # noqa: E402
+from tests.arguments import names_among  # noqa: E402
 from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
 from tests.python.accuracy import InFloat64, judge_together  # noqa: E402
 
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name", choices=sorted(ARCHITECTURES))
     parser.add_argument("--backend", default="mlcc")
-    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
+    parser.add_argument("--ways", type=names_among(WAYS), default=list(WAYS))
     arguments = parser.parse_args()
     for way, record in check_ways(arguments.name, arguments.ways, arguments.backend):
         print(json.dumps({"way": way, **record}), flush=True)

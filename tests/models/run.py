@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.arguments import names_among  # noqa: E402
 from tests.models.check import WAYS, Record, check_ways  # noqa: E402
 from tests.models.zoo import ARCHITECTURES  # noqa: E402
 from tests.store import Store  # noqa: E402
@@ -49,12 +50,9 @@ def main() -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    def words(text: str) -> list[str]:
-        return text.split(",")
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", type=words, help="only these")
-    parser.add_argument("--ways", type=words, default=list(WAYS), help="only these")
+    parser.add_argument("--models", type=names_among(ARCHITECTURES), help="only these")
+    parser.add_argument("--ways", type=names_among(WAYS), default=list(WAYS), help="only these")
     parser.add_argument("--backend", default="mlcc")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one model")
