@@ -39,7 +39,8 @@ class InductorObserver:
     def _lower(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any
     ) -> Callable[[list[Any]], Any]:
-        eager = copy.deepcopy(gm)  # Inductor's passes change the other
+        # Inductor's passes change the graph of the other; constants are shared, since no tensor can be copied here.
+        eager = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
         with _up_to_code() as operations, contextlib.suppress(InductorError):
             compile_fx_inner(gm, inputs, **options)
         self._graphs.append(GraphFacts(nodes=count_nodes(eager), externs=_externs(operations)))

@@ -85,7 +85,10 @@ def _measure_apart(task: tuple[str, str], arguments: argparse.Namespace) -> dict
         command.append("--cpu-time")
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
-        return {"reason": done.stderr.strip().splitlines()[-1][:300]}
+        lines = done.stderr.splitlines()
+        return {
+            "reason": next((one for one in reversed(lines) if "Error" in one), done.stderr)[:300]
+        }
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
