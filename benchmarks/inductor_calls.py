@@ -41,9 +41,9 @@ class InductorObserver:
     ) -> Callable[[list[Any]], Any]:
         # Inductor's passes change the graph of the other; constants are shared, since no tensor can be copied here.
         eager = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
-        with _up_to_code() as operations, contextlib.suppress(InductorError):
+        with _up_to_code() as externs, contextlib.suppress(InductorError):
             compile_fx_inner(gm, inputs, **options)
-        self._graphs.append(GraphFacts(nodes=count_nodes(eager), externs=_externs(operations)))
+        self._graphs.append(GraphFacts(nodes=count_nodes(eager), externs=externs))
 
         def run(arguments: list[Any]) -> Any:
             results = eager(*arguments)
@@ -55,19 +55,21 @@ class InductorObserver:
 
 
 @contextlib.contextmanager
-def _up_to_code() -> Iterator[list[ir.Operation]]:
-    """Inside, Inductor stops with an error where it would write code; yields the operations that it has until then."""
-    operations: list[ir.Operation] = []
+def _up_to_code() -> Iterator[dict[str, int]]:
+    """Inside, Inductor stops with an error where it would write code; yields what it would call, then filled in."""
+    externs: dict[str, int] = {}
 
     def stop(graph: GraphLowering) -> None:
-        operations.extend(graph.operations)
+        externs.update(
+            _count_externs(graph.operations)
+        )  # here, since some names need Inductor's current graph
         raise InterruptedError
 
     with mock.patch.object(GraphLowering, "compile_to_module", stop):
-        yield operations
+        yield externs
 
 
-def _externs(operations: Sequence[ir.Operation]) -> dict[str, int]:
+def _count_externs(operations: Sequence[ir.Operation]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for operation in operations:
         if isinstance(operation, ir.ExternKernel) and not isinstance(operation, NO_COMPUTATION):
