@@ -23,6 +23,26 @@ from mlcc._errors import Error
 
 Value = bool | int | str
 
+# The options as attributes, for type checkers only: their values come from `_Config` and the table.
+logs: str
+dump: str
+dump_dir: str
+verify: str
+repro_data: bool
+cache_dir: str
+cache_size_mb: int
+torch_caches: bool
+disable: bool
+strict: bool
+cpu: str
+gpu: str
+cuda_arch: str
+libcuda: str
+nvrtc: str
+fallback_random: bool
+bisect: int
+num_compile_threads: int
+
 
 @dataclass(frozen=True)
 class Option:

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ TABLE = [
 ]
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
@@ -36,7 +38,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture
-def options(monkeypatch):
+def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, config.Option]:
     """A small table in place of the one of the compiled core."""
     rows = {option.name: option for option in config._read_rows(TABLE)}
     monkeypatch.setattr(config, "_table", rows)
@@ -46,12 +48,12 @@ def options(monkeypatch):
     return rows
 
 
-def test_import_is_lazy():
+def test_import_is_lazy() -> None:
     code = "import sys, mlcc; print([m for m in sys.modules if m == 'torch' or m in ('mlcc._C', 'mlcc.config')])"
     assert run_python(code).stdout.strip() == "[]"
 
 
-def test_names():
+def test_names() -> None:
     assert {"jit", "config", "cache_info", "clear_cache", "Error", "InternalError"} <= set(
         dir(mlcc)
     )
@@ -60,27 +62,27 @@ def test_names():
         _ = mlcc.nope
 
 
-def test_version_is_stated_once():
+def test_version_is_stated_once() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", mlcc.__version__)
     assert (Path(mlcc.__file__).parent / "py.typed").exists()
     assert mlcc.__version__ not in (ROOT / "pyproject.toml").read_text()
     assert mlcc.__version__ not in (ROOT / "setup.py").read_text()
 
 
-def test_core_knows_version():
+def test_core_knows_version() -> None:
     core = _load.load_core()
     assert core.version() == mlcc.__version__
     assert re.fullmatch(r"[0-9a-f]{16,}", core.build_id())
     assert core.torch_version() == _load.built_torch_version()
 
 
-def test_entry_points():
+def test_entry_points() -> None:
     points = importlib.metadata.entry_points()
     assert "mlcc" in points.select(group="torch_dynamo_backends").names
     assert "mlcc" in points.select(group="torch.backends").names
 
 
-def test_wrong_torch():
+def test_wrong_torch() -> None:
     _load.check_torch("2.13.0", "2.13.1+cpu")
     expected = (
         "built for torch 2.13.0, found 2.12.1; "
@@ -90,7 +92,7 @@ def test_wrong_torch():
         _load.check_torch("2.13.0", "2.12.1")
 
 
-def test_table_of_the_core():
+def test_table_of_the_core() -> None:
     table = _load.load_core().option_table()
     rows = {option.name: option for option in config._read_rows(table)}
     assert rows["cpu"].option_class == "code"
@@ -104,7 +106,13 @@ def test_table_of_the_core():
         assert rows[name].option_class == "run"
 
 
-def test_precedence(options, monkeypatch):
+def test_type_checkers_see_the_options() -> None:
+    rows = config._read_rows(_load.load_core().option_table())
+    public = {n: text for n, text in config.__annotations__.items() if not n.startswith("_")}
+    assert public == {row.name: row.type.__name__ for row in rows}
+
+
+def test_precedence(options: dict[str, config.Option], monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.cache_size_mb == 1024
     assert config.origin("cache_size_mb") == "default"
     monkeypatch.setenv("MLCC_CACHE_SIZE_MB", "7")
@@ -118,14 +126,14 @@ def test_precedence(options, monkeypatch):
         with config.patch(strict=True):
             assert config.resolve()["cache_size_mb"] == 9
             assert config.resolve({"cache_size_mb": 10})["cache_size_mb"] == 10
-            assert config.strict is True
-        assert config.strict is False
+            assert config.strict
+        assert config.resolve()["strict"] is False
     assert config.cache_size_mb == 8
     del config.cache_size_mb
     assert config.cache_size_mb == 7
 
 
-def test_patch_is_per_thread(options):
+def test_patch_is_per_thread(options: dict[str, config.Option]) -> None:
     seen = []
     with config.patch(cpu="haswell"):
         thread = threading.Thread(target=lambda: seen.append(config.cpu))
@@ -135,9 +143,9 @@ def test_patch_is_per_thread(options):
     assert seen == [""]
 
 
-def test_patch_decorates(options):
+def test_patch_decorates(options: dict[str, config.Option]) -> None:
     @config.patch(cpu="haswell")
-    def nested(depth):
+    def nested(depth: int) -> Any:
         return config.cpu if depth == 0 else nested(depth - 1)
 
     assert nested(2) == "haswell"
@@ -149,7 +157,7 @@ def test_patch_decorates(options):
     [
         (lambda: config.patch(cache_dri="x"), "unknown option cache_dri; nearest: cache_dir"),
         (lambda: config.resolve({"stric": True}), "unknown option stric; nearest: strict"),
-        (lambda: config.bisekt, "unknown option bisekt; nearest: bisect"),
+        (lambda: getattr(config, "bisekt"), "unknown option bisekt; nearest: bisect"),
         (lambda: config.patch(strict=1), "option strict: expected True or False, found 1"),
         (lambda: config.patch(bisect="x"), "option bisect: expected an integer, found 'x'"),
         (lambda: config.patch(bisect=True), "option bisect: expected an integer, found True"),
@@ -162,7 +170,9 @@ def test_patch_decorates(options):
         (lambda: setattr(config, "stric", True), "unknown option stric; nearest: strict"),
     ],
 )
-def test_bad_option(options, use, message):
+def test_bad_option(
+    options: dict[str, config.Option], use: Callable[[], Any], message: str
+) -> None:
     with pytest.raises(mlcc.Error, match=f"^{re.escape(message)}$"):
         use()
 
@@ -178,25 +188,33 @@ def test_bad_option(options, use, message):
         ("MLCC_BISECT", "1x", "option bisect (MLCC_BISECT): expected an integer, found '1x'"),
     ],
 )
-def test_bad_environment(options, monkeypatch, env, text, message):
+def test_bad_environment(
+    options: dict[str, config.Option],
+    monkeypatch: pytest.MonkeyPatch,
+    env: str,
+    text: str,
+    message: str,
+) -> None:
     monkeypatch.setenv(env, text)
     with pytest.raises(mlcc.Error, match=f"^{re.escape(message)}$"):
         config.resolve()
 
 
-def test_hasattr_answers(options):
+def test_hasattr_answers(options: dict[str, config.Option]) -> None:
     assert hasattr(config, "cpu")
     assert not hasattr(config, "no_such_thing")
 
 
-def test_cache_directory(options, monkeypatch, tmp_path):
+def test_cache_directory(
+    options: dict[str, config.Option], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert config.cache_directory() == tmp_path / "mlcc"
     with config.patch(cache_dir=tmp_path / "other"):
         assert config.cache_directory() == tmp_path / "other"
 
 
-def test_parse_logs():
+def test_parse_logs() -> None:
     levels, problems = mlcc_logging.parse("recompiles, +graph,,fusoin")
     assert levels == {"recompiles": logging.INFO, "graph": logging.DEBUG}
     assert problems == ["unknown log channel fusoin; nearest: fusion"]
@@ -217,7 +235,7 @@ logging.get_logger('cache').debug('a detail')
 
 
 @pytest.mark.parametrize("more", ["", "import torch; logging.configure()"])
-def test_mlcc_logs(more):
+def test_mlcc_logs(more: str) -> None:
     result = run_python(LOG.format(more=more), MLCC_LOGS="graph,+cache,fuson")
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stderr.splitlines() if line]
@@ -226,7 +244,7 @@ def test_mlcc_logs(more):
     assert lines[1:] == ["[mlcc.graph] a graph", "[mlcc.cache] a detail"]
 
 
-def test_torch_logs():
+def test_torch_logs() -> None:
     code = (
         "import torch; from mlcc import logging\n"
         "for c in ('graph', 'cache'): logging.get_logger(c).info('line of %s', c)"
@@ -237,7 +255,7 @@ def test_torch_logs():
     assert "line of cache" not in result.stderr
 
 
-def test_autoload_is_light():
+def test_autoload_is_light() -> None:
     code = (
         "import torch, sys, time; from mlcc import _autoload; _autoload._done = False\n"
         "start = time.perf_counter(); _autoload.autoload()\n"
@@ -248,7 +266,9 @@ def test_autoload_is_light():
     assert (core, options) == ("False", "False")
 
 
-def test_autoload_never_raises(monkeypatch, caplog):
+def test_autoload_never_raises(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from mlcc import _autoload
 
     monkeypatch.setattr(_autoload, "_done", False)
@@ -257,7 +277,7 @@ def test_autoload_never_raises(monkeypatch, caplog):
     _autoload.autoload()
 
 
-def test_info(capsys):
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert f"mlcc             {mlcc.__version__}" in out
@@ -265,13 +285,13 @@ def test_info(capsys):
     assert re.search(r"strict = True  \[environment; MLCC_STRICT; run\]", out)
 
 
-def test_cache_command(capsys, fresh_cache):
+def test_cache_command(capsys: pytest.CaptureFixture[str], fresh_cache: Path) -> None:
     assert cli.main(["cache"]) == 0
     assert str(fresh_cache) in capsys.readouterr().out
     assert cli.main(["cache", "--clear"]) == 0
 
 
-def test_module_runs():
+def test_module_runs() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "mlcc", "--version"],
         cwd=ROOT,
