@@ -36,7 +36,7 @@ class Nvrtc:
         for builtins in folder.glob("libnvrtc-builtins.so.*"):  # or it does not find them itself
             ctypes.CDLL(str(builtins))
         self._library = ctypes.CDLL(str(path))
-        command = [cuda_tools.mlcc_program("mlcc-cuda"), "--options", f"--nvrtc={path}"]
+        command = [str(cuda_tools.mlcc_program("mlcc-cuda")), "--options", f"--nvrtc={path}"]
         printed = subprocess.run(command, capture_output=True, text=True, check=True)
         self._options = printed.stdout.split()
 
@@ -62,7 +62,7 @@ def emit(loop_ir: Sequence[str], folder: Path) -> str:
     """CUDA text of loop-IR kernels, as one program."""
     file = folder / "program.mlcc"
     file.write_text("\n".join(loop_ir))
-    command = [cuda_tools.mlcc_program("mlcc-cuda"), "--emit", "--shared=232448", file]
+    command = [str(cuda_tools.mlcc_program("mlcc-cuda")), "--emit", "--shared=232448", str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

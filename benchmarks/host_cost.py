@@ -57,7 +57,7 @@ def launches_of(call: Any) -> int:
 def measure(call: Any, seconds: float) -> float:
     """Microseconds per call: the least of several samples."""
     inner = 2000
-    samples = []
+    samples: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(samples) < 3:
         start = time.process_time()

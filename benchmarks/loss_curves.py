@@ -136,7 +136,7 @@ def drawing(curves: dict[str, list[float]]) -> str:
 
 def main() -> None:
     """Train, print the difference and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "loss_curves.svg")
     arguments = parser.parse_args()

@@ -158,7 +158,7 @@ def report(kinds: list[str], cycles: int | None) -> dict[str, Growth]:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kinds", nargs="*", default=["jit", "torch_compile"])
     parser.add_argument("--cycles", type=int)
     parser.add_argument("--measure", help=argparse.SUPPRESS)

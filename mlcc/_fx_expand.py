@@ -55,7 +55,7 @@ def _replace_items(node: Node, items: list[Any]) -> None:
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise NotExpanded(f"{node.name}: {user.name} takes all results at once")
-        user.replace_all_uses_with(items[user.args[1]])  # type: ignore[index]
+        user.replace_all_uses_with(items[user.args[1]])
         user.graph.erase_node(user)
     node.graph.erase_node(node)
 
@@ -63,9 +63,9 @@ def _replace_items(node: Node, items: list[Any]) -> None:
 def _unwrap_effects(node: Node) -> None:
     token, op, *args = node.args
     with node.graph.inserting_before(node):
-        call = node.graph.call_function(op, tuple(args), dict(node.kwargs))  # type: ignore[arg-type]
+        call = node.graph.call_function(op, tuple(args), dict(node.kwargs))
         value = node.meta["val"]
-        number = len(op._schema.returns)  # type: ignore[union-attr]
+        number = len(op._schema.returns)
         call.meta = dict(node.meta)
         call.meta["val"] = None if not number else value[1] if number == 1 else tuple(value[1:])
         items: list[Any] = [token, call]
@@ -103,7 +103,7 @@ def _write_out(gm: GraphModule, node: Node) -> None:
         raise NotExpanded(f"{node.name}: holds a constant")
     before = set(gm.graph.nodes)
     with gm.graph.inserting_before(node):
-        copied: Any = gm.graph.graph_copy(inner.graph, outer)  # type: ignore[arg-type]
+        copied: Any = gm.graph.graph_copy(inner.graph, outer)
         for one in gm.graph.nodes:
             if one not in before:
                 one.meta[MEMORY] = MEMORY_OF_WRITE

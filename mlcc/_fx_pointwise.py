@@ -37,7 +37,7 @@ class _Operands:
         ] = []  # those that take part in type promotion, as fake tensors and numbers
         self.form = ""
         bound = importer.bind(node)
-        schema = node.target._schema  # type: ignore[union-attr]
+        schema = node.target._schema
         optional: dict[str, bool] = {}
         for argument in schema.arguments:
             value = bound[argument.name]

@@ -260,7 +260,7 @@ def _graph(importer: Importer, node: Any) -> GraphModule:
 def _cond(importer: Importer, node: Node) -> _Form:
     predicate, then, otherwise, operands = node.args
     graphs = [_graph(importer, then), _graph(importer, otherwise)]
-    return _Form("cond", graphs, [operands], predicate=predicate)  # type: ignore[list-item]
+    return _Form("cond", graphs, [operands], predicate=predicate)
 
 
 def _while_loop(name: str) -> Callable[[Any, Node], _Form]:

@@ -32,7 +32,7 @@ except ImportError:  # an older or newer torch: no cache of AOTAutograd for us
     class OutputCode:  # type: ignore[no-redef]
         """Stands in for torch's base class of cacheable code."""
 
-    SerializableAOTDispatchCompiler = None  # type: ignore[assignment,misc]
+    SerializableAOTDispatchCompiler = None
     HAS_AOT_CACHE = False
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Any]
@@ -536,7 +536,7 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
     """Leaves of nested tuples, lists and dicts, and their structure, which is hashable."""
     from torch.utils._pytree import tree_flatten
 
-    return tree_flatten(value)  # type: ignore[no-any-return]
+    return tree_flatten(value)
 
 
 def unflatten(leaves: Sequence[Any], structure: Any) -> Any:

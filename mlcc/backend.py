@@ -78,7 +78,7 @@ def _add_first_execution(seconds: float) -> None:
 _session_options: ContextVar[Mapping[str, Any] | None] = ContextVar("mlcc.backend", default=None)
 
 
-class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
+class CompiledGraph(_torch_compat.OutputCode):
     """A compiled graph as AOTAutograd calls and stores it: a boxed callable from a list of inputs to a list of outputs.
 
     What is stored is the text of the graph, not code: kernels come from mlcc's own store when it is loaded.
@@ -151,7 +151,7 @@ class CompiledGraph(_torch_compat.OutputCode):  # type: ignore[misc]
         del triton_bundle
 
 
-class EagerGraph(_torch_compat.OutputCode):  # type: ignore[misc]
+class EagerGraph(_torch_compat.OutputCode):
     """A graph that runs eagerly, and is not stored."""
 
     def __init__(self, gm: GraphModule) -> None:
@@ -183,7 +183,7 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
     if imported.float_inputs:
         return _caller_with_floats(executable, imported)
     if not constants and all(o.kind == "value" and o.index == i for i, o in enumerate(outputs)):
-        return executable  # type: ignore[no-any-return]
+        return executable
 
     def run(inputs: list[Any]) -> list[Any]:
         inputs.extend(constants)

@@ -298,9 +298,9 @@ class Importer:
         target = node.target
         if target is operator.getitem:
             source, index = node.args
-            self._env[node] = self._env[source][index]  # type: ignore[index]
+            self._env[node] = self._env[source][index]
             if self._env[node] is None:  # a number that stands in the metadata
-                node.meta.setdefault("val", source.meta["val"][index])  # type: ignore[union-attr]
+                node.meta.setdefault("val", source.meta["val"][index])
             return
         if isinstance(target, torch._ops.OpOverload):
             name = str(target)
@@ -335,7 +335,7 @@ class Importer:
 
     def _read_float(self, node: Node) -> bool:
         """item() of a float tensor: the number stays a tensor of the graph, so that nobody has to wait for it."""
-        value, source = node.meta.get("val"), self._env.get(node.args[0])  # type: ignore[arg-type]
+        value, source = node.meta.get("val"), self._env.get(node.args[0])
         if not isinstance(value, torch.SymFloat) or not isinstance(source, Tensor):
             return False
         scalar = self.reshape(source, []) if self.fake(node.args[0]).dim() else source
@@ -418,7 +418,7 @@ class Importer:
         handles: list[Any] = []
         places: dict[Node, int] = {}
         (results,) = node.args
-        for result in results if isinstance(results, list | tuple) else [results]:  # type: ignore[union-attr]
+        for result in results if isinstance(results, list | tuple) else [results]:
             if self._region is not None and self._region.exports(
                 len(self.imported.outputs), self.fake(result)
             ):
@@ -493,7 +493,7 @@ class Importer:
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The node's arguments by the names of its op's schema, defaults filled in."""
-        schema = node.target._schema  # type: ignore[union-attr]
+        schema = node.target._schema
         bound = dict(node.kwargs)
         for argument, value in zip(schema.arguments, node.args, strict=False):
             bound[argument.name] = value

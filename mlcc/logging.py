@@ -18,7 +18,7 @@ ENV = "MLCC_LOGS"
 _warned: set[str] = set()
 
 
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class _StderrHandler(logging.StreamHandler):
     """Writes to the stderr of the moment, which tests and notebooks replace."""
 
     def __init__(self) -> None:

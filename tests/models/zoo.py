@@ -104,7 +104,7 @@ class Architecture:
         kind = getattr(module, self.model)
         torch.manual_seed(0)
         model = kind(self._config(kind.config_class))
-        return model.eval()  # type: ignore[no-any-return]
+        return model.eval()
 
     def _config(self, kind: type) -> Any:
         overrides = dict(self.config)
@@ -228,7 +228,7 @@ def _fbank(config: Any, length: int) -> dict[str, torch.Tensor]:
 
 
 _VIT = {"image_size": 64, "patch_size": 16}
-_STAGES = {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 24, 32, 48]}
+_STAGES: dict[str, Any] = {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 24, 32, 48]}
 _CLIP = {"text_config.": {"eos_token_id": 127}, "vision_config.": _VIT, "projection_dim": 16}
 _WAVES = {
     "conv_dim": (16, 16, 32),

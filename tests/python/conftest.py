@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,7 +31,7 @@ settings.load_profile("seeded")
 
 
 @pytest.fixture(autouse=True)
-def seeded():
+def seeded() -> None:
     """Random inputs are the same in each run, whatever ran before."""
     import torch
 
@@ -38,7 +39,7 @@ def seeded():
 
 
 @pytest.fixture
-def fresh_cache(tmp_path, monkeypatch):
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder for one test; the path."""
     monkeypatch.setenv("MLCC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
@@ -55,7 +56,7 @@ class _Lines(logging.Handler):
 
 
 @pytest.fixture
-def mlcc_log() -> Callable[..., Iterator[list[str]]]:
+def mlcc_log() -> Callable[..., AbstractContextManager[list[str]]]:
     """`with mlcc_log("recompiles") as lines:` collects what the channel logs (caplog misses it under torch)."""
 
     @contextmanager

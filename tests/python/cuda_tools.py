@@ -84,7 +84,12 @@ PROGRAM = re.compile(r"(\S+), (\w+)(?: \(as PTX\))?: ([\d.]+) ms, (\d+) bytes")
 
 def compile_files(files: Sequence[Path], *arguments: str) -> list[Function]:
     """What mlcc-cuda prints of files of loop IR. Raises with its message where it fails."""
-    command = [mlcc_program("mlcc-cuda"), f"--nvrtc={nvrtc_library()}", *arguments, *files]
+    command: list[str | Path] = [
+        mlcc_program("mlcc-cuda"),
+        f"--nvrtc={nvrtc_library()}",
+        *arguments,
+        *files,
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     functions = []
@@ -105,7 +110,7 @@ def sass(loop_ir: str, folder: Path, arch: str = "sm_90") -> dict[str, list[str]
     source.write_text(loop_ir)
     compile_files([source], f"--arch={arch}", "-o", str(cubin))
     text = subprocess.run(
-        [disassembler("cuobjdump"), "-sass", cubin],
+        [str(disassembler("cuobjdump")), "-sass", cubin],
         env=os.environ | {"PATH": f"{Path(str(disassembler('nvdisasm'))).parent}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip

@@ -9,8 +9,15 @@ import resource
 import sys
 
 STARTS = ("subprocess.", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "pty.")
-seen = []
-sys.addaudithook(lambda event, _: event.startswith(STARTS) and seen.append(event))
+seen: list[str] = []
+
+
+def _note(event: str, _: object) -> None:
+    if event.startswith(STARTS):
+        seen.append(event)
+
+
+sys.addaudithook(_note)
 
 import torch  # noqa: E402 (the hook comes first)
 

@@ -23,40 +23,40 @@ def _exact() -> list[torch.Tensor]:
     return [*gradients, torch.full([32], 1e-24, dtype=torch.double)]
 
 
-def test_other_rounding_is_right():
+def test_other_rounding_is_right() -> None:
     assert judge_together(_step(1), _step(2), _exact())
 
 
-def test_noise_of_one_result_excuses_no_other():
+def test_noise_of_one_result_excuses_no_other() -> None:
     wrong = _step(1)
     wrong[1] = wrong[1] * 1.001
     verdict = judge_together(wrong, _step(2), _exact())
     assert verdict.reason.startswith("result 1: rms error")
 
 
-def test_noise_may_be_larger_than_eagers():
+def test_noise_may_be_larger_than_eagers() -> None:
     noisy = _step(1)
     noisy[3] = noisy[3] * 8
     assert judge_together(noisy, _step(2), _exact())
 
 
-def test_what_is_more_than_noise_is_wrong():
+def test_what_is_more_than_noise_is_wrong() -> None:
     wrong = _step(1)
     wrong[3] = wrong[3] * 40
     assert judge_together(wrong, _step(2), _exact()).reason.startswith("result 3: rms error")
 
 
-def test_exactness_by_luck_is_not_demanded():
+def test_exactness_by_luck_is_not_demanded() -> None:
     eager = _step(2)
     eager[0] = _exact()[0].float()
     assert judge_together(_step(1), eager, _exact())
 
 
-def test_integers_are_equal():
+def test_integers_are_equal() -> None:
     steps = torch.arange(4)
     assert judge_together([steps], [steps], [steps])
     assert not judge_together([steps + 1], [steps], [steps])
 
 
-def test_missing_results_are_told():
+def test_missing_results_are_told() -> None:
     assert not judge_together(_step(1)[:3], _step(2), _exact())

@@ -13,7 +13,7 @@ SHARED = ((backend.CompiledGraph, "_link"), (backend.EagerGraph, "__init__"))
 
 
 @pytest.fixture(autouse=True)
-def _own_observer(monkeypatch):
+def _own_observer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an observer replaces is put back."""
     for owner, name in (*SHARED, *((owner, "__call__") for owner, _ in SHARED)):
         monkeypatch.setattr(owner, name, getattr(owner, name))
@@ -24,7 +24,7 @@ def step(weight: torch.Tensor, x: torch.Tensor, total: torch.Tensor) -> torch.Te
     return torch.sort((x @ weight).relu(), dim=1)[0]
 
 
-def test_matmul_and_sort_are_calls_and_a_write_into_an_input_is_none():
+def test_matmul_and_sort_are_calls_and_a_write_into_an_input_is_none() -> None:
     inputs = [torch.ones(8, 8), torch.ones(4, 8), torch.zeros(3)]
     ours, inductor = MlccObserver(), InductorObserver()
     for observer in (ours, inductor):
@@ -36,7 +36,7 @@ def test_matmul_and_sort_are_calls_and_a_write_into_an_input_is_none():
     assert inputs[2].tolist() == [2, 2, 2]
 
 
-def test_graphs_that_inductor_counts_run_eagerly_forward_and_backward():
+def test_graphs_that_inductor_counts_run_eagerly_forward_and_backward() -> None:
     observer = InductorObserver()
     compiled = torch.compile(lambda x, w: (x @ w).tanh(), backend=observer.backend)
     x, w = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)

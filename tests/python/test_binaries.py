@@ -57,25 +57,25 @@ def llvm_library() -> Path:
     return library
 
 
-def test_llvm_library_exports_three_names():
+def test_llvm_library_exports_three_names() -> None:
     names = {"mlcc_llvm_api", "__jit_debug_register_code", "__jit_debug_descriptor"}
     assert exported(llvm_library()) == names
 
 
-def test_llvm_library_needs_only_the_c_library():
+def test_llvm_library_needs_only_the_c_library() -> None:
     assert needed(llvm_library()) <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 
 
-def test_core_exports_its_init_function_only():
+def test_core_exports_its_init_function_only() -> None:
     assert exported(core_library()) == {"PyInit__C"}
 
 
-def test_core_needs_three_libraries_of_torch():
+def test_core_needs_three_libraries_of_torch() -> None:
     torch_libraries = {"libtorch_python.so", "libtorch_cpu.so", "libc10.so"}
     assert needed(core_library()) - SYSTEM <= torch_libraries
 
 
-def test_import_torch_without_core(tmp_path):
+def test_import_torch_without_core(tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "mlcc", ignore=ignore)
     info = tmp_path / "mlcc-0.0.1.dist-info"

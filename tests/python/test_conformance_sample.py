@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.conformance import coverage, run
@@ -15,7 +17,7 @@ SECONDS_OF_A_TASK = (
 
 
 @pytest.mark.parametrize("dtype", run.DTYPES)
-def test_one_sample_of_each_op(dtype, tmp_path):
+def test_one_sample_of_each_op(dtype: str, tmp_path: Path) -> None:
     tasks = run.list_tasks(None, dtype, EVERY_OP, 1)
     answers = run.check_tasks(tasks, "mlcc", 1, SECONDS_OF_A_TASK, run.environment(str(tmp_path)))
     records = [record for _, record in answers]
@@ -26,7 +28,7 @@ def test_one_sample_of_each_op(dtype, tmp_path):
     assert not coverage.undocumented(records, coverage.DOCUMENT.read_text())
 
 
-def test_a_crash_is_a_failure(tmp_path):
+def test_a_crash_is_a_failure(tmp_path: Path) -> None:
     """A worker that dies is replaced, and its op counts as failed."""
     task = run.Task("sin", "float32", 1)
     kept = run.environment(str(tmp_path))
@@ -36,14 +38,14 @@ def test_a_crash_is_a_failure(tmp_path):
     assert "exit status" in record["reasons"][0]
 
 
-def test_surprises():
+def test_surprises() -> None:
     fails = {"op": "a", "dtype": "float32", "tried": 2, "passed": 1, "reasons": ["wrong"]}
     passes = {"op": "b", "dtype": "float32", "tried": 2, "passed": 2, "reasons": []}
     assert run.find_surprises([fails, passes], {("a", "float32")}) == []
     assert len(run.find_surprises([fails, passes], {("b", "float32")})) == 2
 
 
-def test_the_document_tells_of_each_call():
+def test_the_document_tells_of_each_call() -> None:
     generated = {"op": "a", "dtype": "float32", "calls": {}}
     called = {"op": "a", "dtype": "int64", "calls": {"aten.mm.default": "contraction"}}
     document = coverage.render([generated, called])

@@ -83,7 +83,7 @@ def emitted(name: str, folder: Path) -> Emitted:
     file = folder / f"{name}.mlcc"
     file.write_text(KERNELS[name])
     (function,) = cuda_tools.compile_files([file], "--arch=sm_90")
-    command = [cuda_tools.mlcc_program("mlcc-cuda"), "--emit", str(file)]
+    command = [str(cuda_tools.mlcc_program("mlcc-cuda")), "--emit", str(file)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return Emitted(text, function.threads, function.dynamic_shared)
 

@@ -16,7 +16,7 @@ from benchmarks.observe import GraphFacts, summarize
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_demo_runs_and_writes_figures(tmp_path):
+def test_demo_runs_and_writes_figures(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "examples/demo.py", "--only", "pointwise", "--quick"]
@@ -32,13 +32,13 @@ def test_demo_runs_and_writes_figures(tmp_path):
     assert "speed" in run.stdout
 
 
-def test_demo_names_its_workloads():
+def test_demo_names_its_workloads() -> None:
     from examples import demo
 
     assert set(demo.NAMES) == set(models.NAMES)
 
 
-def test_compare_takes_turns():
+def test_compare_takes_turns() -> None:
     calls = []
     comparison = compare(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
@@ -51,13 +51,13 @@ def test_compare_takes_turns():
     assert calls[2:] == 3 * (repeats * ["a"] + repeats * ["b"])
 
 
-def test_ratio_is_taken_within_each_round():
+def test_ratio_is_taken_within_each_round() -> None:
     comparison = Comparison({"eager": [2.0, 4.0, 6.0], "own": [1.0, 4.0, 2.0]}, 1, 1)
     assert comparison.ratio("own") == Spread(median=2.0, low=1.5, high=2.5)
     assert json.loads(comparison.to_json())["baseline"] == "eager"
 
 
-def test_shares_leave_contractions_out():
+def test_shares_leave_contractions_out() -> None:
     nodes = {"aten.addmm.default": 2, "aten.add.Tensor": 3, "aten.sort.default": 1}
     graph = GraphFacts(
         kernels=1,

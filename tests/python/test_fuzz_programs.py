@@ -55,11 +55,11 @@ class WrongSine:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         before = torch.Tensor.sin
-        torch.Tensor.sin = lambda x: before(x) + 1e-3  # type: ignore[method-assign, assignment]
+        torch.Tensor.sin = lambda x: before(x) + 1e-3
         try:
             return self.function(*tensors)
         finally:
-            torch.Tensor.sin = before  # type: ignore[method-assign]
+            torch.Tensor.sin = before
 
 
 def test_a_failure_is_found_and_reduced(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_text_that_a_library_evaluates_reads_no_globals_of_the_user() -> None:
     """As sympy does during a trace with symbolic sizes."""
     with _reads.refuse_outside_values("function"):
         assert sympy.sympify("E + x") == sympy.E + sympy.Symbol("x")
-    scope = {"value": [1]}
+    scope: dict[str, Any] = {"value": [1]}
     exec("def function():\n    return value", scope)
     told = pytest.raises(mlcc.Error, match="the global value")  # of the user, also from a text
     with told, _reads.refuse_outside_values("function"):

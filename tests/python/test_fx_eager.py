@@ -33,7 +33,7 @@ def test_a_higher_order_op_that_is_no_control_flow(dynamic: bool) -> None:
 def _call(function: object, inputs: int) -> EagerCall:
     graph = torch.fx.Graph()
     nodes = [graph.placeholder(f"x{i}") for i in range(inputs)]
-    graph.output(graph.call_function(function, tuple(nodes)))  # type: ignore[arg-type]
+    graph.output(graph.call_function(function, tuple(nodes)))
     module = torch.fx.GraphModule({}, graph)
     return EagerCall(module, [False] * inputs, [False] * inputs)
 

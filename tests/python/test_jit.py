@@ -181,7 +181,9 @@ def test_under_a_mode_the_original_runs() -> None:
     calls = []
 
     class Count(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             calls.append(op)
             return op(*args, **(kwargs or {}))
 
@@ -415,7 +417,7 @@ def test_arguments_that_no_trace_can_take() -> None:
     with pytest.raises(mlcc.Error, match="an argument is a object, expected tensors"):
         f(object())
     with pytest.raises(mlcc.Error, match="found a int, expected a function"):
-        mlcc.jit(3)
+        mlcc.jit(3)  # type: ignore[call-overload]
 
 
 def test_threads() -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("name", models.NAMES)
-def test_right_at_every_size_and_compiled_twice(name):
+def test_right_at_every_size_and_compiled_twice(name: str) -> None:
     """The second size makes the graph dynamic; the third one finds it compiled."""
     torch._dynamo.reset()
     workload = models.build(name, small=True)

@@ -7,6 +7,9 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +21,13 @@ core = load_core()
 F32 = "f32"
 
 
-def one_call(name, args_of, results, inputs, **facts):
+def one_call(
+    name: str,
+    args_of: Callable[..., Any],
+    results: list[Any],
+    inputs: list[Any],
+    **facts: Any,
+) -> Any:
     """An executable of one extern call; `args_of` maps the input values to its arguments."""
     builder = core.GraphBuilder("one_call")
     values = [builder.add_input(f"x{i}", *type_) for i, type_ in enumerate(inputs)]
@@ -30,7 +39,7 @@ def one_call(name, args_of, results, inputs, **facts):
 # -- building
 
 
-def test_builder_prints_what_it_was_told():
+def test_builder_prints_what_it_was_told() -> None:
     builder = core.GraphBuilder("f")
     builder.add_symbol("s0", 2, 4096, 128)
     x = builder.add_input("x", "f32", ["s0", 512])
@@ -45,7 +54,7 @@ def test_builder_prints_what_it_was_told():
     builder.verify()
 
 
-def test_values_show_their_types():
+def test_values_show_their_types() -> None:
     builder = core.GraphBuilder()
     builder.add_symbol("s0")
     n = builder.add_size_input("n", "s0")
@@ -57,7 +66,7 @@ def test_values_show_their_types():
     assert builder.expand(x, [3, "s0", 4]).shape == [3, "s0", 4]
 
 
-def test_every_building_function():
+def test_every_building_function() -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", "f32", [4, 6])
     i = builder.add_input("i", "i64", [5])
@@ -80,7 +89,7 @@ def test_every_building_function():
     builder.verify()
 
 
-def test_extern_arguments_of_every_kind():
+def test_extern_arguments_of_every_kind() -> None:
     builder = core.GraphBuilder()
     builder.add_symbol("s0")
     x = builder.add_input("x", "f32", ["s0"])
@@ -93,7 +102,7 @@ def test_extern_arguments_of_every_kind():
     assert "layout = layout(strided)" in line and "effects" in line
 
 
-def test_references_count_the_given_operands():
+def test_references_count_the_given_operands() -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", "f32", [2])
     y = builder.add_input("y", "f32", [2])
@@ -117,7 +126,7 @@ def test_references_count_the_given_operands():
         (lambda b, x: core.GraphBuilder.parse("graph @f("), "1:"),
     ],
 )
-def test_wrong_building_is_an_error(wrong, message):
+def test_wrong_building_is_an_error(wrong: Callable[..., Any], message: str) -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", "f32", [4])
     with pytest.raises(mlcc.Error, match=message) as raised:
@@ -125,7 +134,7 @@ def test_wrong_building_is_an_error(wrong, message):
     assert not isinstance(raised.value, mlcc.InternalError)
 
 
-def test_a_compiled_builder_is_spent():
+def test_a_compiled_builder_is_spent() -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", "f32", [4])
     builder.set_outputs([x])
@@ -136,7 +145,7 @@ def test_a_compiled_builder_is_spent():
         _ = x.dtype
 
 
-def test_text_compiles_too():
+def test_text_compiles_too() -> None:
     text = """graph @f(%x: f32[4]) {
       %0: f32[4] = extern "aten.sin.default"(%x)
       return %0
@@ -151,7 +160,7 @@ def test_text_compiles_too():
 # -- options
 
 
-def test_options_are_checked():
+def test_options_are_checked() -> None:
     text = "graph @f(%x: f32[4]) {\n  return %x\n}"
     core.compile(text, {"strict": True, "num_compile_threads": 2, "logs": ""})
     with pytest.raises(mlcc.Error, match=r"unknown option strikt; nearest: strict"):
@@ -162,7 +171,7 @@ def test_options_are_checked():
         core.compile(text, {"num_compile_threads": True})
 
 
-def test_tables():
+def test_tables() -> None:
     rows = {row[0]: row for row in core.option_table()}
     assert rows["cache_size_mb"][1:5] == ("int", 1024, "MLCC_CACHE_SIZE_MB", "run")
     assert rows["strict"][2] is False
@@ -178,7 +187,7 @@ def test_tables():
 # -- extern calls
 
 
-def test_mm_and_addmm():
+def test_mm_and_addmm() -> None:
     a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
     mm = one_call(
         "aten.mm.default", lambda x, y: [x, y], [(F32, [3, 5])], [(F32, [3, 4]), (F32, [4, 5])]
@@ -193,7 +202,7 @@ def test_mm_and_addmm():
     assert torch.equal(addmm([a, b, c])[0], torch.addmm(c, a, b))
 
 
-def test_keyword_arguments_and_scalars():
+def test_keyword_arguments_and_scalars() -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", F32, [3, 4])
     y = builder.add_input("y", F32, [4, 5])
@@ -207,13 +216,13 @@ def test_keyword_arguments_and_scalars():
 
 
 @pytest.mark.parametrize("number", [2, 0.5, True])
-def test_a_number_where_the_schema_has_a_tensor(number):
+def test_a_number_where_the_schema_has_a_tensor(number: float) -> None:
     executable = one_call("aten.mul.Tensor", lambda x: [x, number], [(F32, [3])], [(F32, [3])])
     x = torch.randn(3)
     assert torch.equal(executable([x])[0], x * number)
 
 
-def test_several_results_and_optional_tensors():
+def test_several_results_and_optional_tensors() -> None:
     types = [(F32, [2, 3, 4]), (F32, [3]), (F32, [3])]
     executable = one_call(
         "aten.native_batch_norm.default",
@@ -227,7 +236,7 @@ def test_several_results_and_optional_tensors():
         assert torch.equal(found, wanted)
 
 
-def test_a_result_that_is_no_tensor():
+def test_a_result_that_is_no_tensor() -> None:
     grad, x, w = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(4)
     _, mean, rstd = torch.native_layer_norm(x, [4], w, None, 1e-5)
     builder = core.GraphBuilder()
@@ -250,7 +259,7 @@ def test_a_result_that_is_no_tensor():
     assert torch.equal(found[0], expected[0])
 
 
-def test_lists_of_tensors_go_in_and_come_out():
+def test_lists_of_tensors_go_in_and_come_out() -> None:
     cat = one_call(
         "aten.cat.default",
         lambda x, y: [[x, y, x], 1],
@@ -269,7 +278,7 @@ def test_lists_of_tensors_go_in_and_come_out():
     assert all(torch.equal(f, w) for f, w in zip(split([c]), c.split([1, 2]), strict=True))
 
 
-def test_lists_of_optional_tensors():
+def test_lists_of_optional_tensors() -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", F32, [4, 5])
     i = builder.add_input("i", "i64", [3])
@@ -279,7 +288,7 @@ def test_lists_of_optional_tensors():
     assert torch.equal(core.compile(builder)([a, index])[0], a[:, index])
 
 
-def test_enumerations():
+def test_enumerations() -> None:
     builder = core.GraphBuilder()
     x = builder.add_input("x", F32, [2, 3, 4, 5])
     kwargs = {"dtype": ("dtype", "float64"), "memory_format": ("memory_format", "channels_last")}
@@ -303,7 +312,7 @@ def test_enumerations():
     assert z.dtype == torch.int64 and torch.equal(z, torch.zeros(2, 3, dtype=torch.int64))
 
 
-def test_a_single_value_for_a_list_of_fixed_length():
+def test_a_single_value_for_a_list_of_fixed_length() -> None:
     executable = one_call(
         "aten.avg_pool2d.default", lambda x: [x, 2, 2], [(F32, [1, 1, 2, 2])], [(F32, [1, 1, 4, 4])]
     )
@@ -311,7 +320,7 @@ def test_a_single_value_for_a_list_of_fixed_length():
     assert torch.equal(executable([x])[0], torch.nn.functional.avg_pool2d(x, 2))
 
 
-def test_symbolic_sizes_in_arguments():
+def test_symbolic_sizes_in_arguments() -> None:
     builder = core.GraphBuilder()
     builder.add_symbol("s0")
     builder.add_symbol("s1")
@@ -332,7 +341,7 @@ def test_symbolic_sizes_in_arguments():
         assert size == rows + n
 
 
-def test_a_size_that_a_call_finds():
+def test_a_size_that_a_call_finds() -> None:
     builder = core.GraphBuilder()
     builder.add_symbol("u0")
     x = builder.add_input("x", "i64", [])
@@ -347,7 +356,7 @@ def test_a_size_that_a_call_finds():
         assert ones.shape == (n, n + 1) and tripled == 3 * n
 
 
-def test_a_shape_that_a_call_finds():
+def test_a_shape_that_a_call_finds() -> None:
     builder = core.GraphBuilder()
     builder.add_symbol("u0")
     x = builder.add_input("x", F32, [10])
@@ -364,7 +373,7 @@ def test_a_shape_that_a_call_finds():
     assert torch.equal(executable([x])[0], torch.tensor([[-3], [-7]]))
 
 
-def test_ops_of_python_libraries_run():
+def test_ops_of_python_libraries_run() -> None:
     with torch.library._scoped_library("mlcc_test", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x + x, "CompositeExplicitAutograd")
@@ -397,18 +406,18 @@ def test_ops_of_python_libraries_run():
         ("aten.zeros_like.default", lambda x: [x, ("dtype", "float31")], "dtype float31: unknown"),
     ],
 )
-def test_calls_that_torch_does_not_take(name, args, message):
+def test_calls_that_torch_does_not_take(name: str, args: Callable[..., Any], message: str) -> None:
     with pytest.raises(mlcc.Error, match=message):
         one_call(name, args, [(F32, [3])], [(F32, [3])])
 
 
-def test_arguments_that_do_not_fit_at_run_time():
+def test_arguments_that_do_not_fit_at_run_time() -> None:
     executable = one_call("aten.sin.default", lambda x: [[x]], [(F32, [3])], [(F32, [3])])
     with pytest.raises(mlcc.Error, match=r"aten.sin.default: argument self: a list where"):
         executable([torch.rand(3)])
 
 
-def test_errors_of_aten_are_those_of_eager():
+def test_errors_of_aten_are_those_of_eager() -> None:
     mm = one_call(
         "aten.mm.default", lambda x, y: [x, y], [(F32, [3, 5])], [(F32, [3, 4]), (F32, [4, 5])]
     )
@@ -421,18 +430,18 @@ def test_errors_of_aten_are_those_of_eager():
 
     select = one_call("aten.select_copy.int", lambda x: [x, 0, 7], [(F32, [])], [(F32, [3])])
     x = torch.randn(3)
-    with pytest.raises(IndexError) as eager:
+    with pytest.raises(IndexError) as eagers_index:
         torch.select_copy(x, 0, 7)
-    with pytest.raises(IndexError) as ours:
+    with pytest.raises(IndexError) as our_index:
         select([x])
-    assert str(ours.value) == str(eager.value)
+    assert str(our_index.value) == str(eagers_index.value)
 
 
-def test_errors_of_python_ops_pass_through():
+def test_errors_of_python_ops_pass_through() -> None:
     class Mine(Exception):
         pass
 
-    def fail(x):
+    def fail(x: torch.Tensor) -> None:
         raise Mine("broken")
 
     with torch.library._scoped_library("mlcc_test", "DEF") as library:
@@ -443,7 +452,7 @@ def test_errors_of_python_ops_pass_through():
             executable([torch.rand(3)])
 
 
-def test_warnings_of_aten_are_python_warnings():
+def test_warnings_of_aten_are_python_warnings() -> None:
     with torch.library._scoped_library("mlcc_test", "DEF") as library:
         library.define("warn(Tensor x) -> Tensor")
         library.impl(
@@ -464,13 +473,15 @@ def test_warnings_of_aten_are_python_warnings():
         ((F32, [3, 1]), r"result 0 is Float\[3\], expected Float\[3, 1\]"),
     ],
 )
-def test_a_result_unlike_its_fake_is_an_error(type_, message):
+def test_a_result_unlike_its_fake_is_an_error(type_: tuple[Any, ...], message: str) -> None:
     executable = one_call("aten.sin.default", lambda x: [x], [type_], [(F32, [3])])
     with pytest.raises(mlcc.Error, match=message):
         executable([torch.rand(3)])
 
 
-def test_a_result_with_other_strides_is_copied_and_told(mlcc_log):
+def test_a_result_with_other_strides_is_copied_and_told(
+    mlcc_log: Any,
+) -> None:
     with mlcc_log("fallback") as lines:
         executable = one_call(
             "aten.sin.default", lambda x: [x], [(F32, [3, 4], [1, 3])], [(F32, [3, 4])]
@@ -484,7 +495,7 @@ def test_a_result_with_other_strides_is_copied_and_told(mlcc_log):
     ]
 
 
-def test_strides_of_an_aliasing_result_must_fit():
+def test_strides_of_an_aliasing_result_must_fit() -> None:
     executable = one_call(
         "aten.t.default", lambda x: [x], [(F32, [4, 3], [3, 1])], [(F32, [3, 4])], aliases=True
     )
@@ -492,7 +503,7 @@ def test_strides_of_an_aliasing_result_must_fit():
         executable([torch.rand(3, 4)])
 
 
-def test_wrong_inputs():
+def test_wrong_inputs() -> None:
     executable = one_call("aten.sin.default", lambda x: [x], [(F32, [3])], [(F32, [3])])
     with pytest.raises(mlcc.Error, match=r"found 2 inputs, expected 1"):
         executable([torch.rand(3), torch.rand(3)])
@@ -505,12 +516,11 @@ def test_wrong_inputs():
 # -- ownership, aliases, mutation
 
 
-def test_inputs_are_taken_and_dropped_at_last_use():
+def test_inputs_are_taken_and_dropped_at_last_use() -> None:
     seen = []
-    reference = None
     with torch.library._scoped_library("mlcc_test", "DEF") as library:
 
-        def look(x):
+        def look(x: torch.Tensor) -> torch.Tensor:
             gc.collect()
             seen.append(reference() is None)
             return x + 1
@@ -529,7 +539,7 @@ def test_inputs_are_taken_and_dropped_at_last_use():
     assert inputs == [] and seen == [True]
 
 
-def test_the_list_is_emptied_even_if_the_call_fails():
+def test_the_list_is_emptied_even_if_the_call_fails() -> None:
     executable = one_call("aten.mm.default", lambda x: [x, x], [(F32, [3, 3])], [(F32, [3, 3])])
     inputs = [torch.rand(3, 4)]
     with pytest.raises(RuntimeError):
@@ -537,14 +547,14 @@ def test_the_list_is_emptied_even_if_the_call_fails():
     assert inputs == []
 
 
-def test_an_input_that_is_an_output_is_the_same_tensor():
+def test_an_input_that_is_an_output_is_the_same_tensor() -> None:
     executable = core.compile("graph @f(%x: f32[4]) {\n  return %x, %x\n}")
     x = torch.rand(4)
     y, z = executable([x])
     assert y is x and z is x
 
 
-def test_views_of_inputs_are_views():
+def test_views_of_inputs_are_views() -> None:
     text = """graph @f(%x: f32[4, 6]) {
       %0: f32[6, 4] strides(1, 6) = permute %x {dims = [1, 0]}
       %1: f32[6, 2] strides(1, 6) = slice %0 {dim = 1, start = 1, step = 1}
@@ -559,7 +569,7 @@ def test_views_of_inputs_are_views():
     assert x._version == y._version == 1
 
 
-def copy_into_input():
+def copy_into_input() -> Any:
     builder = core.GraphBuilder()
     x = builder.add_input("x", F32, [4])
     (y,) = builder.extern_call("aten.sin.default", [x], results=[(F32, [4])])
@@ -570,7 +580,7 @@ def copy_into_input():
     return core.compile(builder)
 
 
-def test_writes_into_inputs_count_as_versions():
+def test_writes_into_inputs_count_as_versions() -> None:
     x = torch.rand(4)
     expected = x.sin()
     (y,) = copy_into_input()([x])
@@ -578,7 +588,7 @@ def test_writes_into_inputs_count_as_versions():
     assert x._version == 1
 
 
-def test_calls_run_below_autograd_and_without_autocast():
+def test_calls_run_below_autograd_and_without_autocast() -> None:
     mm = one_call("aten.mm.default", lambda x, y: [x, y], [(F32, [3, 3])], [(F32, [3, 3])] * 2)
     a = torch.rand(3, 3, requires_grad=True)
     (y,) = mm([a, a])
@@ -589,7 +599,7 @@ def test_calls_run_below_autograd_and_without_autocast():
     assert torch.is_grad_enabled()
 
 
-def test_inference_mode():
+def test_inference_mode() -> None:
     with torch.inference_mode():
         x = torch.rand(4)
         expected = x.sin()
@@ -597,7 +607,7 @@ def test_inference_mode():
         assert y.is_inference() and torch.equal(x, expected)
 
 
-def test_parameters_and_tensor_subclasses_that_are_plain():
+def test_parameters_and_tensor_subclasses_that_are_plain() -> None:
     mm = one_call("aten.mm.default", lambda x, y: [x, y], [(F32, [3, 3])], [(F32, [3, 3])] * 2)
     weight = torch.nn.Parameter(torch.rand(3, 3))
     x = torch.rand(3, 3)
@@ -607,11 +617,11 @@ def test_parameters_and_tensor_subclasses_that_are_plain():
 # -- threads
 
 
-def test_calls_from_several_threads():
+def test_calls_from_several_threads() -> None:
     mm = one_call("aten.mm.default", lambda x, y: [x, y], [(F32, [16, 16])], [(F32, [16, 16])] * 2)
     failures = []
 
-    def work():
+    def work() -> None:
         for _ in range(50):
             a, b = torch.randn(16, 16), torch.randn(16, 16)
             if not torch.allclose(mm([a, b])[0], a @ b):
@@ -625,7 +635,7 @@ def test_calls_from_several_threads():
     assert not failures
 
 
-def test_the_interpreter_runs_on_while_a_call_runs():
+def test_the_interpreter_runs_on_while_a_call_runs() -> None:
     """A call that waits inside ATen holds no GIL: another thread makes progress and lets it go on."""
     event = threading.Event()
     with torch.library._scoped_library("mlcc_test", "DEF") as library:
@@ -649,7 +659,7 @@ kernel @spread(%n: i64; %x: in f32[%n], %y: out f32[%n]) {
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_run_loop_kernel(backend):
+def test_run_loop_kernel(backend: str) -> None:
     n = 5000 if backend == "cpu" else 50
     x, y = torch.rand(n), torch.zeros(n)
     core.run_loop_kernel(PARALLEL_KERNEL, [n], [x, y], backend)
@@ -667,13 +677,13 @@ kernel @checked(%n: i64; %x: in i64[%n], %y: out i64[%n]) errors(5: IndexError "
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_a_check_raises_what_the_text_says(backend):
+def test_a_check_raises_what_the_text_says(backend: str) -> None:
     x = torch.tensor([1, 2, 30])
     with pytest.raises(IndexError, match=r"^index out of range$"):
         core.run_loop_kernel(CHECKED_KERNEL, [3], [x, torch.empty_like(x)], backend)
 
 
-def test_run_loop_kernel_checks_its_arguments():
+def test_run_loop_kernel_checks_its_arguments() -> None:
     x = torch.rand(3)
     with pytest.raises(mlcc.Error, match=r"found 0 sizes, expected 1"):
         core.run_loop_kernel(PARALLEL_KERNEL, [], [x, x])
@@ -709,13 +719,13 @@ print(sum(t > max(spent) / 5 for t in spent))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_run_on_as_many_threads_as_torch_has(threads):
+def test_kernels_run_on_as_many_threads_as_torch_has(threads: int) -> None:
     code = THREADS.replace("KERNEL", repr(PARALLEL_KERNEL)).replace("THREADS", str(threads))
     result = run_python(code)
     assert result.stdout.strip() == str(threads), result.stderr
 
 
-def run_python(code, **env):
+def run_python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | env,
@@ -744,7 +754,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_child_runs_kernels():
+def test_a_forked_child_runs_kernels() -> None:
     result = run_python(FORK.replace("{kernel}", PARALLEL_KERNEL))
     assert result.stdout.strip() == "0", result.stderr
 
@@ -752,7 +762,7 @@ def test_a_forked_child_runs_kernels():
 # -- state of the process
 
 
-def test_cache_info_and_clear():
+def test_cache_info_and_clear() -> None:
     core.run_loop_kernel(PARALLEL_KERNEL, [3], [torch.rand(3), torch.rand(3)])
     info = core.cache_info()
     assert info["entries"] >= 1 and info["bytes"] > 0 and info["store_entries"] >= 1
@@ -762,13 +772,13 @@ def test_cache_info_and_clear():
     assert info["entries"] == 0 and info["store_entries"] == 0
 
 
-def test_cpu_info():
+def test_cpu_info() -> None:
     info = core.cpu_info()
     assert info["name"] and info["vector_bits"] in (0, 128, 256, 512)
     assert core.cpu_info({"cpu": "haswell"})["name"] == "haswell"
 
 
-def test_log_lines_reach_python(mlcc_log):
+def test_log_lines_reach_python(mlcc_log: Any) -> None:
     with mlcc_log("graph") as lines:
         core.compile("graph @logged(%x: f32[4]) {\n  return %x\n}")
     assert any("logged" in line for line in lines)
@@ -784,7 +794,7 @@ mlcc\._C\.(Argument|Executable|Value)\.__init__
 
 
 @pytest.mark.slow
-def test_the_stub_says_what_the_module_has(tmp_path):
+def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "allowlist").write_text(STUBTEST_ALLOWS)
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-mlcc.*]\nignore_errors = True\n")

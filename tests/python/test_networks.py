@@ -38,7 +38,7 @@ def buffers(module: torch.nn.Module) -> list[torch.Tensor]:
 def test_inference_and_training(name: str) -> None:
     module, inputs = built(name)
     eager, wide = copy.deepcopy(module), copy.deepcopy(module).double()
-    call = compiled(module)
+    call: Any = compiled(module)
     exact = trained(wide, wide, to_double(inputs))
     verdict = judge_together(trained(module, call, inputs), trained(eager, eager, inputs), exact)
     assert verdict, verdict.reason

@@ -2,14 +2,16 @@
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def load(name: str):
+def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -32,7 +34,7 @@ def load(name: str):
         ("graph/graph.cpp", False, "support/error.h"),
     ],
 )
-def test_layers_refuse(path, quoted, name):
+def test_layers_refuse(path: str, quoted: bool, name: str) -> None:
     assert load("check_layers").check_include(path, quoted, name)
 
 
@@ -49,7 +51,7 @@ def test_layers_refuse(path, quoted, name):
         ("support/hash.cpp", False, "xxhash.h"),
     ],
 )
-def test_layers_allow(path, quoted, name):
+def test_layers_allow(path: str, quoted: bool, name: str) -> None:
     assert load("check_layers").check_include(path, quoted, name) is None
 
 
@@ -62,7 +64,7 @@ def test_layers_allow(path, quoted, name):
         "  from torch.fx._x import y",
     ],
 )
-def test_private_torch(line):
+def test_private_torch(line: str) -> None:
     pattern = load("check_layers").PRIVATE_IMPORT
     assert pattern.match(line)
     assert not pattern.match("from torch.fx import Graph")
@@ -91,12 +93,12 @@ int long_one(const T& value) {
 """
 
 
-def test_sizes_of_cpp_functions():
+def test_sizes_of_cpp_functions() -> None:
     found = [(start, length) for start, length, _ in load("check_sizes").cpp_functions(CPP)]
     assert found == [(4, 1), (10, 9)]
 
 
-def test_build_id_depends_on_names_and_bytes(tmp_path):
+def test_build_id_depends_on_names_and_bytes(tmp_path: Path) -> None:
     tool = load("build_id")
     (tmp_path / "a.cpp").write_text("x")
     first = tool.build_id(tmp_path)
