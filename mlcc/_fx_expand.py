@@ -80,14 +80,14 @@ def _unwrap_effects(node: Node) -> None:
 
 def _write_out(gm: GraphModule, node: Node) -> None:
     function: Any = _torch_compat.functional_form(node.target)
-    leaves, spec = torch.utils._pytree.tree_flatten((node.args, node.kwargs))
+    leaves, structure = _torch_compat.flatten((node.args, node.kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Node)]
 
     def run(*values: Any) -> Any:
         filled = list(leaves)
         for place, value in zip(places, values, strict=True):
             filled[place] = value
-        args, kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
+        args, kwargs = _torch_compat.unflatten(filled, structure)
         return function(*args, **kwargs)
 
     inner = _torch_compat.trace_on_fakes(run, [leaves[place].meta["val"] for place in places])

@@ -224,7 +224,7 @@ def _viewed(node: Node) -> Node:
     """The input or computed value whose memory a node's result lies in: itself if it is no view."""
     while True:
         maker = node.args[0] if node.target is operator.getitem else node
-        if not (isinstance(maker, Node) and isinstance(maker.target, torch._ops.OpOverload)):
+        if not (isinstance(maker, Node) and _torch_compat.is_op(maker.target)):
             return node
         results = maker.target._schema.returns
         if all(result.alias_info is None for result in results):

@@ -202,8 +202,8 @@ class _ControlFlow:
             if kinds != [output.kind == "value" for output in importer.imported.outputs]:
                 raise GraphUnsupported(f"{self._form.name}: its graphs differ in their results")
         types = computed_types(self._importer, self._node, leaves)
-        rest = iter(leaves)
-        results = torch.utils._pytree.tree_map(lambda _: next(rest), value)
+        _, structure = _torch_compat.flatten(value)
+        results = _torch_compat.unflatten(leaves, structure)
         return results, [one for one in types if one is not None]
 
 

@@ -319,7 +319,15 @@ def decompositions_of(names: Sequence[str]) -> dict[Any, Callable[..., Any]]:
 
 
 def _is_out_overload(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and any(a.is_out for a in op._schema.arguments)
+    return is_op(op) and any(a.is_out for a in op._schema.arguments)
+
+
+def reference(name: str) -> Callable[..., Any]:
+    """torch's implementation of one of its functions by other ops."""
+    from torch import _refs
+
+    function: Callable[..., Any] = getattr(_refs, name)
+    return function
 
 
 def eager_memory_format(tensor: torch.Tensor) -> torch.memory_format:
@@ -494,15 +502,14 @@ def _first_line(reason: str) -> str:
 # -- dispatcher ops
 
 
-@functools.cache
-def random_tag() -> Any:
-    """The tag of ops that draw random numbers."""
-    return torch.Tag.nondeterministic_seeded
+def is_op(target: Any) -> bool:
+    """Whether a graph node's target is an overload of a dispatcher op."""
+    return isinstance(target, torch._ops.OpOverload)
 
 
 def is_random(op: Any) -> bool:
     """Whether a dispatcher op draws random numbers."""
-    return random_tag() in op.tags
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 def is_higher_order(op: Any) -> bool:

@@ -215,7 +215,7 @@ def linspace(*args: Any, dtype: torch.dtype | None = None, **options: Any) -> An
     """By torch's reference, which rounds otherwise than eager among integers: those are left to eager."""
     if dtype is not None and not dtype.is_floating_point:
         return NotImplemented
-    return torch._refs.linspace(*args, dtype=dtype, **options)
+    return _torch_compat.reference("linspace")(*args, dtype=dtype, **options)
 
 
 def dist(self: torch.Tensor, other: torch.Tensor, p: float = 2) -> torch.Tensor:

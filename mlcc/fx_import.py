@@ -302,7 +302,7 @@ class Importer:
             if self._env[node] is None:  # a number that stands in the metadata
                 node.meta.setdefault("val", source.meta["val"][index])
             return
-        if isinstance(target, torch._ops.OpOverload):
+        if _torch_compat.is_op(target):
             name = str(target)
             if name in _DROPPED:
                 return

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Check that includes point downwards only, and that foreign headers and private torch stay in their places."""
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -33,13 +34,11 @@ FOREIGN = [
 # The only files of codegen/cpu that others may include; they name no LLVM header.
 CPU_API = ("codegen/cpu/client.h", "codegen/cpu/api.h")
 
-# The only Python files that import private parts of torch.
+# The only Python files that use private parts of torch.
 PRIVATE_TORCH = {"mlcc/_torch_compat.py", "mlcc/_autoload.py"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-PRIVATE_IMPORT = re.compile(
-    r"^\s*(from\s+torch(\.\w+)*\.?\s+import\s+_|(from|import)\s+torch(\.\w+)*\._)"
-)
+PRIVATE_NAME = re.compile(r"torch(?!\.ops\.)(\.\w+)*\._(?!_)\w*(\.\w+)*")
 
 
 def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
@@ -74,6 +73,22 @@ def check_include(path: str, quoted: bool, name: str) -> str | None:
     return None
 
 
+def private_torch_uses(text: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each private part of torch that Python code imports or names; dispatcher ops are none."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            names = [ast.unparse(node)]
+        else:
+            continue
+        for name in names:
+            if PRIVATE_NAME.fullmatch(name):
+                yield node.lineno, name
+
+
 def problems() -> Iterator[str]:
     csrc = ROOT / "csrc"
     for path in sorted(p for p in csrc.rglob("*") if p.suffix in {".cpp", ".h", ".def"}):
@@ -91,10 +106,9 @@ def problems() -> Iterator[str]:
         relative = path.relative_to(ROOT).as_posix()
         if relative in PRIVATE_TORCH:
             continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            if PRIVATE_IMPORT.match(line):
-                where = " and ".join(sorted(PRIVATE_TORCH))
-                yield f"{relative}:{number}: only {where} import private parts of torch"
+        for number, name in private_torch_uses(path.read_text()):
+            where = " and ".join(sorted(PRIVATE_TORCH))
+            yield f"{relative}:{number}: {name}: only {where} use private parts of torch"
 
 
 def main() -> int:

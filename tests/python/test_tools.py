@@ -61,13 +61,29 @@ def test_layers_allow(path: str, quoted: bool, name: str) -> None:
         "from torch._dynamo import x",
         "import torch._C",
         "from torch import _C",
-        "  from torch.fx._x import y",
+        "if True:\n  from torch.fx._x import y",
+        "torch.utils._pytree.tree_flatten(x)",
+        "isinstance(x, torch._ops.OpOverload)",
     ],
 )
 def test_private_torch(line: str) -> None:
-    pattern = load("check_layers").PRIVATE_IMPORT
-    assert pattern.match(line)
-    assert not pattern.match("from torch.fx import Graph")
+    assert list(load("check_layers").private_torch_uses(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.fx import Graph",
+        "torch.ops.aten._softmax.default(x)",
+        "torch.tensor(1)._base",
+        "node.target._schema",
+        "text = 'torch._dynamo'",
+        "torch.__version__",
+        "from . import _torch",
+    ],
+)
+def test_what_is_no_private_part_of_torch(line: str) -> None:
+    assert not list(load("check_layers").private_torch_uses(line))
 
 
 CPP = """\
