@@ -16,7 +16,15 @@ from torch.fx import Graph, GraphModule, Node
 
 from mlcc import _torch_compat
 from mlcc._fx_pointwise import symbolic_float
-from mlcc._fx_types import DTYPES, SIZE_TENSOR, GraphUnsupported, Tensor, TensorType, Unsupported
+from mlcc._fx_types import (
+    DTYPES,
+    SIZE_TENSOR,
+    GraphUnsupported,
+    Tensor,
+    TensorType,
+    Unsupported,
+    leaves,
+)
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -42,7 +50,7 @@ class EagerCall:
         ]
         rest, numbers = iter(values), iter(sizes)
         arguments = [next(numbers if is_size else rest) for is_size in self._is_size]
-        results = _leaves(self._graph(*arguments))
+        results = leaves(self._graph(*arguments))
         taken = {_memory_of(tensor) for tensor in tensors}
         fresh = []
         for result in results:
@@ -74,12 +82,6 @@ def _memory_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [value]
-
-
 def import_eager_call(importer: Importer, node: Node) -> Any:
     """The results of a node that runs in Python, as the environment holds them.
 
@@ -98,7 +100,7 @@ def import_eager_call(importer: Importer, node: Node) -> Any:
         ],
     )
     value = node.meta.get("val")
-    results = computed_types(importer, node, _leaves(value))
+    results = computed_types(importer, node, leaves(value))
     core = importer.builder
     arguments = [
         call.key,

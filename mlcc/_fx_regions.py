@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from mlcc import _torch_compat
 from mlcc._fx_eager import computed_types, wrapped_results
 from mlcc._fx_pointwise import symbolic_float
-from mlcc._fx_types import FOREIGN_DTYPES, GraphUnsupported, Tensor, TensorType
+from mlcc._fx_types import FOREIGN_DTYPES, GraphUnsupported, Tensor, TensorType, leaves
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -120,7 +120,7 @@ class _ControlFlow:
 
     def _exported_sizes(self) -> Iterable[int]:
         """Results that are sizes which the graph around does not know."""
-        for place, value in enumerate(_flat(self._node.meta["val"])):
+        for place, value in enumerate(leaves(self._node.meta["val"])):
             if isinstance(value, torch.SymInt) and not all(
                 self._importer.sizes.knows(facts.name)
                 for facts in _torch_compat.symbol_facts(value)
@@ -193,24 +193,18 @@ class _ControlFlow:
         """The metadata without the sizes that the graph around knows, and the types of what is left."""
         lead = 1 if self._form.saves_state else 0
         value = self._node.meta["val"]
-        leaves = [
+        kept = [
             leaf if isinstance(leaf, torch.Tensor) or place in exported else None
-            for place, leaf in enumerate(_flat(value))
+            for place, leaf in enumerate(leaves(value))
         ]
-        kinds = [leaf is not None for leaf in leaves[lead:]]
+        kinds = [leaf is not None for leaf in kept[lead:]]
         for importer in inner[1 if self._form.name in _LOOPS else 0 :]:
             if kinds != [output.kind == "value" for output in importer.imported.outputs]:
                 raise GraphUnsupported(f"{self._form.name}: its graphs differ in their results")
-        types = computed_types(self._importer, self._node, leaves)
+        types = computed_types(self._importer, self._node, kept)
         _, structure = _torch_compat.flatten(value)
-        results = _torch_compat.unflatten(leaves, structure)
+        results = _torch_compat.unflatten(kept, structure)
         return results, [one for one in types if one is not None]
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in _flat(item)]
-    return [value]
 
 
 def attribute(graph: GraphModule, node: Node) -> Any:
@@ -232,7 +226,7 @@ def _symbols_of(graph: GraphModule) -> Iterable[_torch_compat.SymbolFacts]:
         if not isinstance(module, GraphModule):
             continue
         for node in module.graph.nodes:
-            for value in _flat(node.meta.get("val")):
+            for value in leaves(node.meta.get("val")):
                 sizes = (*value.shape, *value.stride()) if _is_strided(value) else (value,)
                 for size in sizes:
                     if isinstance(size, torch.SymInt):

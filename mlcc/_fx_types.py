@@ -95,6 +95,13 @@ class Tensor:
     dtype: str
 
 
+def leaves(value: Any) -> list[Any]:
+    """What nested lists and tuples hold, in order; anything else as the only leaf."""
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [value]
+
+
 def source_line(node: Node) -> str:
     """Where the user wrote what became this node ("model.py:31"), or ''."""
     trace = node.meta.get("stack_trace")

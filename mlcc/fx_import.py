@@ -35,12 +35,14 @@ from mlcc._fx_types import (
     DTYPES,
     FLOATS,
     FOREIGN_DTYPES,
+    LIMITS,
     SIZE_TENSOR,
     GraphUnsupported,
     Tensor,
     TensorType,
     Unsupported,
     device_of,
+    leaves,
     source_line,
 )
 from mlcc._op_table import OpTable
@@ -376,7 +378,7 @@ class Importer:
         """Why the node is an extern from the outset, or None."""
         if MEMORY in node.meta:
             return "memory that a custom op writes into"
-        for value in _leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
+        for value in leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
             if isinstance(value, torch.Tensor) and value.dtype in FOREIGN_DTYPES:
                 return f"dtype {value.dtype}"
         if name in DRAWS:
@@ -653,8 +655,6 @@ class Importer:
 
 _UNBOUNDED = -(2**63)
 
-_INTEGER_BITS = {"u8": 8, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
-
 # Ops that move no data by themselves: they do not count as nodes.
 PURE_VIEWS = {
     f"aten.{name}"
@@ -688,9 +688,8 @@ def wrap_integer(number: float, dtype: str) -> int:
         return int(bool(number))
     if int(number) != number:
         raise Unsupported(f"{number} as {dtype}")
-    bits = _INTEGER_BITS[dtype]
-    low = int(number) & ((1 << bits) - 1)
-    return low - (1 << bits) if dtype != "u8" and low >> (bits - 1) else low
+    low, high = LIMITS[dtype]
+    return (int(number) - low) % (high - low + 1) + low
 
 
 def _common_size(sizes: Sequence[Size], broadcasts: bool) -> Size:
@@ -706,14 +705,6 @@ def _identifier(name: str) -> str:
 
 def _count(counts: dict[str, int], name: str) -> None:
     counts[name] = counts.get(name, 0) + 1
-
-
-def _leaves(value: Any) -> Iterable[Any]:
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
 
 
 def _is_row_major(value: torch.Tensor) -> bool:
