@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def full(importer: Importer, node: Node) -> Tensor:
     """full, full_like and scalar_tensor: the fake result says shape and dtype."""
     bound = importer.bind(node)
-    name = next(name for name in ("fill_value", "s", "value") if name in bound)
+    name = "s" if "s" in bound else "fill_value"
     if bound.get("pin_memory"):
         raise Unsupported("pinned memory")
     dtype = DTYPES[node.meta["val"].dtype]

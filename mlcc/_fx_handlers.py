@@ -41,8 +41,8 @@ from mlcc._fx_pointwise import (
     copy_of_first,
     first_argument,
     hardtanh,
-    is_test_of_integers,
     multiply_add,
+    nan_or_infinity,
     nan_to_num,
     power,
     signbit,
@@ -102,7 +102,7 @@ HANDLERS: dict[str, Handler] = {
     **_aten(power, "pow.Tensor_Scalar"),
     **_aten(nan_to_num, "nan_to_num.default"),
     **_aten(
-        is_test_of_integers,
+        nan_or_infinity,
         "isnan.default",
         "isinf.default",
         "isposinf.default",
@@ -120,9 +120,7 @@ HANDLERS: dict[str, Handler] = {
     **_aten(copy_from, "copy.default"),
     "prims.convert_element_type.default": convert_element_type,
     # index maps
-    **_aten(
-        reshape, "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default"
-    ),
+    **_aten(reshape, "view.default", "_unsafe_view.default", "reshape.default"),
     **_aten(reshape, "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims"),
     **_aten(expand, "expand.default"),
     **_aten(permute, "permute.default"),

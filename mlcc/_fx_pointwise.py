@@ -302,7 +302,7 @@ def nan_to_num(importer: Importer, node: Node) -> Tensor:
     )
 
 
-def is_test_of_integers(importer: Importer, node: Node) -> Tensor:
+def nan_or_infinity(importer: Importer, node: Node) -> Tensor:
     """isnan, isinf, isposinf and isneginf: the op table for floats, False for the rest."""
     x = importer.tensor(node.args[0])
     return pointwise(importer, node) if x.dtype in FLOATS else _false(importer, node)

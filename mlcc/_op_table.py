@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-_INTEGERS = frozenset({"u8", "i8", "i16", "i32", "i64"})
+from mlcc._fx_types import FLOATS, LIMITS
+
+_INTEGERS = frozenset(LIMITS)
 _DOMAINS: dict[str, frozenset[str]] = {
-    "any": _FLOATS | _INTEGERS | {"bool"},
-    "number": _FLOATS | _INTEGERS,
-    "float": _FLOATS,
+    "any": FLOATS | _INTEGERS | {"bool"},
+    "number": FLOATS | _INTEGERS,
+    "float": FLOATS,
     "integer": _INTEGERS,
     "integral": _INTEGERS | {"bool"},
     "bool": frozenset({"bool"}),

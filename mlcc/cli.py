@@ -6,7 +6,7 @@ import argparse
 import importlib
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,6 @@ def _cpu_rows(core: Any) -> list[tuple[str, Any]]:
         info = core.cpu_info()
     except Error as error:  # a build for GPUs alone has no code generator for the CPU
         return [("cpu", f"none: {error}")]
-    if not isinstance(info, Mapping):
-        return [("cpu", info)]
     rows: list[tuple[str, Any]] = []
     for name, value in info.items():
         text = value if isinstance(value, str | int | float) else " ".join(map(str, value))
@@ -109,9 +107,7 @@ def run_cache(arguments: argparse.Namespace) -> int:
     if arguments.clear:
         core.clear_cache()
     rows: list[tuple[str, Any]] = [("dir", config.cache_directory() or "none: there is no home")]
-    info = core.cache_info()
-    items = info.items() if isinstance(info, Mapping) else []
-    rows += [(name, value) for name, value in items if name != "dir"]
+    rows += [(name, value) for name, value in core.cache_info().items() if name != "dir"]
     _print_rows(rows)
     return 0
 

@@ -56,14 +56,7 @@ class Option:
     help: str
 
 
-_TYPES: dict[str, type[bool] | type[int] | type[str]] = {
-    "bool": bool,
-    "int": int,
-    "int64_t": int,
-    "str": str,
-    "string": str,
-    "std::string": str,
-}
+_TYPES: dict[str, type[bool] | type[int] | type[str]] = {"bool": bool, "int": int, "str": str}
 _TRUE = {"1", "true", "on", "yes"}
 _FALSE = {"0", "false", "off", "no", ""}
 _MINIMUM = {"bisect": -1, "cache_size_mb": 0, "num_compile_threads": 0}

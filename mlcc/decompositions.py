@@ -2,9 +2,9 @@
 
 An op stands here if what remains are ops that the op table or the importer knows, and the pieces compute as the eager
 kernel does: 16-bit inputs are computed in f32 and rounded once. An op that eager runs by a library or by one good
-kernel, and that we do not generate yet (matmul, convolution, attention, sort, random numbers), does
-not stand here: it is imported whole, as an ATen call. Composite ops (`layer_norm`, `cross_entropy`, `linear`, ...) need
-no row, since AOTAutograd never hands them on.
+kernel, and that we do not generate (matmul, convolution, attention, sort), does not stand here: it is imported whole,
+as an ATen call. Composite ops (`layer_norm`, `cross_entropy`, `linear`, ...) need no row, since AOTAutograd never hands
+them on.
 """
 
 from __future__ import annotations
@@ -38,16 +38,13 @@ _LOSSES = """
 """
 
 _ACTIVATIONS = """
-    celu glu hardshrink hardsigmoid hardswish log_sigmoid_forward logit mish _prelu_kernel relu6 selu softplus
-    softshrink threshold
-    elu_backward gelu_backward glu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
-    leaky_relu_backward log_sigmoid_backward logit_backward mish_backward _prelu_kernel_backward
-    sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
+    celu glu hardshrink log_sigmoid_forward logit mish relu6 selu softshrink
+    elu_backward glu_backward log_sigmoid_backward logit_backward mish_backward _prelu_kernel_backward
 """
 
 _POINTWISE = """
-    addcdiv addcmul clamp_max clamp_min deg2rad floor_divide frac heaviside isneginf isposinf lerp masked_fill
-    logaddexp logaddexp2 native_dropout_backward rad2deg rsub sgn sinc special_entr special_xlog1py xlogy
+    deg2rad heaviside logaddexp logaddexp2 masked_fill native_dropout_backward rad2deg sinc special_entr
+    special_xlog1py
 """
 
 _CREATION = """
@@ -65,9 +62,8 @@ _MOVEMENTS = """
     alias_copy expand_copy permute_copy squeeze_copy t_copy transpose_copy unbind_copy unsqueeze_copy view_copy
 """
 
-
 _INDEXING = """
-    _unsafe_masked_index _unsafe_masked_index_put_accumulate block_diag isin linalg_cross linspace tril_indices
+    _unsafe_masked_index _unsafe_masked_index_put_accumulate block_diag isin linalg_cross tril_indices
     triu_indices unfold_copy narrow_copy diagonal_copy
 """
 

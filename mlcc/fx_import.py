@@ -659,7 +659,6 @@ _UNBOUNDED = -(2**63)
 PURE_VIEWS = {
     f"aten.{name}"
     for name in (
-        "_reshape_alias.default",
         "_unsafe_view.default",
         "alias.default",
         "detach.default",

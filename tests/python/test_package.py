@@ -20,13 +20,13 @@ from mlcc import logging as mlcc_logging
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 TABLE = [
-    ("logs", "std::string", "", "MLCC_LOGS", "run", "channels"),
-    ("dump", "std::string", "", "MLCC_DUMP", "run", "stages"),
-    ("cache_dir", "std::string", "", "MLCC_CACHE_DIR", "run", "folder"),
-    ("cache_size_mb", "int64_t", 1024, "MLCC_CACHE_SIZE_MB", "run", "cap"),
+    ("logs", "str", "", "MLCC_LOGS", "run", "channels"),
+    ("dump", "str", "", "MLCC_DUMP", "run", "stages"),
+    ("cache_dir", "str", "", "MLCC_CACHE_DIR", "run", "folder"),
+    ("cache_size_mb", "int", 1024, "MLCC_CACHE_SIZE_MB", "run", "cap"),
     ("strict", "bool", False, "MLCC_STRICT", "run", "raise"),
-    ("cpu", "std::string", "", "MLCC_CPU", "code", "CPU"),
-    ("bisect", "int64_t", -1, "MLCC_BISECT", "code", "stop"),
+    ("cpu", "str", "", "MLCC_CPU", "code", "CPU"),
+    ("bisect", "int", -1, "MLCC_BISECT", "code", "stop"),
 ]
 
 
