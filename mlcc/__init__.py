@@ -52,11 +52,12 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def cache_info() -> Any:
+def cache_info() -> dict[str, Any]:
     """What the kernel cache of this process and the disk store hold, and how often they were hit."""
     from mlcc._load import load_core
 
-    return load_core().cache_info()
+    info: dict[str, Any] = load_core().cache_info()
+    return info
 
 
 def clear_cache() -> None:

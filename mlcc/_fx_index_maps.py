@@ -33,7 +33,7 @@ def reshape(importer: Importer, node: Node) -> Tensor:
 
 
 def expand(importer: Importer, node: Node) -> Tensor:
-    """expand, broadcast_in_dim without new inner dims."""
+    """expand: the fake result says the shape."""
     x = importer.tensor(node.args[0])
     shape = result_shape(importer, node)
     if shape == importer.shape(importer.fake(node.args[0])):

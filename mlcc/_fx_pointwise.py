@@ -29,12 +29,10 @@ class _Operands:
     """The operands of a pointwise op and what its other arguments say."""
 
     def __init__(self, importer: Importer, node: Node) -> None:
-        self.values: list[
-            Any
-        ] = []  # tensors and numbers, as FX nodes or Python numbers, in schema order
-        self.promoted: list[
-            Any
-        ] = []  # those that take part in type promotion, as fake tensors and numbers
+        # Tensors and numbers, as FX nodes or Python numbers, in the schema's order.
+        self.values: list[Any] = []
+        # Those that take part in type promotion, as fake tensors and numbers.
+        self.promoted: list[Any] = []
         self.form = ""
         bound = importer.bind(node)
         schema = node.target._schema

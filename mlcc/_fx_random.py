@@ -65,25 +65,21 @@ def _two_words(importer: Importer, node: Node, fake: torch.Tensor) -> Tensor:
     device = device_of(fake)
     high = importer.cast(_word(importer, node, fake), "i64")
     low = _unsigned(importer, _word(importer, node, fake), device)
-    shift = _constant(importer, 32, "i64", device)
+    shift = importer.number(32, "i64", device)
     return importer.pointwise("or", importer.pointwise("shift_left", high, shift), low)
 
 
 def _unsigned(importer: Importer, word: Tensor, device: str) -> Tensor:
     """A word as an i64 that is not negative."""
-    mask = _constant(importer, (1 << 32) - 1, "i64", device)
+    mask = importer.number((1 << 32) - 1, "i64", device)
     return importer.pointwise("and", importer.cast(word, "i64"), mask)
-
-
-def _constant(importer: Importer, number: float, dtype: str, device: str) -> Tensor:
-    return Tensor(importer.full([], dtype, number, device), dtype)
 
 
 def _upper_bits(importer: Importer, bits: Tensor, digits: int, device: str) -> Tensor:
     """The upper ones of random bits as a number that is not negative."""
     width = 64 if bits.dtype == "i64" else 32
-    shift = _constant(importer, width - digits, bits.dtype, device)
-    mask = _constant(importer, (1 << digits) - 1, bits.dtype, device)
+    shift = importer.number(width - digits, bits.dtype, device)
+    mask = importer.number((1 << digits) - 1, bits.dtype, device)
     return importer.pointwise("and", importer.pointwise("shift_right", bits, shift), mask)
 
 
@@ -93,7 +89,7 @@ def _uniform(importer: Importer, node: Node, dtype: str) -> Tensor:
     device, wide, digits = device_of(fake), OPMATH.get(dtype, dtype), _DIGITS[dtype]
     bits = (_word if digits <= 32 else _two_words)(importer, node, fake)
     number = _upper_bits(importer, bits, digits, device)
-    unit = _constant(importer, math.ldexp(1.0, -digits), wide, device)
+    unit = importer.number(math.ldexp(1.0, -digits), wide, device)
     return importer.pointwise("mul", importer.cast(number, wide), unit)
 
 
@@ -101,8 +97,8 @@ def _is_kept(importer: Importer, node: Node, fake: torch.Tensor, probability: fl
     """True with the given probability."""
     device = device_of(fake)
     if probability >= 1:
-        return importer.expand(_constant(importer, 1, "bool", device), importer.shape(fake))
-    bound = _constant(importer, int(math.ldexp(probability, 32)) - (1 << 31), "i32", device)
+        return importer.expand(importer.number(1, "bool", device), importer.shape(fake))
+    bound = importer.number(int(math.ldexp(probability, 32)) - (1 << 31), "i32", device)
     return importer.pointwise("lt", _word(importer, node, fake), bound, dtype="bool")
 
 
@@ -122,12 +118,12 @@ def native_dropout(importer: Importer, node: Node) -> list[Tensor]:
     x, fake = importer.tensor(bound["input"]), importer.fake(bound["input"])
     device = device_of(fake)
     if probability == 0 or is_training is False:
-        ones = importer.expand(_constant(importer, 1, "bool", device), importer.shape(fake))
+        ones = importer.expand(importer.number(1, "bool", device), importer.shape(fake))
         return [importer.copy(x), importer.copy(ones)]
     kept = 1 - probability
     mask = _is_kept(importer, node, fake, kept)
     wide = OPMATH.get(x.dtype, x.dtype)
-    scale = _constant(importer, 1 / kept if kept else 0.0, wide, device)
+    scale = importer.number(1 / kept if kept else 0.0, wide, device)
     masked = importer.pointwise("mul", importer.cast(x, wide), importer.cast(mask, wide))
     return [importer.cast(importer.pointwise("mul", masked, scale), x.dtype), mask]
 
@@ -155,8 +151,8 @@ def uniform(importer: Importer, node: Node) -> Tensor:
     if not all(isinstance(one, float | int) for one in (low, high)):
         raise Unsupported("bounds are no constants")
     number = _uniform(importer, node, dtype)
-    span = _constant(importer, high - low, number.dtype, device)
-    start = _constant(importer, low, number.dtype, device)
+    span = importer.number(high - low, number.dtype, device)
+    start = importer.number(low, number.dtype, device)
     scaled = importer.pointwise("mul", number, span)
     return importer.cast(importer.pointwise("add", scaled, start), dtype)
 
@@ -171,10 +167,10 @@ def exponential(importer: Importer, node: Node) -> Tensor:
     digits = _DIGITS["f32"] - 1
     word = _word(importer, node, node.meta["val"])
     whole = importer.cast(_upper_bits(importer, word, digits, device), "f32")
-    centred = importer.pointwise("add", whole, _constant(importer, 0.5, "f32", device))
-    unit = _constant(importer, math.ldexp(1.0, -digits), "f32", device)
+    centred = importer.pointwise("add", whole, importer.number(0.5, "f32", device))
+    unit = importer.number(math.ldexp(1.0, -digits), "f32", device)
     logarithm = importer.pointwise("log", importer.pointwise("mul", centred, unit))
-    scale = _constant(importer, -1 / rate, "f32", device)
+    scale = importer.number(-1 / rate, "f32", device)
     return importer.cast(importer.pointwise("mul", logarithm, scale), dtype)
 
 
@@ -191,8 +187,8 @@ def randint(importer: Importer, node: Node) -> Tensor:
         raise Unsupported("an empty range")
     if isinstance(span, int) and span < _WIDE_RANGE:
         half = _unsigned(importer, _word(importer, node, fake), device)
-        product = importer.pointwise("mul", half, _constant(importer, span, "i64", device))
-        number = importer.pointwise("shift_right", product, _constant(importer, 32, "i64", device))
+        product = importer.pointwise("mul", half, importer.number(span, "i64", device))
+        number = importer.pointwise("shift_right", product, importer.number(32, "i64", device))
     else:
         magnitude = _upper_bits(importer, _two_words(importer, node, fake), 63, device)
         number = importer.pointwise(
@@ -235,12 +231,12 @@ def _standard_normal(importer: Importer, node: Node) -> Tensor:
     device = device_of(fake)
 
     def constant(number: float) -> Tensor:
-        return _constant(importer, number, "f32", device)
+        return importer.number(number, "f32", device)
 
     word = _word(importer, node, fake)
-    zero = _constant(importer, 0, "i32", device)
+    zero = importer.number(0, "i32", device)
     is_negative = importer.pointwise("lt", word, zero, dtype="bool")
-    mask = _constant(importer, (1 << 31) - 1, "i32", device)
+    mask = importer.number((1 << 31) - 1, "i32", device)
     whole = importer.cast(importer.pointwise("and", word, mask), "f32")
     centred = importer.pointwise("add", whole, constant(0.5))
     tail = importer.pointwise("mul", centred, constant(math.ldexp(1.0, -32)))
@@ -269,9 +265,9 @@ def _standard_normal(importer: Importer, node: Node) -> Tensor:
 def _polynomial(
     importer: Importer, x: Tensor, coefficients: tuple[float, ...], device: str
 ) -> Tensor:
-    result = _constant(importer, coefficients[0], "f32", device)
+    result = importer.number(coefficients[0], "f32", device)
     for coefficient in coefficients[1:]:  # add_alpha(a, b, c) is fma(b, c, a)
-        term = _constant(importer, coefficient, "f32", device)
+        term = importer.number(coefficient, "f32", device)
         result = importer.pointwise("add_alpha", term, result, x)
     return result
 
@@ -292,9 +288,9 @@ def normal(importer: Importer, node: Node) -> Tensor:
     if dtype == "f64" or not all(isinstance(one, float | int) for one in (mean, deviation)):
         raise Unsupported("f64, or moments that are no constants")
     scaled = importer.pointwise(
-        "mul", _standard_normal(importer, node), _constant(importer, deviation, "f32", device)
+        "mul", _standard_normal(importer, node), importer.number(deviation, "f32", device)
     )
-    moved = importer.pointwise("add", scaled, _constant(importer, mean, "f32", device))
+    moved = importer.pointwise("add", scaled, importer.number(mean, "f32", device))
     return importer.cast(moved, dtype)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import enum
 import functools
 import inspect
+import logging
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -212,7 +213,7 @@ class Jitted:
         before, self._last_call = self._last_call, _Description(call)
         self._traces += 1
         logger = get_logger("recompiles")
-        if before is None or not logger.isEnabledFor(20):
+        if before is None or not logger.isEnabledFor(logging.INFO):
             return
         names = _leaf_names(_plain_function(self._function), args, kwargs)
         change = before.difference(self._last_call, names)
@@ -391,9 +392,8 @@ class _TracedModule(torch.nn.Module):
         self._varying = varying
         self._name = jitted._name
         self._checked = False
-        self.places: list[
-            tuple[bool, Any]
-        ] = []  # per output leaf: (is a result, its place or the constant)
+        # Per output leaf: (is a result, its place or the constant).
+        self.places: list[tuple[bool, Any]] = []
         self.structure: Any = None
 
     def forward(self, *values: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 from mlcc import _torch_compat
@@ -19,7 +20,7 @@ _VALUE = re.compile(r"^([\w.\[\]'\"]+) == (\S+)$")
 def log() -> None:
     """Log why the compilation under way is not the function's first, if it is not."""
     logger = get_logger("recompiles")
-    if not logger.isEnabledFor(20):
+    if not logger.isEnabledFor(logging.INFO):
         return
     recompile = _torch_compat.current_recompile()
     if recompile is not None:

@@ -374,12 +374,16 @@ def symbol_facts(size: Any) -> list[SymbolFacts]:
 
 def is_ragged(size: Any) -> bool:
     """Whether a SymInt stands for the lengths in a nested tensor: no number has its value."""
-    shape_env = size.node.shape_env
-    backed = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
-    known = getattr(shape_env, backed, {})
+    known = _known_values(size.node.shape_env)
     return any(
         type(known.get(symbol)).__name__ == "SingletonInt" for symbol in sym_expr(size).free_symbols
     )
+
+
+def _known_values(shape_env: Any) -> Mapping[Any, Any]:
+    """The values of symbols that have one when tracing; torch renamed the attribute."""
+    name = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
+    return getattr(shape_env, name, {})
 
 
 def lower_bound(expression: Any, facts: Mapping[str, SymbolFacts]) -> int | None:
@@ -409,8 +413,7 @@ def _facts(symbol: Any, shape_env: Any) -> SymbolFacts:
     value_range = getattr(shape_env, "var_to_range", {}).get(symbol)
     if value_range is not None:
         low, high = _bound(value_range.lower), _bound(value_range.upper)
-    backed = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
-    value = getattr(shape_env, backed, {}).get(symbol)
+    value = _known_values(shape_env).get(symbol)
     if value is not None and getattr(value, "is_Integer", False):
         hint = int(value)
     return SymbolFacts(str(symbol.name), low, high, hint)

@@ -62,6 +62,7 @@ _FALSE = {"0", "false", "off", "no", ""}
 _MINIMUM = {"bisect": -1, "cache_size_mb": 0, "num_compile_threads": 0}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
+_VERIFY_MODES = ("off", "first", "sample", "always", "nan")
 
 _lock = threading.Lock()
 _table: dict[str, Option] = {}
@@ -130,6 +131,11 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
             raise Error(f"{what}: {problem}")
     if option.name == "gpu" and value not in _GPU_MODES:
         raise Error(f"{what}: expected off, emulate or nothing, found {value!r}")
+    if option.name == "verify" and value not in _VERIFY_MODES:
+        nearest = _nearest(value, _VERIFY_MODES)
+        raise Error(
+            f"{what}: expected one of {', '.join(_VERIFY_MODES)}, found {value!r}; nearest: {nearest}"
+        )
     if option.name == "dump":
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word.split("@")[0] not in _DUMP_STAGES:

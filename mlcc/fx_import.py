@@ -53,8 +53,8 @@ from mlcc.logging import get_logger
 class Output:
     """One output of the FX graph: what it is and, for a value, its place among the executable's outputs."""
 
-    # "value"; "float": a Python float, a tensor of the executable; or "constant": a number or None that the
-    # executable does not return
+    # "value"; "float": a Python float, a tensor of the executable; "constant": a number or None that the
+    # executable does not return; of regions also "size", which the outer graph's metadata tells
     kind: str
     index: int = 0
     constant: float | None = None
@@ -143,9 +143,7 @@ class Importer:
         self.sizes = SizePrinter(self._declare_symbol)
         self.module = gm
         self._env: dict[Node, Any] = {}
-        self.numbers: dict[
-            str, Tensor
-        ] = {}  # inputs that are floats, by torch's name of the symbol
+        self.numbers: dict[str, Tensor] = {}  # floats of the trace, by torch's name of the symbol
         self._bound_symbols: set[str] = set()
         self._used_symbols: dict[str, str] = {}  # name -> torch's name
         self._constants: dict[str, Tensor] = {}  # a region's, by the name of the attribute
@@ -431,9 +429,7 @@ class Importer:
                 self.imported.outputs.append(Output("constant", constant=result))
                 continue
             if self._region is not None and isinstance(self.fake(result), int | torch.SymInt):
-                self.imported.outputs.append(
-                    Output("size")
-                )  # which the outer graph's metadata tells
+                self.imported.outputs.append(Output("size"))
                 continue
             if not isinstance(result, Node):
                 raise GraphUnsupported(f"output {result!r} is a {type(result).__name__}")

@@ -27,6 +27,7 @@ TABLE = [
     ("strict", "bool", False, "MLCC_STRICT", "run", "raise"),
     ("cpu", "str", "", "MLCC_CPU", "code", "CPU"),
     ("bisect", "int", -1, "MLCC_BISECT", "code", "stop"),
+    ("verify", "str", "off", "MLCC_VERIFY", "run", "check"),
 ]
 
 
@@ -167,6 +168,10 @@ def test_patch_decorates(options: dict[str, config.Option]) -> None:
         ),
         (lambda: config.patch(cpu=3), "option cpu: expected a string, found 3"),
         (lambda: config.patch(dump="grahp"), "option dump: unknown stage grahp; nearest: graph"),
+        (
+            lambda: config.patch(verify="alwys"),
+            "option verify: expected one of off, first, sample, always, nan, found 'alwys'; nearest: always",
+        ),
         (lambda: setattr(config, "stric", True), "unknown option stric; nearest: strict"),
     ],
 )
