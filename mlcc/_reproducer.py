@@ -42,7 +42,7 @@ def write(
         (target / "aten.py").write_text(gm.print_readable(print_output=False))
         (target / "graph.mlcc").write_text(_graph_text(gm, kind))
         if options.get("repro_data"):
-            torch.save(_constants(gm), target / "constants.pt")
+            _save(_constants(gm), target / "constants.pt")
         _remove_old(target.parent)
     except OSError:
         return None
@@ -70,6 +70,13 @@ def _graph_text(gm: GraphModule, kind: str) -> str:
         return str(builder.print())
     except Exception as error:  # what failed may well be the import
         return f"// no graph: {type(error).__name__}: {error}\n"
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        torch.save(tensors, path)
+    except RuntimeError as error:  # of torch's own writer, for a full disk among others
+        raise OSError(str(error)) from error
 
 
 def _constants(gm: GraphModule) -> dict[str, torch.Tensor]:

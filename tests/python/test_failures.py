@@ -342,6 +342,14 @@ def test_a_reproducer_that_cannot_be_written(
     assert _reproducer.write(failing_graph(), "inference", error, mlcc.config.resolve()) is None
 
 
+def test_a_reproducer_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda value, path: save(value, "/dev/full"))
+    options = mlcc.config.resolve({"dump_dir": str(tmp_path), "repro_data": True})
+    error = mlcc.InternalError("a bug")
+    assert _reproducer.write(failing_graph(), "inference", error, options) is None
+
+
 def test_an_internal_error_of_the_core(monkeypatch: pytest.MonkeyPatch, fresh_cache: Path) -> None:
     """Not of the importer: the code generator says no to what lowering made."""
 
