@@ -63,8 +63,7 @@ Nest::Phase Nest::build_around(int64_t pieces, int64_t group, const Body& emit) 
   const Block lets = outer_lets(kept.outer, kept.chunks, item);
   body.insert(body.end(), lets.begin(), lets.end());
   const VectorRange vector = vector_range(kept, item, body);
-  for (const loop::Buffer* buffer : row_buffers_)
-    body.push_back(loop::Alloc::make(arena, buffer));
+  for (const loop::Buffer* buffer : row_buffers_) body.push_back(loop::Alloc::make(arena, buffer));
   emit_branches(0, body, vector, emit);
   Phase phase;
   phase.range = range_of(kept, pieces);
