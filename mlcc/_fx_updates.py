@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ from mlcc._fx_index_maps import (
     row_rank,
     row_shape,
     slice_scatter,
+    slice_start,
 )
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, LIMITS, OPMATH, Tensor, Unsupported, device_of
@@ -423,22 +425,27 @@ def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
         return slice_scatter(importer, node)
     fake = importer.fake(bound["self"])
     dim, step = bound["dim"] % fake.dim(), bound["step"]
-    extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
-    given = importer.fake(bound["start"])
-    if not all(isinstance(one, int) for one in (extent, length, step, given or 0)) or length == 0:
-        raise Unsupported("a step other than 1 and symbolic sizes, or nothing to write")
-    start, _, _ = slice(given, None, step).indices(extent)
-    covered = min(length * step, extent - start)
+    if not isinstance(step, int):
+        raise Unsupported("step is no constant")
     base = importer.tensor(bound["self"])
     source = importer.cast(importer.tensor(bound["src"]), base.dtype)
+    extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
+    if importer.size(length) == 0:
+        return importer.copy(base)
+    start = slice_start(importer, extent, bound["start"], length)
+    size, end = importer.size(extent), importer.fake(bound["end"])
+    behind = f"({size}) - ({start})"
+    goes_to_end = end is None or importer.size(end) in (size, sys.maxsize)
+    if isinstance(size, str) and not goes_to_end and dim == fake.dim() - 1:
+        raise Unsupported("a part of rows of symbolic length by steps: 0.9 of eager's speed")
+    covered = behind if goes_to_end else f"min(({importer.size(length)})*{step}, {behind})"
     inside = importer.slice(base, dim, start, covered)
     source = importer.slice(_repeated(importer, source, dim, step), dim, 0, covered)
     chosen = importer.pointwise("where", _every(importer, node, dim, covered, step), source, inside)
-    parts = [
-        importer.slice(base, dim, 0, start),
-        chosen,
-        importer.slice(base, dim, start + covered, extent - start - covered),
-    ]
+    parts = [importer.slice(base, dim, 0, start), chosen]
+    if not goes_to_end:
+        rest = f"({behind}) - ({covered})"
+        parts.append(importer.slice(base, dim, f"({start}) + ({covered})", rest))
     return importer.cat([part for part in parts if part.handle.shape[dim] != 0], dim)
 
 
@@ -446,28 +453,32 @@ def _repeated(importer: Importer, x: Tensor, dim: int, times: int) -> Tensor:
     """Each element along `dim` so many times in a row."""
     shape: list[Size] = x.handle.shape
     before, size, behind = shape[:dim], shape[dim], shape[dim + 1 :]
-    assert isinstance(size, int)
     wide = importer.expand(
         importer.reshape(x, [*before, size, 1, *behind]), [*before, size, times, *behind]
     )
-    return importer.reshape(wide, [*before, size * times, *behind])
+    return importer.reshape(wide, [*before, f"({size})*{times}", *behind])
 
 
-def _every(importer: Importer, node: Node, dim: int, length: int, step: int) -> Tensor:
+def _every(importer: Importer, node: Node, dim: int, length: Size, step: int) -> Tensor:
     """Whether the place along `dim` is a multiple of `step`, to broadcast over the node's result."""
     device = device_of(node.meta["val"])
-    places = _places(importer, node, dim, length)
-    rest = importer.pointwise("remainder_integer", places, importer.number(step, "i64", device))
-    return importer.pointwise("eq", rest, importer.number(0, "i64", device), dtype="bool")
+    if step & (step - 1) == 0:  # the low bits of a place, which no number of bits changes
+        low = importer.number(step - 1, "i32", device)
+        rest = importer.pointwise("and", _places(importer, node, dim, length, "i32"), low)
+    else:
+        number = importer.number(step, "i64", device)
+        rest = importer.pointwise("remainder_integer", _places(importer, node, dim, length), number)
+    zero = importer.number(0, rest.dtype, device)
+    return importer.pointwise("eq", rest, zero, dtype="bool")
 
 
-def _places(importer: Importer, node: Node, dim: int, length: Size) -> Tensor:
+def _places(importer: Importer, node: Node, dim: int, length: Size, dtype: str = "i64") -> Tensor:
     """0, 1, 2, ... along `dim`, to broadcast over the node's result."""
     fake = node.meta["val"]
     shape: list[Size] = [1] * fake.dim()
     shape[dim] = length
-    handle = importer.builder.iota(length, "i64", 0, 1, device_of(fake))
-    return importer.reshape(Tensor(handle, "i64"), shape)
+    handle = importer.builder.iota(length, dtype, 0, 1, device_of(fake))
+    return importer.reshape(Tensor(handle, dtype), shape)
 
 
 def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
