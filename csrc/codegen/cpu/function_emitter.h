@@ -153,10 +153,14 @@ class FunctionEmitter {
   bool has_gather(const Place& place) const;
   Value load(const Address& address, const Value* mask, const Value& otherwise);
   Value load_uniform(const Address& address, const Value* mask, const Value& otherwise);
+  llvm::Value* load_vector(const Place& place, llvm::Value* pointer, llvm::Value* mask,
+                           llvm::Value* pass_through);
   Value load_contiguous(const Address& address, const Parts& mask, const Value& otherwise);
   int64_t short_step(const Address& address) const;
   Value load_strided(const Address& address, int64_t step, const Parts& mask,
                      const Value& otherwise);
+  bool is_reversed(const Address& address) const;
+  Value load_reversed(const Address& address, const Parts& mask, const Value& otherwise);
   Value gather(const Address& address, const Parts& mask, const Value& otherwise);
   llvm::Value* load_scalar(const Place& place, llvm::Value* pointer);
   Parts pass_through_of(const Place& place, const Value& otherwise);

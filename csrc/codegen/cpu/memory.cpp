@@ -115,6 +115,8 @@ Value FunctionEmitter::load(const Address& address, const Value* mask, const Val
   if (const int64_t step = short_step(address); step != 0)
     if (lanes_mask.empty() || has_masked_access(place))
       return load_strided(address, step, lanes_mask, otherwise);
+  if (is_reversed(address) && (lanes_mask.empty() || has_masked_access(place)))
+    return load_reversed(address, lanes_mask, otherwise);
   return gather(address, lanes_mask, otherwise);
 }
 
@@ -139,23 +141,29 @@ Value FunctionEmitter::load_uniform(const Address& address, const Value* mask,
   });
 }
 
+// As many elements as lanes from `pointer` on; `mask` null: all of them.
+llvm::Value* FunctionEmitter::load_vector(const Place& place, llvm::Value* pointer,
+                                          llvm::Value* mask, llvm::Value* pass_through) {
+  llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), vector_.lanes.width);
+  llvm::Instruction* load = nullptr;
+  if (mask == nullptr)
+    load = ir_.CreateAlignedLoad(type, pointer, element_alignment(place));
+  else
+    load = ir_.CreateMaskedLoad(type, pointer, element_alignment(place), mask, pass_through);
+  annotate(load, place);
+  return load;
+}
+
 Value FunctionEmitter::load_contiguous(const Address& address, const Parts& mask,
                                        const Value& otherwise) {
   const Place& place = *address.place;
-  const Lanes& lanes = vector_.lanes;
-  llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), lanes.width);
   Parts pass_through;
   if (!mask.empty()) pass_through = pass_through_of(place, otherwise);
   Parts results;
-  for (unsigned p = 0; p < lanes.parts; ++p) {
-    llvm::Value* pointer = part_pointer(address, p);
-    llvm::Instruction* load = nullptr;
-    if (mask.empty())
-      load = ir_.CreateAlignedLoad(type, pointer, element_alignment(place));
-    else
-      load =
-          ir_.CreateMaskedLoad(type, pointer, element_alignment(place), mask[p], pass_through[p]);
-    annotate(load, place);
+  for (unsigned p = 0; p < vector_.lanes.parts; ++p) {
+    llvm::Value* load =
+        load_vector(place, part_pointer(address, p), mask.empty() ? nullptr : mask[p],
+                    mask.empty() ? nullptr : pass_through[p]);
     results.push_back(to_register(place, load));
   }
   return lanes_value(std::move(results));
@@ -197,19 +205,41 @@ Value FunctionEmitter::load_strided(const Address& address, int64_t step, const 
         spread.push_back(
             static_cast<int>(place_of_lane % stride == 0 ? place_of_lane / stride : width));
       }
-      llvm::Value* pointer = pointer_to(place, first, ir_.getInt64(begin));
-      llvm::Instruction* load = nullptr;
-      if (mask.empty()) {
-        load = ir_.CreateAlignedLoad(type, pointer, element_alignment(place));
-      } else {
-        llvm::Value* none = llvm::Constant::getNullValue(mask[p]->getType());
-        load = ir_.CreateMaskedLoad(type, pointer, element_alignment(place),
-                                    ir_.CreateShuffleVector(mask[p], none, spread),
-                                    llvm::Constant::getNullValue(type));
-      }
-      annotate(load, place);
+      llvm::Value* wanted = nullptr;
+      if (!mask.empty())
+        wanted = ir_.CreateShuffleVector(mask[p], llvm::Constant::getNullValue(mask[p]->getType()),
+                                         spread);
+      llvm::Value* load = load_vector(place, pointer_to(place, first, ir_.getInt64(begin)), wanted,
+                                      llvm::Constant::getNullValue(type));
       result = ir_.CreateShuffleVector(result, load, mix);
     }
+    if (!mask.empty()) result = ir_.CreateSelect(mask[p], result, pass_through[p]);
+    results.push_back(to_register(place, result));
+  }
+  return lanes_value(std::move(results));
+}
+
+// Whether each lane's element stands right before that of the lane before it.
+bool FunctionEmitter::is_reversed(const Address& address) const {
+  if (!address.offset.is_linear() || vector_.lanes.width == 1) return false;
+  const auto* step = llvm::dyn_cast<llvm::ConstantInt>(address.offset.step);
+  return step != nullptr && step->getSExtValue() == -1;
+}
+
+// A load that ends with the first lane's element, turned around.
+Value FunctionEmitter::load_reversed(const Address& address, const Parts& mask,
+                                     const Value& otherwise) {
+  const Place& place = *address.place;
+  const unsigned width = vector_.lanes.width;
+  llvm::Type* type = with_lanes(memory_type(ir_.getContext(), place.dtype), width);
+  Parts pass_through;
+  if (!mask.empty()) pass_through = pass_through_of(place, otherwise);
+  Parts results;
+  for (unsigned p = 0; p < vector_.lanes.parts; ++p) {
+    llvm::Value* wanted = mask.empty() ? nullptr : ir_.CreateVectorReverse(mask[p]);
+    llvm::Value* load = load_vector(place, lane_pointer(address, p, width - 1), wanted,
+                                    llvm::Constant::getNullValue(type));
+    llvm::Value* result = ir_.CreateVectorReverse(load);
     if (!mask.empty()) result = ir_.CreateSelect(mask[p], result, pass_through[p]);
     results.push_back(to_register(place, result));
   }

@@ -78,6 +78,23 @@ kernel @k(%n: i64, %p: i64; %x: in $T[%n], %y: out $T[%n + 2 * %p], %z: out $T[%
       }
 }
 
+TEST(Memory, reversed) {
+  const char* text = R"(
+kernel @k(%n: i64; %x: in $T[%n], %y: out $T[%n], %z: out $T[%n + 9]) {
+  for %i in 0..%n vector(8) unroll(2) {
+    store %y[%i] = %x[%n - 1 - %i]
+  }
+  for %j in 0..%n + 9 vector(8) unroll(2) {
+    store %z[%j] = load(%x[%n + 3 - %j], (%j > 3) & (%j < %n + 4), $ONE)
+  }
+})";
+  for (const char* dtype : kDTypes)
+    for (int64_t n : {0, 1, 7, 16, 45}) {
+      const std::string one = dtype == std::string("bool") ? "true" : std::string(dtype) + "(1)";
+      expect_as_interpreted(substitute(text, {{"T", dtype}, {"ONE", one}}), {n});
+    }
+}
+
 TEST(Memory, masked_stores) {
   const char* text = R"(
 kernel @k(%n: i64, %flag: i64; %x: in $T[%n], %m: in bool[%n], %y: inout $T[%n], %z: inout $T[%n] strides[2], %w: inout $T[1]) {
