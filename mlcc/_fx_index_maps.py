@@ -104,7 +104,7 @@ def slice_start(importer: Importer, extent: Any, start: Any, length: Any) -> Siz
     start = importer.fake(start)
     if start is None:
         return 0
-    is_negative = _is_negative(start)
+    is_negative = is_below_zero(start)
     if is_negative is None:
         first, last = _from_front(importer, start, extent), importer.size(extent)
         return f"max(0, min({first}, {last}))"
@@ -122,11 +122,11 @@ def slice_start(importer: Importer, extent: Any, start: Any, length: Any) -> Siz
     return f"min({first}, {last})"
 
 
-def _is_negative(place: Any) -> bool | None:
-    """Whether a place counts from the end; None if only the call tells."""
-    if isinstance(place, int):
-        return place < 0
-    expression = _torch_compat.sym_expr(place)
+def is_below_zero(number: Any) -> bool | None:
+    """Whether a number is below 0; None if only the call tells."""
+    if isinstance(number, int):
+        return number < 0
+    expression = _torch_compat.sym_expr(number)
     if expression.is_nonnegative:
         return False
     return True if expression.is_negative else None
@@ -134,7 +134,7 @@ def _is_negative(place: Any) -> bool | None:
 
 def _from_front(importer: Importer, place: Any, extent: Any) -> Size:
     """A place that may count from the end, counted from the front."""
-    is_negative = _is_negative(place)
+    is_negative = is_below_zero(place)
     if is_negative is not None:
         return importer.size(extent + place if is_negative else place)
     text = importer.size(place)
@@ -179,9 +179,9 @@ def _gathered_diagonal(
     importer: Importer, node: Node, matrices: Tensor, offset: Any, shape: list[Size]
 ) -> Tensor:
     """A diagonal whose step is no constant: by the row and the column of each element."""
-    if _is_negative(offset) is None:
+    if is_below_zero(offset) is None:
         raise Unsupported("the sign of the offset is unknown")
-    first = (-offset, 0) if _is_negative(offset) else (0, offset)
+    first = (-offset, 0) if is_below_zero(offset) else (0, offset)
     device = device_of(node.meta["val"])
     places = [importer.builder.iota(shape[-1], "i64", importer.size(at), 1, device) for at in first]
     handle = importer.builder.take(matrices.handle, places, len(shape) - 1, False, "none")

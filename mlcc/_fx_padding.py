@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from mlcc._fx_index_maps import is_below_zero, result_shape
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import FLOATS, LIMITS, OPMATH, Tensor, Unsupported
 from mlcc._fx_windows import padded, scaled
@@ -24,10 +25,35 @@ def constant_pad(importer: Importer, node: Node) -> Tensor:
     if not isinstance(value, int | float):
         raise Unsupported("padding is no constant number")
     number = _as_number(value, x.dtype)
-    for dim, before, after in _amounts(importer, node, fake):
-        extent = scaled(importer.size(fake.shape[dim]), 1, before + after)
-        x = padded(importer, x, dim, before, extent, number)
+    shape = result_shape(importer, node)
+    padding = [importer.fake(p) for p in bound["pad"]]
+    for i, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True), start=1):
+        dim = fake.dim() - i
+        if importer.size(before) == 0 and importer.size(after) == 0:
+            continue
+        if isinstance(before, int):
+            x = padded(importer, x, dim, before, shape[dim], number)
+        else:
+            x = _padded_in_front(importer, x, dim, before, shape[dim], number)
     return importer.copy(x)
+
+
+def _padded_in_front(
+    importer: Importer, x: Tensor, dim: int, before: torch.SymInt, extent: Size, number: float
+) -> Tensor:
+    """`padded` where `before` is symbolic."""
+    shape: list[Size] = x.handle.shape
+    if is_below_zero(before) is False:
+        front = importer.size(before)
+        behind = padded(importer, x, dim, 0, f"({extent}) - ({front})", number)
+        shape[dim] = front
+        filled = Tensor(importer.full(shape, x.dtype, number, x.handle.device), x.dtype)
+        return importer.cat([filled, behind], dim)
+    if is_below_zero(-before) is False:
+        removed = importer.size(-before)
+        rest = importer.slice(x, dim, removed, f"({shape[dim]}) - ({removed})")
+        return padded(importer, rest, dim, 0, extent, number)
+    raise Unsupported("the sign of the padding is unknown")
 
 
 def _as_number(value: float, dtype: str) -> float:

@@ -31,6 +31,8 @@ class Nest {
   // Each combination of segments gets code of its own: loops one after the other along the vector
   // axis, branches along others.
   void set_cuts(std::vector<Cut> cuts);
+  // A buffer that each point of the kept axes has for itself, in every phase.
+  void add_row_buffer(const loop::Buffer* buffer) { row_buffers_.push_back(buffer); }
 
   const std::vector<schedule::Axis>& axes() const { return axes_.axes(); }
   const NestAxes& nest_axes() const { return axes_; }
@@ -98,6 +100,7 @@ class Nest {
   Evaluator& evaluator_;
   std::vector<SymExpr> vector_ends_;
   std::vector<Cut> branches_;
+  std::vector<const loop::Buffer*> row_buffers_;
 };
 
 void add_phase(Nest::Phase phase, LoweredKernel& lowered);

@@ -63,6 +63,7 @@ void Rows::choose_kept() {
                         {loop::int_constant(context_.arena, *row)},
                         {}};
     row_buffers_.emplace_back(value, context_.arena.make_buffer(std::move(buffer)));
+    nest_.add_row_buffer(row_buffers_.back().second);
   }
 }
 
@@ -109,14 +110,8 @@ const loop::Buffer* Rows::row_buffer(const Value* value) const {
 
 // -- the passes
 
-void Rows::open(Block& block) {
-  evaluator_.push(&block);
-  for (const auto& [value, buffer] : row_buffers_)
-    block.push_back(loop::Alloc::make(context_.arena, buffer));
-}
-
 void Rows::emit(Block& block) {
-  open(block);
+  evaluator_.push(&block);
   for (int level = 0; level <= nodes_.last_level(); ++level) {
     emit_rows(level, false);
     emit_level(level, nullptr, block);
@@ -126,14 +121,14 @@ void Rows::emit(Block& block) {
 }
 
 void Rows::emit_piece(const Pieces& pieces, Block& block) {
-  open(block);
+  evaluator_.push(&block);
   emit_rows(0, true);
   emit_level(0, &pieces, block);
   evaluator_.pop();
 }
 
 void Rows::emit_combined(const Pieces& pieces, Block& block) {
-  open(block);
+  evaluator_.push(&block);
   emit_rows(0, false);
   const std::vector<const Node*> reductions = nodes_.reductions();
   const std::vector<Reducer> reducers = reducers_of(reductions);

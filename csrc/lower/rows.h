@@ -37,7 +37,6 @@ class Rows {
   int64_t expression_ops(const graph::Node& node) const;
   const loop::Buffer* row_buffer(const graph::Value* value) const;
 
-  void open(loop::Block& block);
   void emit_level(int level, const Pieces* piece, loop::Block& block);
   void emit_rows(int level, bool is_piece);
   void finish_row(const graph::Node& node, loop::Expr element, bool is_piece);

@@ -108,6 +108,31 @@ def test_dynamic_sizes(name: str) -> None:
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+PADDED_BY_SIZES: dict[str, Any] = {
+    "to a multiple": lambda x: F.pad(x, (0, 0, 0, (8 - x.shape[2] % 8) % 8)),
+    "in front": lambda x: F.pad(x, (x.shape[3] // 2, 1), value=3),
+    "along two dimensions": lambda x: F.pad(x, (x.shape[3], 1, x.shape[1], x.shape[2]), value=-1),
+    "cut off": lambda x: F.pad(x, (-(x.shape[3] // 3), -(x.shape[3] // 4))),
+}
+
+
+@pytest.mark.parametrize("name", PADDED_BY_SIZES)
+@pytest.mark.parametrize("gpu", ["", "emulate"])
+def test_padding_by_sizes(name: str, gpu: str, mlcc_log: Any) -> None:
+    """By numbers that depend on the sizes, with the gradient's padding, which is negative: one graph, no call."""
+    function = PADDED_BY_SIZES[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="mlcc", dynamic=True)
+    for size in ((2, 3, 13, 9), (1, 4, 24, 10)):
+        x = torch.randn(size)
+        with config.patch(gpu=gpu), mlcc_log("fallback") as lines:
+            got = _results(compiled, x)
+        assert lines == []
+        for a, b in zip(got, _results(function, x), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+            assert a.stride() == b.stride()
+
+
 @pytest.mark.parametrize(
     "name", ["max", "average of what is inside", "columns", "reflected", "replicated", "bilinear"]
 )

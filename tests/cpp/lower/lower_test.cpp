@@ -234,6 +234,27 @@ TEST(Lower, parts_of_an_outer_axis_are_branches) {
   EXPECT_EQ(kernel.text().find("select"), std::string::npos) << kernel.text();
 }
 
+TEST(Lower, branches_share_the_buffers_of_a_row) {
+  OneKernel kernel("graph @g(%x: f32[3, 20], %y: f32[2, 20]) {\n"
+                   "  %0: f32[5, 20] = cat %x, %y {dim = 0}\n  %1: f32[5, 20] = exp %0\n"
+                   "  %2: f32[5, 1] = sum %1 {dims = [1], keepdim = true}\n"
+                   "  %3: f32[5, 20] = div %1, %2\n  return %3\n}\n",
+                   kCpu);
+  std::vector<float> x = numbers(60), y = numbers(40), z(100);
+  kernel.run({x.data(), z.data(), y.data()});  // in the order of first use
+  for (size_t row = 0; row < 5; ++row) {
+    const float* in = row < 3 ? &x[row * 20] : &y[(row - 3) * 20];
+    const auto add_exp = [](float sum, float e) { return sum + std::exp(e); };
+    const float sum = std::accumulate(in, in + 20, 0.0F, add_exp);
+    for (size_t i = 0; i < 20; ++i)
+      EXPECT_NEAR(z[row * 20 + i], std::exp(in[i]) / sum, 1e-6) << kernel.text();
+  }
+  const std::string text = kernel.text();
+  EXPECT_NE(text.find("if "), std::string::npos) << text;
+  EXPECT_NE(text.find("alloc"), std::string::npos) << text;
+  EXPECT_EQ(text.find("alloc"), text.rfind("alloc")) << text;
+}
+
 TEST(Lower, gpu_kernels_say_how_many_threads_share_an_iteration) {
   const std::string text = "graph @g(%x: f32[4096, 1024]) {\n"
                            "  %0: f32[4096, 1] = sum %x {dims = [1], keepdim = true}\n"
