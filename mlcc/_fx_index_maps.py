@@ -279,6 +279,46 @@ def _is_skipped(fake: Any, result: torch.Tensor) -> bool:
     return isinstance(fake.shape[0], int) and fake.shape[0] == 0
 
 
+def roll(importer: Importer, node: Node) -> Tensor:
+    """roll(self, shifts, dims) as pieces side by side, which are read in order."""
+    bound = importer.bind(node)
+    x, shape = importer.tensor(bound["self"]), result_shape(importer, node)
+    dims = [dim % len(shape) for dim in bound["dims"]]
+    if not shape:
+        return importer.copy(x)
+    if any(isinstance(size, str) for size in shape) and _has_short_pieces(shape, dims):
+        raise Unsupported("short rows of symbolic sizes: 0.8 of eager's speed")
+    if not bound["dims"]:
+        x, dims = importer.reshape(x, [importer.size(node.meta["val"].numel())]), [0]
+    for shift, dim in zip(bound["shifts"], dims, strict=True):
+        x = _rolled(importer, x, dim, shift)
+    return importer.copy(x if bound["dims"] else importer.reshape(x, shape))
+
+
+def _has_short_pieces(shape: list[Size], dims: list[int]) -> bool:
+    """Whether finding a row costs more than moving it (32 elements: 0.8 of eager's speed, 96: 1.5)."""
+    shortest = 64
+    if not dims:
+        return True
+    return dims != [len(shape) - 1] and isinstance(shape[-1], int) and shape[-1] < shortest
+
+
+def _rolled(importer: Importer, x: Tensor, dim: int, shift: Any) -> Tensor:
+    shape: list[Size] = x.handle.shape
+    extent = shape[dim]
+    if extent in (0, 1):
+        return x
+    if isinstance(extent, str) and isinstance(shift, int) and dim < len(shape) - 1:
+        # Where the pieces meet is not known to lie inside: whole rows are looked up then.
+        return Tensor(importer.builder.extend(x.handle, dim, shift, extent, "circular"), x.dtype)
+    start = f"mod(-({importer.size(shift)}), max({extent}, 1))"
+    pieces = [
+        importer.slice(x, dim, start, f"({extent}) - {start}"),
+        importer.slice(x, dim, 0, start),
+    ]
+    return importer.cat([piece for piece in pieces if piece.handle.shape[dim] != 0], dim)
+
+
 def repeat(importer: Importer, node: Node) -> Tensor:
     """repeat(self, repeats), a fresh tensor."""
     bound = importer.bind(node)

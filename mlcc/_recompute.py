@@ -15,7 +15,9 @@ from mlcc import _torch_compat
 _VIEWS = "detach diagonal split_with_sizes transpose unbind"
 
 # Index maps, gathers and reductions that join the kernels of their readers.
-_FUSED = "all amin argmin constant_pad_nd embedding flip index_select max min prod repeat std_mean"
+_FUSED = (
+    "all amin argmin constant_pad_nd embedding flip index_select max min prod repeat roll std_mean"
+)
 
 
 def partition(generated: Iterable[str]) -> Callable[..., Any]:

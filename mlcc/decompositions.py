@@ -311,24 +311,6 @@ def bucketize(
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
-def roll(self: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """As pieces side by side, which are read in order; torch's decomposition looks up every index."""
-    amounts = list(shifts) if isinstance(shifts, list | tuple) else [shifts]
-    along = list(dims) if isinstance(dims, list | tuple) else [dims]
-    if not all(isinstance(number, int) for number in (*self.shape, *amounts)):
-        return NotImplemented  # eager's kernel then
-    if not along:
-        return roll(self.reshape(-1), amounts, 0).view(self.shape) if self.dim() else self.clone()
-    result = self
-    for shift, dim in zip(amounts, along, strict=True):
-        extent = self.shape[dim]
-        start = -shift % extent if extent else 0
-        if start:
-            pieces = result.narrow(dim, start, extent - start), result.narrow(dim, 0, start)
-            result = torch.cat(pieces, dim)
-    return result.clone() if result is self else result
-
-
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition for floats only: torch's takes integers too, which eager's kernel refuses by an error."""
 
@@ -381,7 +363,6 @@ _OWN: dict[str, Callable[..., Any]] = {
     "round.decimals": round_decimals,
     "searchsorted.Scalar": searchsorted,
     "searchsorted.Tensor": searchsorted,
-    "roll": roll,
     "soft_margin_loss": soft_margin_loss,
     "soft_margin_loss_backward": soft_margin_loss_backward,
 }

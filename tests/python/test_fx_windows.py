@@ -108,19 +108,23 @@ def test_dynamic_sizes(name: str) -> None:
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-PADDED_BY_SIZES: dict[str, Any] = {
-    "to a multiple": lambda x: F.pad(x, (0, 0, 0, (8 - x.shape[2] % 8) % 8)),
-    "in front": lambda x: F.pad(x, (x.shape[3] // 2, 1), value=3),
-    "along two dimensions": lambda x: F.pad(x, (x.shape[3], 1, x.shape[1], x.shape[2]), value=-1),
+BY_SIZES: dict[str, Any] = {
+    "padded to a multiple": lambda x: F.pad(x, (0, 0, 0, (8 - x.shape[2] % 8) % 8)),
+    "padded in front": lambda x: F.pad(x, (x.shape[3] // 2, 1), value=3),
+    "padded along two dimensions": lambda x: F.pad(
+        x, (x.shape[3], 1, x.shape[1], x.shape[2]), value=-1
+    ),
     "cut off": lambda x: F.pad(x, (-(x.shape[3] // 3), -(x.shape[3] // 4))),
+    "rolled": lambda x: x.roll((3, -20, 1), (2, 3, 1)),
+    "rolled by half": lambda x: x.roll(x.shape[3] // 2, 3),
 }
 
 
-@pytest.mark.parametrize("name", PADDED_BY_SIZES)
+@pytest.mark.parametrize("name", BY_SIZES)
 @pytest.mark.parametrize("gpu", ["", "emulate"])
-def test_padding_by_sizes(name: str, gpu: str, mlcc_log: Any) -> None:
-    """By numbers that depend on the sizes, with the gradient's padding, which is negative: one graph, no call."""
-    function = PADDED_BY_SIZES[name]
+def test_by_symbolic_sizes(name: str, gpu: str, mlcc_log: Any) -> None:
+    """Padding and rolling, also by numbers that depend on the sizes, with gradients: one graph, no call."""
+    function = BY_SIZES[name]
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="mlcc", dynamic=True)
     for size in ((2, 3, 13, 9), (1, 4, 24, 10)):
