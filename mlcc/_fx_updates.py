@@ -27,6 +27,7 @@ from mlcc._fx_index_maps import (
 )
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, LIMITS, OPMATH, Tensor, Unsupported, device_of
+from mlcc._fx_windows import padded
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -482,31 +483,40 @@ def _places(importer: Importer, node: Node, dim: int, length: Size, dtype: str =
 
 
 def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
-    """diagonal_scatter(self, src, offset, dim1, dim2) where the diagonal has an element in each row or each column."""
+    """diagonal_scatter(self, src, offset, dim1, dim2): the source along the rows or the columns, where it is chosen.
+
+    Where the diagonal has no element in some rows, the source goes on beyond its ends by zeros that nothing chooses.
+    """
     bound = importer.bind(node)
     fake, offset = importer.fake(bound["self"]), importer.fake(bound["offset"])
+    if not isinstance(offset, int):
+        raise Unsupported("the offset is no constant")
     rank = fake.dim()
     row, column = bound["dim1"] % rank, bound["dim2"] % rank
     shape = importer.shape(fake)
     length = importer.size(importer.fake(bound["src"]).shape[-1])
-    if not isinstance(offset, int) or length not in (shape[row], shape[column]):
-        raise Unsupported("a part of a diagonal")
-    along, missing = (row, column) if length == shape[row] and offset >= 0 else (column, row)
-    if along == column and (length != shape[column] or offset > 0):
-        raise Unsupported("a part of a diagonal")
+    if length == 0:
+        return importer.copy(importer.tensor(bound["self"]))
+    along, missing, before = row, column, max(0, -offset)
+    if length == shape[column] and offset <= 0:
+        along, missing, before = column, row, 0
     base = importer.tensor(bound["self"])
     rest = [dim for dim in range(rank) if dim not in (row, column)]
     order = [*rest, along]  # the source's dimensions, as the result's
     source = permuted(importer, bound["src"], sorted(range(rank - 1), key=order.__getitem__))
     source = importer.cast(source, base.dtype)
     spread = [1 if dim == missing else shape[dim] for dim in range(rank)]
+    spread[along] = length
+    spread_source = padded(
+        importer, importer.reshape(source, spread), along, before, shape[along], 0
+    )
     rows = _places(importer, node, row, shape[row])
     columns = _places(importer, node, column, shape[column])
     start = importer.number(offset, "i64", device_of(fake))
     is_diagonal = importer.pointwise(
         "eq", importer.pointwise("add", rows, start), columns, dtype="bool"
     )
-    return importer.pointwise("where", is_diagonal, importer.reshape(source, spread), base)
+    return importer.pointwise("where", is_diagonal, spread_source, base)
 
 
 # -- scans

@@ -60,6 +60,13 @@ REGULAR: dict[str, Any] = {
     "diagonal of columns": lambda b, s, i: torch.diagonal_scatter(b, s[3]),
     "diagonal of rows": lambda b, s, i: torch.diagonal_scatter(b.mT, s[3]),
     "shifted diagonal": lambda b, s, i: torch.diagonal_scatter(b, s[4], -2),
+    "part of a diagonal": lambda b, s, i: torch.diagonal_scatter(b, s[0, :3], 2),
+    "part of a diagonal of columns": lambda b, s, i: torch.diagonal_scatter(b.mT, s[0, :3], -2),
+    "short diagonal below": lambda b, s, i: torch.diagonal_scatter(b, s[0, :2], -8),
+    "no diagonal": lambda b, s, i: torch.diagonal_scatter(b, s[0, :0], 7),
+    "gradient of a part of a diagonal": lambda b, s, i: torch.func.grad(
+        lambda b: (b.diagonal(1) * s[0, :4]).sum()
+    )(b),
     "diagonals of a batch": lambda b, s, i: torch.diagonal_scatter(
         b.view(2, 5, 5), s[:2, :5], 0, 2, 1
     ),
@@ -133,6 +140,7 @@ SYMBOLIC: dict[str, Any] = {
         b, b[:, : (b.shape[1] + 1) // 2] * 2, 1, 0, END, 2
     ),
     "a part by steps": lambda b, s, i: torch.slice_scatter(b, s[:2], 0, -8, -2, 3),
+    "part of a diagonal": lambda b, s, i: torch.diagonal_scatter(b, s[:, 0][: b.shape[1] - 2], 2),
     "gradient of every third row": lambda b, s, i: torch.func.grad(
         lambda b: (b[::3] * s[: (b.shape[0] + 2) // 3]).sum()
     )(b),
