@@ -63,6 +63,7 @@ from mlcc._fx_reductions import (
     var_mean,
 )
 from mlcc._fx_types import Handler
+from mlcc._fx_unpooling import pool_backward
 from mlcc._fx_updates import (
     cumulative,
     cumulative_extreme,
@@ -211,6 +212,18 @@ HANDLERS: dict[str, Handler] = {
     **_aten(avg_pool_backward(3), "avg_pool3d_backward.default"),
     **_aten(adaptive_avg_pool(2), "_adaptive_avg_pool2d.default"),
     **_aten(adaptive_avg_pool(3), "_adaptive_avg_pool3d.default"),
+    **_aten(
+        pool_backward(2),
+        "max_pool2d_with_indices_backward.default",
+        "adaptive_max_pool2d_backward.default",
+        "fractional_max_pool2d_backward.default",
+    ),
+    **_aten(
+        pool_backward(3),
+        "max_pool3d_with_indices_backward.default",
+        "adaptive_max_pool3d_backward.default",
+        "fractional_max_pool3d_backward.default",
+    ),
     # creation
     **_aten(full, "full.default", "full_like.default", "scalar_tensor.default"),
     **_aten(

@@ -1,5 +1,6 @@
 #include "lower/updates.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "graph/combine.h"
@@ -22,6 +23,11 @@ using schedule::Axis;
 using Index = std::vector<SymExpr>;
 
 namespace {
+
+// The axis of a row's base.
+constexpr const char* kBaseAxis = "base";
+// Elements. Longer ones do not stay in the cache anyway, and are to be shared by threads.
+constexpr int64_t kLongestRow = 1 << 16;
 
 // Nothing for `set`.
 std::optional<ScalarOp> scalar_op(Combine combine) {
@@ -49,8 +55,10 @@ class UpdateLowering {
 
   void lower() {
     const auto memory = context_.group.in_place.find(result());
-    if (memory == context_.group.in_place.end() || memory->second != base()) add_base_phase();
-    add_update_phase();
+    const bool has_base = memory == context_.group.in_place.end() || memory->second != base();
+    const bool by_rows = has_base && fills_by_rows();
+    if (has_base && !by_rows) add_base_phase();
+    add_update_phase(by_rows);
   }
 
  private:
@@ -63,9 +71,7 @@ class UpdateLowering {
     const Index& domain = result()->type().shape;
     const Index position = axis_symbols(domain.size());
     const auto store = [&](Evaluator& evaluator, Block& block) {
-      evaluator.push(&block);
-      evaluator.store(result(), position, evaluator.evaluate(base(), position));
-      evaluator.pop();
+      store_base(evaluator, position, block);
     };
     Recording recording;
     KernelBuffers scratch(context_);
@@ -81,6 +87,48 @@ class UpdateLowering {
                   ? Tiles(context_, nest, evaluator).build(recording, row)
                   : nest.build(1, nest.schedule().group, row),
               lowered_);
+  }
+
+  void store_base(Evaluator& evaluator, const Index& position, Block& block) {
+    evaluator.push(&block);
+    evaluator.store(result(), position, evaluator.evaluate(base(), position));
+    evaluator.pop();
+  }
+
+  // Whether each row of the result gets its base right before its updates, which then find it in
+  // the cache: where the last dimension alone is indexed, and all rows are updated. Pooling's
+  // gradients ran at 0.86 to 1.10 of eager with a phase of its own for the zeros, at 0.99 to 1.5 so.
+  bool fills_by_rows() const {
+    const Index& domain = result()->type().shape;
+    const Index& updates = source()->type().shape;
+    if (context_.machine.is_gpu || updates.size() != domain.size()) return false;
+    if (node_.attr<int64_t>("dim") != static_cast<int64_t>(domain.size()) - 1) return false;
+    const auto length = domain.back().as_constant();
+    return length && *length <= kLongestRow &&
+           std::equal(domain.begin(), domain.end() - 1, updates.begin());
+  }
+
+  // The place in the result of element kBaseAxis of the row that a point of the source lies in.
+  Index base_position() const {
+    Index position = axis_symbols(result()->type().shape.size());
+    position.back() = SymExpr::symbol(kBaseAxis);
+    return position;
+  }
+
+  loop::Stmt base_row(Nest& nest, Evaluator& evaluator) {
+    static constexpr int64_t kUnroll = 2;
+    loop::Arena& arena = context_.arena;
+    const Axis row{kBaseAxis, result()->type().shape.back(), false};
+    const loop::Variable* variable = nest.pass_variable(row);
+    Block inner;
+    const Evaluator::Definitions definitions = evaluator.definitions();
+    store_base(evaluator, base_position(), inner);
+    evaluator.restore(definitions);
+    const int64_t lane_bits = std::max<int64_t>(32, 8 * dtype_size(result()->type().dtype));
+    const int64_t width = std::max<int64_t>(1, context_.machine.vector_bits / lane_bits);
+    const loop::LoopMode mode{loop::LoopKind::kVector, width, kUnroll, 1};
+    return loop::For::make(arena, variable, loop::int_constant(arena, 0),
+                           loop::from_symbolic(arena, row.extent), mode, std::move(inner));
   }
 
   // -- the updates
@@ -100,7 +148,7 @@ class UpdateLowering {
     return indexed;
   }
 
-  void add_update_phase() {
+  void add_update_phase(bool by_rows) {
     const Index& domain = source()->type().shape;
     Recording recording;
     KernelBuffers scratch(context_);
@@ -111,6 +159,7 @@ class UpdateLowering {
     const size_t of_index = recording.indices.size();
     update(recorder, at);
     recorder.pop();
+    if (by_rows) store_base(recorder, base_position(), block);
     const std::vector<bool> in_order =
         is_ordered() ? indexed_axes() : std::vector<bool>(domain.size());
     const NestAxes axes(domain, in_order, recording.indices, context_.graph.assumptions());
@@ -123,6 +172,7 @@ class UpdateLowering {
     const bool is_uniform = !varies_along_vector(nest, recording.indices);
     add_phase(nest.build_around(1, lowered_.schedule.group,
                                 [&](Block& body, const Nest::VectorRange& range) {
+                                  if (by_rows) body.push_back(base_row(nest, evaluator));
                                   emit_in_order(nest, evaluator, 0, range, is_uniform, body);
                                 }),
               lowered_);

@@ -255,6 +255,36 @@ TEST(Lower, branches_share_the_buffers_of_a_row) {
   EXPECT_EQ(text.find("alloc"), text.rfind("alloc")) << text;
 }
 
+// Rows get their base right before their updates, unless not all of them are updated.
+TEST(Lower, rows_are_filled_where_they_are_updated) {
+  const auto updated = [](const std::string& rows) {
+    return "graph @g(%i: i64[" + rows + ", 5], %s: f32[" + rows +
+           ", 5]) {\n"
+           "  %0: f32[] = full {value = 0.5}\n"
+           "  %1: f32[3, 40] = expand %0\n"
+           "  %2: f32[3, 40] = scatter %1, %i, %s {combine = \"add\", dim = 1, error = "
+           "\"none\", ordered = false}\n"
+           "  return %2\n}\n";
+  };
+  for (const int64_t rows : {3, 2}) {
+    OneKernel kernel(updated(std::to_string(rows)), kCpu);
+    ASSERT_EQ(kernel.lowered().kernel.phases.size(), rows == 3 ? 1U : 2U) << kernel.text();
+    const auto count = static_cast<size_t>(5 * rows);
+    std::vector<int64_t> places(count);
+    for (size_t i = 0; i < count; ++i) places[i] = static_cast<int64_t>(i * 17 % 40 / 2);
+    std::vector<float> source = numbers(count), result(120, std::nanf("")), expected(120, 0.5F);
+    for (size_t i = 0; i < count; ++i)
+      expected[i / 5 * 40 + static_cast<size_t>(places[i])] += source[i];
+    std::vector<void*> buffers;
+    for (const graph::Value* value : kernel.lowered().buffers)
+      buffers.push_back(value->producer() != nullptr ? static_cast<void*>(result.data())
+                        : value->name() == "i"       ? static_cast<void*>(places.data())
+                                                     : static_cast<void*>(source.data()));
+    kernel.run(buffers);
+    EXPECT_EQ(result, expected) << kernel.text();
+  }
+}
+
 TEST(Lower, gpu_kernels_say_how_many_threads_share_an_iteration) {
   const std::string text = "graph @g(%x: f32[4096, 1024]) {\n"
                            "  %0: f32[4096, 1] = sum %x {dims = [1], keepdim = true}\n"

@@ -1,0 +1,56 @@
+"""How values go back to the places that pooling took them from: its gradients as updates of planes of zeros."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from torch.fx import Node
+
+from mlcc._fx_types import Tensor, Unsupported, device_of
+from mlcc._fx_updates import is_ordered
+
+if TYPE_CHECKING:
+    from mlcc.fx_import import Importer
+
+
+def pool_backward(rank: int) -> Any:
+    """The gradients of max_pool, adaptive_max_pool and fractional_max_pool over the last `rank` dimensions.
+
+    Eager goes through row-major planes in the same order, so that sums of 16-bit floats round alike.
+    """
+
+    def handler(importer: Importer, node: Node) -> Tensor:
+        bound = importer.bind(node)
+        if importer.tensor_type(node, node.meta["val"]).strides is not None:
+            raise Unsupported("eager's kernel for this memory format is faster")
+        gradient = importer.tensor(bound["grad_output"])
+        return _put_back(importer, node, gradient, bound["indices"], rank, "add", "none")
+
+    return handler
+
+
+def _put_back(
+    importer: Importer,
+    node: Node,
+    x: Tensor,
+    indices: Any,
+    rank: int,
+    combine: str,
+    error: str,
+) -> Tensor:
+    """Zeros of the node's shape, joined with the elements of `x` at their row-major places in the last `rank` dims."""
+    result, source = node.meta["val"], importer.fake(indices)
+    lead = importer.shape(result)[:-rank]
+    extent, count = (importer.size(math.prod(t.shape[-rank:])) for t in (result, source))
+    zero = Tensor(importer.full([], x.dtype, 0, device_of(result)), x.dtype)
+    handle = importer.builder.scatter(
+        importer.expand(zero, [*lead, extent]).handle,
+        importer.reshape(importer.tensor(indices), [*lead, count]).handle,
+        importer.reshape(x, [*lead, count]).handle,
+        len(lead),
+        combine,
+        is_ordered(),
+        error,
+    )
+    return importer.reshape(Tensor(handle, x.dtype), importer.shape(result))
