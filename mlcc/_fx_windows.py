@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,6 +91,16 @@ def _pool_windows(
     return windows
 
 
+def _trimmed(windows: Sequence[Windows]) -> list[Windows]:
+    """Without what a window that is alone in its dimension has beyond the operand: it may be far larger than that."""
+    return [
+        replace(w, size=min(w.size - w.before, w.extent), before=0, is_inside=True)
+        if w.count == 1 and w.dilation == 1 and isinstance(w.extent, int)
+        else w
+        for w in windows
+    ]
+
+
 # -- extremes
 
 
@@ -105,7 +115,7 @@ def max_pool(rank: int) -> Any:
         bound = importer.bind(node)
         fake = importer.fake(bound["self"])
         windows = _pool_windows(importer, bound, fake, node.meta["val"][0], rank)
-        return _largest(importer, node, importer.tensor(bound["self"]), windows)
+        return _largest(importer, node, importer.tensor(bound["self"]), _trimmed(windows))
 
     return handler
 
@@ -210,7 +220,7 @@ def avg_pool(rank: int) -> Any:
         result = node.meta["val"]
         windows = _pool_windows(importer, bound, fake, result, rank)
         divisor = _divisor(importer, bound, windows, x.dtype, fake)
-        total = _window_sums(importer, x, windows)
+        total = _window_sums(importer, x, _trimmed(windows))
         return importer.cast(_divided(importer, total, divisor), x.dtype)
 
     return handler

@@ -24,6 +24,13 @@ CASES: dict[str, Any] = {
     ),
     "average, rounded up": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
     "average, apart": lambda x: F.avg_pool2d(x, 2, 3),
+    "average over more than there is": lambda x: F.avg_pool2d(x, 640, 320, 320, ceil_mode=True),
+    "average over more than there is inside": lambda x: F.avg_pool2d(
+        x, (64, 2), 64, (32, 0), ceil_mode=True, count_include_pad=False
+    ),
+    "largest of more than there is": lambda x: F.max_pool2d(
+        x, (64, 3), (64, 2), (32, 1), ceil_mode=True, return_indices=True
+    ),
     "average by a number": lambda x: F.avg_pool2d(x, (3, 2), divisor_override=4),
     "average in three dimensions": lambda x: F.avg_pool3d(x, (2, 3, 3), 2, 1),
     "average, adaptive": lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
