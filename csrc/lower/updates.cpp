@@ -56,9 +56,7 @@ class UpdateLowering {
   void lower() {
     const auto memory = context_.group.in_place.find(result());
     const bool has_base = memory == context_.group.in_place.end() || memory->second != base();
-    const bool by_rows = has_base && fills_by_rows();
-    if (has_base && !by_rows) add_base_phase();
-    add_update_phase(by_rows);
+    add_update_phase(has_base);
   }
 
  private:
@@ -95,10 +93,10 @@ class UpdateLowering {
     evaluator.pop();
   }
 
-  // Whether each row of the result gets its base right before its updates, which then find it in
+  // Whether each row of the result may get its base right before its updates, which then find it in
   // the cache: where the last dimension alone is indexed, and all rows are updated. Pooling's
   // gradients ran at 0.86 to 1.10 of eager with a phase of its own for the zeros, at 0.99 to 1.5 so.
-  bool fills_by_rows() const {
+  bool has_short_rows() const {
     const Index& domain = result()->type().shape;
     const Index& updates = source()->type().shape;
     if (context_.machine.is_gpu || updates.size() != domain.size()) return false;
@@ -148,7 +146,8 @@ class UpdateLowering {
     return indexed;
   }
 
-  void add_update_phase(bool by_rows) {
+  void add_update_phase(bool has_base) {
+    const bool has_rows = has_base && has_short_rows();
     const Index& domain = source()->type().shape;
     Recording recording;
     KernelBuffers scratch(context_);
@@ -159,13 +158,17 @@ class UpdateLowering {
     const size_t of_index = recording.indices.size();
     update(recorder, at);
     recorder.pop();
-    if (by_rows) store_base(recorder, base_position(), block);
+    if (has_rows) store_base(recorder, base_position(), block);
     const std::vector<bool> in_order =
         is_ordered() ? indexed_axes() : std::vector<bool>(domain.size());
     const NestAxes axes(domain, in_order, recording.indices, context_.graph.assumptions());
     schedule::NestFacts facts = facts_of(recording, axes);
     if (is_ordered()) facts.order = schedule::ReducedOrder::kAround;
-    lowered_.schedule = context_.choose(facts);
+    const schedule::Schedule schedule = context_.choose(facts);
+    // A vector over rows, or over a part of one, has no place for the base of one row.
+    const bool by_rows = has_rows && !is_kept(axes, schedule.vector_axis);
+    if (has_base && !by_rows) add_base_phase();
+    lowered_.schedule = schedule;
     Evaluator evaluator(context_, buffers_, domain, &axes, nullptr);
     Nest nest(context_, axes, lowered_.schedule, evaluator);
     recording.indices.resize(of_index);
@@ -176,6 +179,10 @@ class UpdateLowering {
                                   emit_in_order(nest, evaluator, 0, range, is_uniform, body);
                                 }),
               lowered_);
+  }
+
+  static bool is_kept(const NestAxes& axes, int axis) {
+    return axis >= 0 && !axes.axes()[static_cast<size_t>(axis)].reduced;
   }
 
   static bool varies_along_vector(const Nest& nest, const Index& indices) {
