@@ -130,6 +130,27 @@ def soft_margin_loss_backward(
     return target * z * -norm / (z + 1) * grad_output
 
 
+def matrix_product(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """mm and bmm of columns with rows, which add nothing up, and of rows with columns, one sum for each pair.
+
+    `a` is [M, K] or [B, M, K] and `b` [K, N] or [B, K, N]; taken apart where K, or M and N, are 1 in every call.
+    """
+    are_matched = a.dtype == b.dtype and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2]
+    if a.is_complex() or a.dtype == torch.bool or not are_matched:
+        return NotImplemented
+    if _is_one(a.shape[-1]):
+        return a * b
+    if not (_is_one(a.shape[-2]) and _is_one(b.shape[-1])):
+        return NotImplemented
+    wide = torch.float32 if a.is_floating_point() and a.itemsize == 2 else a.dtype
+    products = a.squeeze(-2).to(wide) * b.squeeze(-1).to(wide)
+    return products.sum(-1, dtype=wide).to(a.dtype).reshape([*a.shape[:-1], 1])
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
 def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: list[int]) -> Any:
     """In the memory format of `self`, as eager's kernel: torch's trace takes the result for row-major always."""
     if not _torch_compat.is_channels_last(self):
@@ -348,6 +369,7 @@ _IN_EAGER_LAYOUT = (
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
     "_embedding_bag_backward": embedding_bag_backward,
+    "bmm": matrix_product,
     "bucketize.Scalar": bucketize,
     "bucketize.Tensor": bucketize,
     "dist": dist,
@@ -358,6 +380,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "masked_scatter_backward": masked_scatter_backward,
     "max_unpool2d": max_unpool2d,
     "histc": histc,
+    "mm": matrix_product,
     "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward,
     "round.decimals": round_decimals,

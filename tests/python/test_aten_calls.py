@@ -36,6 +36,19 @@ def test_matmul_and_sort_are_calls_and_a_write_into_an_input_is_none() -> None:
     assert inputs[2].tolist() == [2, 2, 2]
 
 
+def test_checks_are_no_calls_that_compute() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        torch.ops.aten._assert_async.msg(x.sum() > 0, "not positive")
+        return x.sin()
+
+    ours = MlccObserver()
+    torch._dynamo.reset()
+    torch.compile(step, backend=ours.backend)(torch.ones(3))
+    counted = summarize(ours.graphs())
+    assert counted.aten_ops == {"aten._assert_async.msg": 1}
+    assert counted.aten_calls == 0
+
+
 def test_graphs_that_inductor_counts_run_eagerly_forward_and_backward() -> None:
     observer = InductorObserver()
     compiled = torch.compile(lambda x, w: (x @ w).tanh(), backend=observer.backend)

@@ -279,6 +279,33 @@ def test_channels_last() -> None:
     check_all(run(x, w), eager, F.relu(F.conv2d(x.double(), w.double())) + 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_products_of_columns_and_rows(dtype: torch.dtype, mlcc_log: Any) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        column, row = a[..., :1], a[..., :1, :]
+        return [column @ b[..., :1, :], row @ b[..., :1], column @ b[..., :1, :1]]
+
+    a, b = torch.randn(3, 40, 50) * 4, torch.randn(3, 50, 30) * 4
+    for a, b in ((a, b), (a[0], b[0])):
+        a, b = a.to(dtype), b.to(dtype)
+        for dynamic in (False, True):
+            with mlcc_log("fallback") as lines:
+                got = compiled(function, dynamic=dynamic)(a, b)
+            assert not lines
+            exact = function(*to_double([a, b])) if dtype.is_floating_point else [None] * 3
+            check_all(got, function(a, b), exact)
+
+
+def test_products_that_do_not_match_fail_as_in_eager() -> None:
+    for a, b in (
+        (torch.ones(3, 1), torch.ones(4, 5)),
+        (torch.ones(3, 1), torch.ones(1, 5).double()),
+    ):
+        for run in (torch.mm, mlcc.jit(torch.mm)):
+            with pytest.raises(RuntimeError, match="cannot be multiplied|same dtype"):
+                run(a, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype) -> None:
