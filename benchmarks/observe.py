@@ -84,7 +84,7 @@ def summarize(graphs: Sequence[GraphFacts]) -> Summary:
         first_cost=sum(g.first_cost for g in graphs),
         kernels=sum(g.kernels for g in graphs),
         compiled=sum(g.compiled for g in graphs),
-        aten_calls=sum(count for op, count in externs.items() if op.split(".")[1] not in CHECKS),
+        aten_calls=sum(count for op, count in externs.items() if _packet(op) not in CHECKS),
         nodes=sum(nodes.values()),
         generated_nodes=sum(nodes.values()) - sum(externs.values()),
         other_nodes=sum(nodes.values()) - contractions,
@@ -95,7 +95,12 @@ def summarize(graphs: Sequence[GraphFacts]) -> Summary:
 
 def is_contraction(op: str) -> bool:
     """Whether an overload's name ("aten.addmm.default") is a matmul, a convolution or attention."""
-    return op.split(".")[1] in CONTRACTIONS
+    return _packet(op) in CONTRACTIONS
+
+
+def _packet(op: str) -> str:
+    """ "addmm" of "aten.addmm.default"; some names of Inductor's have one part only."""
+    return op.split(".")[1] if "." in op else op
 
 
 def _merge(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
