@@ -170,7 +170,7 @@ def symbolic_float(importer: Importer, value: Any) -> Tensor:
 def _float_expression(importer: Importer, e: Any) -> Tensor:
     kind = type(e).__name__
     if e.is_Number:
-        return Tensor(importer.full([], "f64", float(e)), "f64")
+        return importer.number(float(e), "f64")
     if str(e) in importer.numbers:
         return importer.numbers[str(e)]
     if e.is_integer:

@@ -67,7 +67,7 @@ def element_count(
     """How many elements a reduction over `dims` takes in, less a correction (not below 0), as a 0-d constant."""
     count: Any = math.prod([fake.shape[d] for d in dims])
     if isinstance(count, int):
-        return Tensor(importer.full([], dtype, max(0, count - less)), dtype)
+        return importer.number(max(0, count - less), dtype)
     size = importer.size(count)
     if less and int(less) != less:
         raise Unsupported("correction is no integer")
@@ -111,7 +111,7 @@ def extreme_with_index(op: str) -> Handler:
         x = importer.tensor(node.args[0])
         dims, keepdim = _dims(importer, node)
         if not dims:
-            zero = Tensor(importer.full([], "i64", 0, device_of(node.meta["val"][1])), "i64")
+            zero = importer.number(0, "i64", device_of(node.meta["val"][1]))
             return [importer.copy(x), zero]
         values = extreme_of(importer, op, x, dims, keepdim)
         return [values, extreme_index_of(importer, f"arg{op}", x, dims, keepdim)]

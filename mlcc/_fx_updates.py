@@ -143,7 +143,7 @@ def _with_reduction(
     combine = "add" if name == "mean" else _COMBINES[name]
 
     def constant(number: float) -> Tensor:
-        value = Tensor(importer.full([], dtype, number, device), dtype)
+        value = importer.number(number, dtype, device)
         return importer.expand(value, shape)
 
     start = base
@@ -154,10 +154,10 @@ def _with_reduction(
         return result
     if dtype == "bool":
         raise Unsupported("mean of bool")
-    ones = Tensor(importer.full([], dtype, int(include_self), device), dtype)
+    ones = importer.number(int(include_self), dtype, device)
     count = update(importer.expand(ones, row_shape(importer, bound["self"])), constant(1), "add")
     wide = OPMATH.get(dtype, dtype)
-    one = Tensor(importer.full([], wide, 1, device), wide)
+    one = importer.number(1, wide, device)
     count = importer.pointwise("maximum", importer.cast(count, wide), one)
     division = "div" if wide in ("f32", "f64") else "div_floor_integer"
     quotient = importer.pointwise(division, importer.cast(result, wide), count)
@@ -385,7 +385,7 @@ def embedding_dense_backward(importer: Importer, node: Node) -> Tensor:
     index = index_argument(importer, bound["indices"])
     if bound["scale_grad_by_freq"]:
         gradient = _scaled_by_frequency(importer, node, gradient, index)
-    zero = Tensor(importer.full([], gradient.dtype, 0, device), gradient.dtype)
+    zero = importer.number(0, gradient.dtype, device)
     padding = importer.fake(bound["padding_idx"])
     if not isinstance(padding, int) or padding >= 0:
         place = importer.number(bound["padding_idx"], "i64", device)
@@ -409,7 +409,7 @@ def _scaled_by_frequency(importer: Importer, node: Node, gradient: Tensor, index
     counts = _put(importer, none, index, ones, 0, "add", False, "embedding")
     handle = importer.builder.take(counts.handle, [index.handle], 0, False, "embedding")
     count = importer.reshape(importer.cast(Tensor(handle, "i64"), wide), [*shape, 1])
-    one = Tensor(importer.full([], wide, 1, device), wide)
+    one = importer.number(1, wide, device)
     scale = importer.pointwise("div", one, count)
     return importer.cast(
         importer.pointwise("mul", importer.cast(gradient, wide), scale), gradient.dtype
@@ -552,7 +552,7 @@ def cumulative_extreme(combine: str) -> Any:
         fake = importer.fake(bound["self"])
         x = importer.tensor(bound["self"])
         if fake.dim() == 0:
-            zero = Tensor(importer.full([], "i64", 0, device_of(fake)), "i64")
+            zero = importer.number(0, "i64", device_of(fake))
             return [importer.copy(x), importer.copy(zero)]
         as_number = importer.cast(x, "u8") if x.dtype == "bool" else x
         values = scanned(importer, as_number, fake.dim(), bound["dim"], combine)
@@ -583,8 +583,8 @@ def masked_scatter(importer: Importer, node: Node) -> Tensor:
     flat = importer.reshape(mask, [count])
     before = scanned(importer, importer.cast(flat, "i64"), 1, 0, "add")
     device = device_of(fake)
-    one = Tensor(importer.full([], "i64", 1, device), "i64")
-    zero = Tensor(importer.full([], "i64", 0, device), "i64")
+    one = importer.number(1, "i64", device)
+    zero = importer.number(0, "i64", device)
     place = importer.pointwise("where", flat, importer.pointwise("sub", before, one), zero)
     source = importer.reshape(
         importer.tensor(bound["source"]), [importer.size(source_fake.numel())]

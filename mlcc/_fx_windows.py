@@ -170,7 +170,7 @@ def _places(
     """
 
     def number(value: int) -> Tensor:
-        return Tensor(importer.full([], "i64", value, device), "i64")
+        return importer.number(value, "i64", device)
 
     place: Tensor | None = None
     inner = math.prod(w.size for w in windows)
@@ -248,11 +248,11 @@ def _divisor(
     wide, device = OPMATH.get(dtype, dtype), device_of(fake)
     override = bound["divisor_override"]
     if override is not None:
-        return Tensor(importer.full([], wide, _each(override, 1)[0], device), wide)
+        return importer.number(_each(override, 1)[0], wide, device)
     has_padding = any(w.before > 0 for w in windows)
     is_same = not bound["ceil_mode"] and (bound["count_include_pad"] or not has_padding)
     if is_same:
-        return Tensor(importer.full([], wide, math.prod(w.size for w in windows), device), wide)
+        return importer.number(math.prod(w.size for w in windows), wide, device)
     counts = [
         _counted(importer, w, bound["count_include_pad"], fake.dim(), device) for w in windows
     ]
@@ -296,7 +296,7 @@ def _mean_of(
     importer: Importer, total: Tensor, windows: Sequence[Windows], fake: torch.Tensor
 ) -> Tensor:
     size = math.prod(w.size for w in windows)
-    divisor = Tensor(importer.full([], total.dtype, size, device_of(fake)), total.dtype)
+    divisor = importer.number(size, total.dtype, device_of(fake))
     return _divided(importer, total, divisor)
 
 
@@ -324,7 +324,7 @@ def _spread(
 ) -> Tensor:
     """The sum for each element of an operand of the values of windows (dilation 1) that it lies in."""
     rank, device = fake.dim(), device_of(fake)
-    zero = Tensor(importer.full([], x.dtype, 0, device), x.dtype)
+    zero = importer.number(0, x.dtype, device)
     masks: list[Tensor] = []
     added = 0
     for w in windows:
@@ -373,7 +373,7 @@ def _is_covered(
     """Whether an element lies in the window, where not all of its windows' places are inside them."""
 
     def number(value: int) -> Tensor:
-        return Tensor(importer.full([], "i64", value, device), "i64")
+        return importer.number(value, "i64", device)
 
     several = [v for v in windows if v.size > v.step]
     full = rank + len(several)
