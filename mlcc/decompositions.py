@@ -130,6 +130,40 @@ def soft_margin_loss_backward(
     return target * z * -norm / (z + 1) * grad_output
 
 
+def weight_norm(
+    v: torch.Tensor, g: torch.Tensor, dim: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """v * (g / norm), rounded once as in eager, and the norms over all dimensions but `dim` in the shape of `g`."""
+    wide = _wide(v.dtype)
+    x = v.to(wide)
+    norm = torch.linalg.vector_norm(x, 2, _all_but(dim, v), keepdim=True)
+    kept = torch.float32 if g.dtype == torch.bfloat16 else g.dtype
+    return (x * (g.to(wide) / norm)).to(v.dtype), norm.to(kept)
+
+
+def weight_norm_backward(
+    grad_w: torch.Tensor,
+    saved_v: torch.Tensor,
+    saved_g: torch.Tensor,
+    saved_norms: torch.Tensor,
+    dim: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of `v` and `g` in `weight_norm`."""
+    wide = _wide(saved_v.dtype)
+    grad, v, g, norm = (x.to(wide) for x in (grad_w, saved_v, saved_g, saved_norms))
+    along = (grad * v).sum(_all_but(dim, v), keepdim=True) / norm
+    return (g / norm * (grad - v * (along / norm))).to(saved_v.dtype), along.to(saved_g.dtype)
+
+
+def _all_but(dim: int, x: torch.Tensor) -> list[int]:
+    return [i for i in range(x.dim()) if i != dim]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in: float32 for 16-bit floats."""
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize == 2 else dtype
+
+
 def matrix_product(a: torch.Tensor, b: torch.Tensor) -> Any:
     """mm and bmm of columns with rows, which add nothing up, and of rows with columns, one sum for each pair.
 
@@ -142,7 +176,7 @@ def matrix_product(a: torch.Tensor, b: torch.Tensor) -> Any:
         return a * b
     if not (_is_one(a.shape[-2]) and _is_one(b.shape[-1])):
         return NotImplemented
-    wide = torch.float32 if a.is_floating_point() and a.itemsize == 2 else a.dtype
+    wide = _wide(a.dtype)
     products = a.squeeze(-2).to(wide) * b.squeeze(-1).to(wide)
     return products.sum(-1, dtype=wide).to(a.dtype).reshape([*a.shape[:-1], 1])
 
@@ -244,7 +278,7 @@ def round_decimals(self: torch.Tensor, *, decimals: int) -> Any:
     """Like eager's kernel, which rounds 16-bit numbers once."""
     if not self.is_floating_point():
         return NotImplemented
-    wide = self.to(torch.float32) if self.dtype.itemsize == 2 else self
+    wide = self.to(_wide(self.dtype))
     power = 10.0 ** abs(decimals)
     rounded = (
         torch.round(wide * power) / power if decimals > 0 else torch.round(wide / power) * power
@@ -369,6 +403,8 @@ _IN_EAGER_LAYOUT = (
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": embedding_bag,
     "_embedding_bag_backward": embedding_bag_backward,
+    "_weight_norm_interface": weight_norm,
+    "_weight_norm_interface_backward": weight_norm_backward,
     "bmm": matrix_product,
     "bucketize.Scalar": bucketize,
     "bucketize.Tensor": bucketize,

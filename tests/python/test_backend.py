@@ -296,6 +296,25 @@ def test_products_of_columns_and_rows(dtype: torch.dtype, mlcc_log: Any) -> None
             check_all(got, function(a, b), exact)
 
 
+@pytest.mark.parametrize("dim", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weight_norm(dtype: torch.dtype, dim: int, mlcc_log: Any) -> None:
+    v = torch.randn(6, 5, 7).to(dtype)
+    g = torch.randn([n if i == dim else 1 for i, n in enumerate(v.shape)]).to(dtype)
+    grad = torch.randn(v.shape).to(dtype)
+
+    def gradients(run: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        w = run(*leaves, dim)
+        return [w.detach(), *torch.autograd.grad(w, leaves, grad.to(w.dtype))]
+
+    with mlcc_log("fallback") as lines:
+        got = gradients(compiled(torch._weight_norm), v, g)
+    assert not lines
+    exact = gradients(torch._weight_norm, v.double(), g.double())
+    check_all(got, gradients(torch._weight_norm, v, g), exact)
+
+
 def test_products_that_do_not_match_fail_as_in_eager() -> None:
     for a, b in (
         (torch.ones(3, 1), torch.ones(4, 5)),
