@@ -355,7 +355,6 @@ def copy_from(importer: Importer, node: Node) -> Tensor:
     bound = importer.bind(node)
     dtype = importer.tensor(bound["self"]).dtype
     source = importer.tensor(bound["src"])
-    x = importer.cast(source, dtype)
-    if importer.shape(importer.fake(bound["src"])) != importer.shape(node.meta["val"]):
-        x = importer.expand(x, importer.shape(node.meta["val"]))
+    shape = importer.shape(importer.fake(bound["src"]))
+    x = importer.broadcast(importer.cast(source, dtype), shape, importer.shape(node.meta["val"]))
     return importer.copy(x)

@@ -188,7 +188,7 @@ def _put(
 ) -> Tensor:
     shape: list[Size] = base.handle.shape
     wanted = shape[:dim] + index.handle.shape + shape[dim + 1 :]
-    source = _broadcast(importer, source, source.handle.shape, wanted)
+    source = importer.broadcast(source, source.handle.shape, wanted)
     handle = importer.builder.index_put(
         base.handle,
         [index.handle],
@@ -214,7 +214,7 @@ def index_put(importer: Importer, node: Node) -> Tensor:
     shape, strides = importer.shape(fake), importer.sizes.sizes(node.meta["val"].stride())
     shape = [shape[dim] for dim in dims]
     wanted = shape[: index.dim] + index.shape + shape[index.dim + len(index.dims) :]
-    source = _broadcast(importer, values, importer.shape(importer.fake(bound["values"])), wanted)
+    source = importer.broadcast(values, importer.shape(importer.fake(bound["values"])), wanted)
     combine = _combine("add" if bound["accumulate"] else "set", base.dtype)
     handle = importer.builder.index_put(
         base.handle, index.handles, source.handle, index.dim, combine, is_ordered(), True, "index"
@@ -279,16 +279,6 @@ def unsafe_index_put(importer: Importer, node: Node) -> Tensor:
     index = importer.reshape(place, [count])
     result = _put(importer, flat, index, source, first, combine, False, "none")
     return importer.reshape(result, result_shape(importer, node))
-
-
-def _broadcast(importer: Importer, x: Tensor, shape: list[Size], wanted: list[Size]) -> Tensor:
-    while len(shape) > len(wanted) and shape[0] == 1:
-        shape = shape[1:]
-        x = importer.reshape(x, shape)
-    for d, (size, same) in enumerate(zip(reversed(shape), reversed(wanted), strict=False)):
-        if size not in (1, same):  # by a guard of the trace they are the same
-            x = importer.slice(x, len(shape) - 1 - d, 0, same)
-    return x if shape == wanted else importer.expand(x, wanted)
 
 
 def _along_dim(
@@ -422,7 +412,8 @@ def _scaled_by_frequency(importer: Importer, node: Node, gradient: Tensor, index
 def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
     """slice_scatter: with a step other than 1 a choice at every place, so that all of it is one pass."""
     bound = importer.bind(node)
-    if bound["step"] == 1:
+    is_in_place = _is_written_back(node, bound["self"], bound["src"])
+    if bound["step"] == 1 and not is_in_place:
         return slice_scatter(importer, node)
     fake = importer.fake(bound["self"])
     dim, step = bound["dim"] % fake.dim(), bound["step"]
@@ -434,6 +425,10 @@ def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
     if importer.size(length) == 0:
         return importer.copy(base)
     start = slice_start(importer, extent, bound["start"], length)
+    if is_in_place:
+        device = device_of(fake)
+        index = importer.builder.iota(importer.size(length), "i64", start, step, device)
+        return _put(importer, base, Tensor(index, "i64"), source, dim, "set", False, "none")
     size, end = importer.size(extent), importer.fake(bound["end"])
     behind = f"({size}) - ({start})"
     goes_to_end = end is None or importer.size(end) in (size, sys.maxsize)
@@ -448,6 +443,31 @@ def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
         rest = f"({behind}) - ({covered})"
         parts.append(importer.slice(base, dim, f"({start}) + ({covered})", rest))
     return importer.cat([part for part in parts if part.handle.shape[dim] != 0], dim)
+
+
+def _is_written_back(node: Node, base: Any, source: Any) -> bool:
+    """Whether the node changes a part of an input that it is then copied into, by what does not depend on the input.
+
+    As an update at the places of that part it leaves the rest of the input's memory alone. A source that reads the
+    input could meet what is already written.
+    """
+    if base.op != "placeholder" or not any(
+        user.target is torch.ops.aten.copy_.default and user.args == (base, node)
+        for user in node.users
+    ):
+        return False
+    seen = {source}
+    pending = [source]
+    while pending:
+        reader = pending.pop()
+        operands = reader.all_input_nodes
+        if reader.target is torch.ops.aten.copy.default:
+            operands = operands[1:]  # of the first one it takes the shape only
+        elif isinstance(reader.meta.get("val"), torch.SymInt):
+            operands = []  # a size, which is known before
+        pending.extend(operand for operand in operands if operand not in seen)
+        seen.update(operands)
+    return base not in seen
 
 
 def _repeated(importer: Importer, x: Tensor, dim: int, times: int) -> Tensor:
@@ -497,6 +517,8 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
     length = importer.size(importer.fake(bound["src"]).shape[-1])
     if length == 0:
         return importer.copy(importer.tensor(bound["self"]))
+    if column == row + 1 and _is_written_back(node, bound["self"], bound["src"]):
+        return _diagonal_put(importer, bound, row, offset, length)
     along, missing, before = row, column, max(0, -offset)
     if length == shape[column] and offset <= 0:
         along, missing, before = column, row, 0
@@ -517,6 +539,23 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
         "eq", importer.pointwise("add", rows, start), columns, dtype="bool"
     )
     return importer.pointwise("where", is_diagonal, spread_source, base)
+
+
+def _diagonal_put(
+    importer: Importer, bound: dict[str, Any], row: int, offset: int, length: Size
+) -> Tensor:
+    """An update at the places of a diagonal of dimensions `row` and `row + 1`."""
+    device = device_of(importer.fake(bound["self"]))
+    base = importer.tensor(bound["self"])
+    last = importer.fake(bound["src"]).dim() - 1
+    order = [*range(row), last, *range(row, last)]
+    source = importer.cast(permuted(importer, bound["src"], order), base.dtype)
+    firsts = max(0, -offset), max(0, offset)
+    places = [importer.builder.iota(length, "i64", first, 1, device) for first in firsts]
+    handle = importer.builder.index_put(
+        base.handle, places, source.handle, row, "set", is_ordered(), False, "none"
+    )
+    return Tensor(handle, base.dtype)
 
 
 # -- scans

@@ -598,6 +598,16 @@ class Importer:
         """Broadcasts as NumPy does, to exactly `shape`."""
         return Tensor(self.builder.expand(tensor.handle, list(shape)), tensor.dtype)
 
+    def broadcast(self, tensor: Tensor, shape: list[Size], wanted: list[Size]) -> Tensor:
+        """A tensor of shape `shape` expanded to `wanted`; sizes may be the same by a guard of the trace only."""
+        while len(shape) > len(wanted) and shape[0] == 1:
+            shape = shape[1:]
+            tensor = self.reshape(tensor, shape)
+        for d, (size, same) in enumerate(zip(reversed(shape), reversed(wanted), strict=False)):
+            if size not in (1, same):
+                tensor = self.slice(tensor, len(shape) - 1 - d, 0, same)
+        return tensor if shape == wanted else self.expand(tensor, wanted)
+
     def slice(self, tensor: Tensor, dim: int, start: Size, length: Size, step: int = 1) -> Tensor:
         """`length` elements along `dim` (counted from the front) from `start` on."""
         return Tensor(self.builder.slice(tensor.handle, dim, start, length, step), tensor.dtype)

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "graph/combine.h"
+#include "graph/index_map.h"
 #include "lower/evaluator.h"
 #include "lower/group_nodes.h"
 #include "lower/nest.h"
@@ -131,9 +132,21 @@ class UpdateLowering {
 
   // -- the updates
   bool is_ordered() const {
+    if (!op_ && has_distinct_places()) return false;
     const DType dtype = result()->type().dtype;
     const bool has_atomic = !op_ || (op_ != ScalarOp::kMul && carried_dtype(dtype) == dtype);
     return !context_.machine.is_gpu || node_.attr<bool>("ordered") || !has_atomic;
+  }
+
+  // Whether a range of numbers is among the indices, so that no element is written twice.
+  bool has_distinct_places() const {
+    if (node_.op() == graph::Op::kScatter) return false;
+    const auto is_range = [](const Value* index) {
+      return index->producer() != nullptr && index->producer()->op() == graph::Op::kIota &&
+             index->producer()->attr<SymExpr>("step").as_constant().value_or(0) != 0;
+    };
+    const auto indices = graph::index_operands(node_);
+    return std::any_of(indices.begin(), indices.end(), is_range);
   }
 
   // The axes of the source that the index stands for.
@@ -147,7 +160,7 @@ class UpdateLowering {
   }
 
   void add_update_phase(bool has_base) {
-    const bool has_rows = has_base && has_short_rows();
+    const bool has_rows = has_base && is_ordered() && has_short_rows();
     const Index& domain = source()->type().shape;
     Recording recording;
     KernelBuffers scratch(context_);

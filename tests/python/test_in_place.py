@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mlcc import config
+
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
 INDEX = torch.tensor([1, 1, 5])
 
@@ -65,6 +67,27 @@ WRITTEN = {
     "batch norm": (batch_norm, (torch.randn(4, 8, 5, 5), torch.zeros(8), torch.ones(8))),
 }
 
+# Parts of an input: the kernel writes at their places alone.
+PARTS: dict[str, Any] = {
+    "rows": (lambda x, y: x[3:5].copy_(y[:2] + 1), (X, X + 0)),
+    "columns": (lambda x, y: x[:, -3:].copy_(y[0, 0]), (X, X + 0)),
+    "every second row": (lambda x, y: x[1::2].copy_(y[: x.shape[0] // 2] * 2), (X, X + 0)),
+    "every second column": (
+        lambda x, y: x[:, ::2].copy_(y[:, : (x.shape[1] + 1) // 2].sum(0)),
+        (X, X + 0),
+    ),
+    "integers": (
+        lambda x, y: x[::3].copy_(y[: (x.shape[0] + 2) // 3]),
+        (INDEX.repeat(3), INDEX + 0),
+    ),
+    "diagonal": (lambda x, y: x.diagonal().copy_(y[0]), (X, X + 0)),
+    "part of a diagonal": (lambda x, y: x.diagonal(-5).copy_(y[0, : x.shape[0] - 5]), (X, X + 0)),
+    "diagonals of a batch": (
+        lambda x, y: x.diagonal(1, 0, 1).copy_(y[:, : x.diagonal(1, 0, 1).shape[-1]]),
+        (torch.randn(3, 4, 5), torch.randn(5, 6)),
+    ),
+}
+
 COPIED = {
     "flip": (lambda x: x.copy_(x.flip(0)), (X,)),
     "transposed": (lambda x: x.copy_(x.t() + x), (X,)),
@@ -75,11 +98,13 @@ COPIED = {
 }
 
 
-def run_both(function: Any, args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def run_both(
+    function: Any, args: tuple[torch.Tensor, ...], dynamic: bool = False
+) -> list[torch.Tensor]:
     """Checks results, inputs and their versions; the inputs afterwards."""
     torch._dynamo.reset()
     by_eager, ours = copy.deepcopy(args), copy.deepcopy(args)
-    run = torch.compile(function, backend="mlcc")
+    run = torch.compile(function, backend="mlcc", dynamic=dynamic)
     with torch.no_grad():
         eager, result = function(*by_eager), run(*ours)
     torch.testing.assert_close(result, eager)
@@ -94,6 +119,26 @@ def test_written_by_its_kernel(name: str, caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO, "mlcc")
     run_both(*WRITTEN[name])
     assert "aten.copy_.default" not in caplog.text
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("gpu", ["", "emulate"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_an_input(name: str, gpu: str, dynamic: bool, mlcc_log: Any) -> None:
+    function, args = PARTS[name]
+    with config.patch(gpu=gpu), mlcc_log("fallback") as lines:
+        run_both(function, args, dynamic)
+    assert lines == []
+
+
+def test_a_part_that_is_made_of_the_input() -> None:
+    """Each element is read before it is written, whatever stands before it."""
+    for function in (
+        lambda x: x[1:].copy_(x[:-1] * 2),
+        lambda x: x[::2].add_(1),
+        lambda x: x.diagonal().copy_(x[0]),
+    ):
+        run_both(function, (X,))
 
 
 @pytest.mark.parametrize("name", COPIED)
