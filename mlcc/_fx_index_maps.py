@@ -288,10 +288,12 @@ def roll(importer: Importer, node: Node) -> Tensor:
         return importer.copy(x)
     if any(isinstance(size, str) for size in shape) and _has_short_pieces(shape, dims):
         raise Unsupported("short rows of symbolic sizes: 0.8 of eager's speed")
+    extents = shape
     if not bound["dims"]:
-        x, dims = importer.reshape(x, [importer.size(node.meta["val"].numel())]), [0]
+        extents, dims = [importer.size(node.meta["val"].numel())], [0]
+        x = importer.reshape(x, extents)
     for shift, dim in zip(bound["shifts"], dims, strict=True):
-        x = _rolled(importer, x, dim, shift)
+        x = _rolled(importer, x, extents, dim, importer.size(shift))
     return importer.copy(x if bound["dims"] else importer.reshape(x, shape))
 
 
@@ -303,20 +305,23 @@ def _has_short_pieces(shape: list[Size], dims: list[int]) -> bool:
     return dims != [len(shape) - 1] and isinstance(shape[-1], int) and shape[-1] < shortest
 
 
-def _rolled(importer: Importer, x: Tensor, dim: int, shift: Any) -> Tensor:
-    shape: list[Size] = x.handle.shape
+def _rolled(importer: Importer, x: Tensor, shape: list[Size], dim: int, shift: Size) -> Tensor:
     extent = shape[dim]
-    if extent in (0, 1):
-        return x
-    if isinstance(extent, str) and isinstance(shift, int) and dim < len(shape) - 1:
+    start: Size
+    rest: Size
+    if isinstance(extent, int) and isinstance(shift, int):
+        start = -shift % extent if extent else 0
+        rest = extent - start
+        if start == 0:
+            return x
+    elif isinstance(shift, int) and dim < len(shape) - 1:
         # Where the pieces meet is not known to lie inside: whole rows are looked up then.
         return Tensor(importer.builder.extend(x.handle, dim, shift, extent, "circular"), x.dtype)
-    start = f"mod(-({importer.size(shift)}), max({extent}, 1))"
-    pieces = [
-        importer.slice(x, dim, start, f"({extent}) - {start}"),
-        importer.slice(x, dim, 0, start),
-    ]
-    return importer.cat([piece for piece in pieces if piece.handle.shape[dim] != 0], dim)
+    else:
+        start = f"mod(-({shift}), max({extent}, 1))"
+        rest = f"({extent}) - {start}"
+    pieces = [importer.slice(x, dim, start, rest), importer.slice(x, dim, 0, start)]
+    return importer.cat(pieces, dim)
 
 
 def repeat(importer: Importer, node: Node) -> Tensor:
