@@ -6,6 +6,11 @@ node then becomes an extern. The importer checks the result's dtype against eage
 
 from __future__ import annotations
 
+from mlcc._fx_adaptive_pools import (
+    adaptive_avg_pool,
+    adaptive_avg_pool_backward,
+    adaptive_max_pool,
+)
 from mlcc._fx_creation import arange, empty, full, iota
 from mlcc._fx_index_maps import (
     as_strided,
@@ -83,8 +88,6 @@ from mlcc._fx_updates import (
     unsafe_index_put,
 )
 from mlcc._fx_windows import (
-    adaptive_avg_pool,
-    adaptive_max_pool,
     avg_pool,
     avg_pool_backward,
     col2im,
@@ -212,6 +215,8 @@ HANDLERS: dict[str, Handler] = {
     **_aten(avg_pool_backward(3), "avg_pool3d_backward.default"),
     **_aten(adaptive_avg_pool(2), "_adaptive_avg_pool2d.default"),
     **_aten(adaptive_avg_pool(3), "_adaptive_avg_pool3d.default"),
+    **_aten(adaptive_avg_pool_backward(2), "_adaptive_avg_pool2d_backward.default"),
+    **_aten(adaptive_avg_pool_backward(3), "_adaptive_avg_pool3d_backward.default"),
     **_aten(
         pool_backward(2),
         "max_pool2d_with_indices_backward.default",

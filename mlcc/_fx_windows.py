@@ -120,33 +120,6 @@ def max_pool(rank: int) -> Any:
     return handler
 
 
-def adaptive_max_pool(rank: int) -> Any:
-    """adaptive_max_pool2d and 3d where windows of one size fill the operand."""
-
-    def handler(importer: Importer, node: Node) -> list[Tensor]:
-        bound = importer.bind(node)
-        fake = importer.fake(bound["self"])
-        windows = _adaptive_windows(importer, fake, node.meta["val"][0], rank)
-        return _largest(importer, node, importer.tensor(bound["self"]), windows)
-
-    return handler
-
-
-def _adaptive_windows(
-    importer: Importer, fake: torch.Tensor, result: torch.Tensor, rank: int
-) -> list[Windows]:
-    windows = []
-    for dim in range(fake.dim() - rank, fake.dim()):
-        extent, count = fake.shape[dim], result.shape[dim]
-        if not isinstance(extent, int) or not isinstance(count, int):
-            raise Unsupported("sizes are no constants")
-        if count == 0 or extent % count != 0:
-            raise Unsupported("windows of several sizes")
-        size = extent // count
-        windows.append(Windows(dim, extent, count, size, size, 0, is_inside=True))
-    return windows
-
-
 def _largest(importer: Importer, node: Node, x: Tensor, windows: Sequence[Windows]) -> list[Tensor]:
     """The largest elements of windows and their places in the operand's last dimensions."""
     if x.dtype == "bool":
@@ -276,28 +249,6 @@ def _counted(importer: Importer, w: Windows, with_padding: bool, rank: int, devi
         begin = importer.pointwise("maximum", begin, size(0))
         end = importer.pointwise("minimum", end, size(w.extent))
     return importer.pointwise("sub", end, begin)
-
-
-def adaptive_avg_pool(rank: int) -> Any:
-    """_adaptive_avg_pool2d and 3d where windows of one size fill the operand."""
-
-    def handler(importer: Importer, node: Node) -> Tensor:
-        bound = importer.bind(node)
-        fake = importer.fake(bound["self"])
-        x = importer.tensor(bound["self"])
-        windows = _adaptive_windows(importer, fake, node.meta["val"], rank)
-        total = _window_sums(importer, x, windows)
-        return importer.cast(_mean_of(importer, total, windows, fake), x.dtype)
-
-    return handler
-
-
-def _mean_of(
-    importer: Importer, total: Tensor, windows: Sequence[Windows], fake: torch.Tensor
-) -> Tensor:
-    size = math.prod(w.size for w in windows)
-    divisor = importer.number(size, total.dtype, device_of(fake))
-    return _divided(importer, total, divisor)
 
 
 def avg_pool_backward(rank: int) -> Any:

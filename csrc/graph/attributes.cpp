@@ -45,7 +45,7 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op_class == OpClass::kPointwise) return {};
   if (op_class == OpClass::kReduction) return kReduction;
   if (op == Op::kPermute || op == Op::kFlip) return kDims;
-  if (op == Op::kCat) return kDim;
+  if (op == Op::kCat || op == Op::kSpread) return kDim;
   if (op == Op::kSlice) return kSlice;
   if (op == Op::kWindow) return kWindow;
   if (op == Op::kExtend) return kExtend;

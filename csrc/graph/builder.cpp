@@ -75,6 +75,12 @@ Value* Graph::window(Value* value, int64_t dim, SymExpr count, SymExpr size, int
                std::move(declared));
 }
 
+Value* Graph::spread(Value* value, int64_t dim, SymExpr count, SymExpr size) {
+  TensorType declared = resized(value, dim, std::move(count), "spread");
+  declared.shape.push_back(std::move(size));
+  return build(Op::kSpread, {value}, {{"dim", dim}}, std::move(declared));
+}
+
 Value* Graph::extend(Value* value, int64_t dim, int64_t before, SymExpr extent, std::string mode) {
   return build(Op::kExtend, {value}, {{"before", before}, {"dim", dim}, {"mode", std::move(mode)}},
                resized(value, dim, std::move(extent), "extend"));

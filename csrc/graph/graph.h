@@ -18,8 +18,8 @@
 // without
 //             dimensions may stand beside those of another device, as numbers. Copies between
 //             devices are extern calls.
-// Index maps  permute, expand, reshape, slice, flip, window, extend, cat, pad: move no data by
-//             themselves; they fold into index expressions of whoever reads them. Whether the
+// Index maps  permute, expand, reshape, slice, flip, window, spread, extend, cat, pad: move no data
+//             by themselves; they fold into index expressions of whoever reads them. Whether the
 //             result aliases the operand is not expressed: values are immutable.
 // Floats      As in the loop IR; reductions may be reassociated, nothing else.
 // Extern      Any other dispatcher op, called below autograd. Its facts (pure, random,
@@ -244,6 +244,10 @@ class Graph {
   // along `dim`, their elements along a new last dimension. All of them lie inside.
   Value* window(Value* value, int64_t dim, SymExpr count, SymExpr size, int64_t step,
                 int64_t dilation);
+  // The windows of adaptive pooling: result[.., o, .., k] is element k, for k < size, of the window
+  // [floor(o * extent / count), ceil((o + 1) * extent / count)) of value's dimension `dim`, the
+  // last one again where the window is shorter.
+  Value* spread(Value* value, int64_t dim, SymExpr count, SymExpr size);
   // result[.., i, ..] = value[.., i - before, ..] for i < extent. Beyond the ends: "reflect" turns
   // around at the last element (beyond by less than the operand is long), "replicate" repeats it,
   // "circular" begins again (by no more than the operand is long).

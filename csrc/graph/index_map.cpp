@@ -65,11 +65,19 @@ SymExpr extended(const SymExpr& at, const SymExpr& extent, const std::string& mo
   return last - SymExpr::max(last - from_first, from_first - last);
 }
 
+// The place of element `k` of window `o` of those that are spread over `extent` elements.
+SymExpr spread(const SymExpr& o, const SymExpr& k, const SymExpr& extent, const SymExpr& count,
+               const SymExpr& size) {
+  const SymExpr begin = SymExpr::floordiv(o * extent, count);
+  if (size.equals_constant(1)) return begin;
+  return SymExpr::min(begin + k, SymExpr::floordiv((o + 1) * extent - 1, count));
+}
+
 }  // namespace
 
 bool is_single_index_map(Op op) {
   return op == Op::kPermute || op == Op::kExpand || op == Op::kReshape || op == Op::kSlice ||
-         op == Op::kFlip || op == Op::kWindow || op == Op::kExtend;
+         op == Op::kFlip || op == Op::kWindow || op == Op::kSpread || op == Op::kExtend;
 }
 
 std::span<Value* const> index_operands(const Node& node) {
@@ -151,6 +159,12 @@ Access operand_access(const Node& node, const Index& index, const Assumptions& a
     result.assign(index.begin(), index.end() - 1);
     result[dim] =
         index[dim] * node.attr<int64_t>("step") + index.back() * node.attr<int64_t>("dilation");
+  } else if (node.op() == Op::kSpread) {
+    const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+    const Index& windows = node.result()->type().shape;
+    result.assign(index.begin(), index.end() - 1);
+    result[dim] = assumptions.simplify(
+        spread(index[dim], index.back(), shape[dim], windows[dim], windows.back()));
   } else if (node.op() == Op::kExtend) {
     const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
     result = index;

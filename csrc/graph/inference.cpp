@@ -233,23 +233,37 @@ TensorType infer_resized(const Checker& check, int64_t dim) {
   return result;
 }
 
-TensorType infer_window(const Checker& check) {
-  const int64_t dim = check.attr<int64_t>("dim");
-  const int64_t step = check.attr<int64_t>("step");
-  const int64_t dilation = check.attr<int64_t>("dilation");
+// As infer_resized, and a new last dimension as declared for the elements of windows along `dim`.
+TensorType infer_windows(const Checker& check, int64_t dim) {
   TensorType result = infer_resized(check, dim);
   const Shape& declared = check.declared().shape;
   check.require(declared.size() == result.shape.size() + 1, "result ", text_of(declared),
                 " has no dimension for windows of operand ", text_of(check.shape(0)));
+  result.shape.push_back(declared.back());
+  return result;
+}
+
+TensorType infer_window(const Checker& check) {
+  const int64_t dim = check.attr<int64_t>("dim");
+  const int64_t step = check.attr<int64_t>("step");
+  const int64_t dilation = check.attr<int64_t>("dilation");
+  TensorType result = infer_windows(check, dim);
   check.require(step >= 1, "step is ", step, ", expected at least 1");
   check.require(dilation >= 1, "dilation is ", dilation, ", expected at least 1");
-  const SymExpr &count = declared[static_cast<size_t>(dim)], &size = declared.back();
+  const SymExpr &count = result.shape[static_cast<size_t>(dim)], &size = result.shape.back();
   const SymExpr last = (count - 1) * step + (size - 1) * dilation;
   const SymExpr& extent = check.shape(0)[static_cast<size_t>(dim)];
   const auto room = (extent - 1 - last).as_constant();
   check.require(!room || *room >= 0 || count.equals_constant(0), "element ", last.str(),
                 " is out of range for size ", extent.str());
-  result.shape.push_back(size);
+  return result;
+}
+
+TensorType infer_spread(const Checker& check) {
+  const int64_t dim = check.attr<int64_t>("dim");
+  TensorType result = infer_windows(check, dim);
+  const SymExpr& count = result.shape[static_cast<size_t>(dim)];
+  check.require(!count.equals_constant(0), "found no windows, expected at least 1");
   return result;
 }
 
@@ -298,6 +312,7 @@ TensorType infer_index_map(const Checker& check) {
   if (check.op() == Op::kReshape) return infer_reshape(check);
   if (check.op() == Op::kSlice) return infer_slice(check);
   if (check.op() == Op::kWindow) return infer_window(check);
+  if (check.op() == Op::kSpread) return infer_spread(check);
   if (check.op() == Op::kExtend) return infer_extend(check);
   if (check.op() == Op::kPad) return infer_resized(check, check.attr<int64_t>("dim"));
   MLCC_CHECK(check.op() == Op::kFlip, "index map ", op_info(check.op()).text, " without inference");

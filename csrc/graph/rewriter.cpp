@@ -35,12 +35,12 @@ bool owns_memory(const Value& value) {
   return producer->op() != Op::kExtern || !producer->extern_call().facts.aliases;
 }
 
-// Whether results may share memory with operands. flip, extend, cat and pad write tensors
+// Whether results may share memory with operands. flip, spread, extend, cat and pad write tensors
 // of their own.
 bool may_alias(const Node& node) {
   if (node.op() == Op::kExtern) return node.extern_call().facts.aliases;
   return is_index_map(node) && is_single_index_map(node.op()) && node.op() != Op::kFlip &&
-         node.op() != Op::kExtend;
+         node.op() != Op::kSpread && node.op() != Op::kExtend;
 }
 
 // Whether the caller gets the value's memory: as an output, or by way of views of it.

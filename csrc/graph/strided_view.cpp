@@ -89,7 +89,8 @@ std::optional<StridedView> strided_view(Value* value) {
   Value* base = value;
   while (const Node* producer = base->producer()) {
     const Op op = producer->op();
-    if (!is_single_index_map(op) || op == Op::kFlip || op == Op::kExtend) break;
+    if (!is_single_index_map(op) || op == Op::kFlip || op == Op::kSpread || op == Op::kExtend)
+      break;
     chain.push_back(producer);
     base = producer->operand(0);
   }

@@ -330,6 +330,13 @@ void bind_pointwise_and_index_maps(Builder& builder) {
           py::arg("value"), py::arg("dim"), py::arg("count"), py::arg("size"), py::arg("step") = 1,
           py::arg("dilation") = 1)
       .def(
+          "spread",
+          [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, const py::object& count,
+             const py::object& size) {
+            return b.handle(b.graph().spread(b.value(value), dim, to_size(count), to_size(size)));
+          },
+          py::arg("value"), py::arg("dim"), py::arg("count"), py::arg("size"))
+      .def(
           "extend",
           [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, int64_t before,
              const py::object& extent, std::string mode) {

@@ -57,6 +57,7 @@ std::unique_ptr<Graph> all_ops_graph() {
   outputs.push_back(graph->flip(x, {0}));
   outputs.push_back(graph->cat({x, x, outputs.back()}, 1));
   outputs.push_back(graph->window(x, 1, 2, 2, 2, 1));
+  outputs.push_back(graph->spread(x, 1, 3, 2));
   outputs.push_back(graph->extend(x, 1, 2, 7, "circular"));
   outputs.push_back(graph->pad(x, 0, 1, s0 + 1, 0.5));
   outputs.push_back(graph->full({s0, 2}, DType::kF32, 0.1));
