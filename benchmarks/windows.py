@@ -26,6 +26,8 @@ IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "average 3x3": lambda x: F.avg_pool2d(x, 3, 1, 1),
     "average 2x2": lambda x: F.avg_pool2d(x, 2),
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, 7),
+    "adaptive average, uneven": lambda x: F.adaptive_avg_pool2d(x, 10),
+    "adaptive max, uneven": lambda x: F.adaptive_max_pool2d(x, 10),
     "columns 3x3": lambda x: F.unfold(x[:2], 3, padding=1),
     "reflected": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
     "replicated": lambda x: F.pad(x, (1, 1, 1, 1), mode="replicate"),
