@@ -138,12 +138,17 @@ class UpdateLowering {
     return !context_.machine.is_gpu || node_.attr<bool>("ordered") || !has_atomic;
   }
 
-  // Whether a range of numbers is among the indices, so that no element is written twice.
+  // Whether a range of numbers is among the indices, so that no element is written twice: one that
+  // wraps around from negative numbers may come to the same place again.
   bool has_distinct_places() const {
     if (node_.op() == graph::Op::kScatter) return false;
-    const auto is_range = [](const Value* index) {
-      return index->producer() != nullptr && index->producer()->op() == graph::Op::kIota &&
-             index->producer()->attr<SymExpr>("step").as_constant().value_or(0) != 0;
+    const bool wraps = node_.attr<bool>("wrap");
+    const auto is_range = [&](const Value* index) {
+      const Node* iota = index->producer();
+      if (iota == nullptr || iota->op() != graph::Op::kIota) return false;
+      const int64_t step = iota->attr<SymExpr>("step").as_constant().value_or(0);
+      const int64_t start = iota->attr<SymExpr>("start").as_constant().value_or(-1);
+      return wraps ? step > 0 && start >= 0 : step != 0;
     };
     const auto indices = graph::index_operands(node_);
     return std::any_of(indices.begin(), indices.end(), is_range);

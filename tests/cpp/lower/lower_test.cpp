@@ -285,6 +285,22 @@ TEST(Lower, rows_are_filled_where_they_are_updated) {
   }
 }
 
+// Places of a range are distinct, unless it wraps around from negative numbers.
+TEST(Lower, threads_share_updates_at_distinct_places) {
+  for (const int64_t start : {0, -4}) {
+    OneKernel kernel("graph @g(%x: f32[4, 64], %s: f32[8, 64]) {\n"
+                     "  %0: i64[8] = iota {start = " +
+                         std::to_string(start) +
+                         ", step = 1}\n"
+                         "  %1: f32[4, 64] = index_put %x, %0, %s {combine = \"set\", dim = 0, "
+                         "error = \"none\", ordered = false, wrap = true}\n"
+                         "  return %1\n}\n",
+                     kCpu);
+    EXPECT_EQ(kernel.lowered().phases.back().extent.equals_constant(8), start == 0)
+        << kernel.text();
+  }
+}
+
 TEST(Lower, gpu_kernels_say_how_many_threads_share_an_iteration) {
   const std::string text = "graph @g(%x: f32[4096, 1024]) {\n"
                            "  %0: f32[4096, 1] = sum %x {dims = [1], keepdim = true}\n"
