@@ -1,0 +1,132 @@
+"""Decompositions of our own, beside eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mlcc
+from tests.python.accuracy import check_all, to_double
+from tests.python.test_backend import compiled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_products_of_columns_and_rows(dtype: torch.dtype, mlcc_log: Any) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        column, row = a[..., :1], a[..., :1, :]
+        return [column @ b[..., :1, :], row @ b[..., :1], column @ b[..., :1, :1]]
+
+    a, b = torch.randn(3, 40, 50) * 4, torch.randn(3, 50, 30) * 4
+    for a, b in ((a, b), (a[0], b[0])):
+        a, b = a.to(dtype), b.to(dtype)
+        for dynamic in (False, True):
+            with mlcc_log("fallback") as lines:
+                got = compiled(function, dynamic=dynamic)(a, b)
+            assert not lines
+            exact = function(*to_double([a, b])) if dtype.is_floating_point else [None] * 3
+            check_all(got, function(a, b), exact)
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weight_norm(dtype: torch.dtype, dim: int, mlcc_log: Any) -> None:
+    v = torch.randn(6, 5, 7).to(dtype)
+    g = torch.randn([n if i == dim else 1 for i, n in enumerate(v.shape)]).to(dtype)
+    grad = torch.randn(v.shape).to(dtype)
+
+    def gradients(run: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        w = run(*leaves, dim)
+        return [w.detach(), *torch.autograd.grad(w, leaves, grad.to(w.dtype))]
+
+    with mlcc_log("fallback") as lines:
+        got = gradients(compiled(torch._weight_norm), v, g)
+    assert not lines
+    exact = gradients(torch._weight_norm, v.double(), g.double())
+    check_all(got, gradients(torch._weight_norm, v, g), exact)
+
+
+def test_products_that_do_not_match_fail_as_in_eager() -> None:
+    for a, b in (
+        (torch.ones(3, 1), torch.ones(4, 5)),
+        (torch.ones(3, 1), torch.ones(1, 5).double()),
+    ):
+        for run in (torch.mm, mlcc.jit(torch.mm)):
+            with pytest.raises(RuntimeError, match=r"cannot be multiplied|same dtype"):
+                run(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype) -> None:
+    x, target = torch.linspace(-90, 90, 41).to(dtype), torch.ones(41, dtype=dtype)
+
+    def gradient(run: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        run(leaf, target).sum().backward()
+        return leaf.grad
+
+    def function(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.soft_margin_loss(x, target, reduction=reduction)
+
+    ours = gradient(compiled(function), x, target)
+    eager, exact = gradient(function, x, target), gradient(function, x.double(), target.double())
+    finite = eager.isfinite()
+    assert torch.equal(ours.isfinite(), finite)
+    for place in finite.nonzero().flatten().tolist():
+        check_all(ours[place : place + 1], eager[place : place + 1], exact[place : place + 1])
+
+
+def test_soft_margin_loss_overflows_as_eager_does() -> None:
+    x, target = torch.tensor([-12.0, -11.0, 3.0]).half(), torch.ones(3).half()
+    run = compiled(lambda x, t: F.soft_margin_loss(x, t, reduction="none"))
+    eager = F.soft_margin_loss(x, target, reduction="none")
+    assert eager.isinf().tolist() == [True, False, False]
+    torch.testing.assert_close(run(x, target), eager)
+
+
+def test_linspace_of_integers_is_eagers() -> None:
+    # The ends become integers first, and the steps between them round as eager's kernel rounds them.
+    run = compiled(lambda x: torch.linspace(4.3, -3, 50, dtype=torch.int64) + x)
+    assert torch.equal(run(torch.zeros(50)), torch.linspace(4.3, -3, 50, dtype=torch.int64).float())
+
+
+def test_unpooled_channels_last() -> None:
+    """torch's trace takes the result for row-major."""
+    for shape in ((2, 3, 4, 4), (2, 1, 4, 4), (3, 4, 4)):
+        x = torch.randn(shape)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        x, places = F.max_pool2d(x, 2, return_indices=True)
+        run = compiled(lambda x, places: F.max_unpool2d(x, places, 2))
+        check_all(run(x, places), F.max_unpool2d(x, places, 2))
+
+
+@pytest.mark.parametrize("include_last_offset", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embedding_bag(dtype: torch.dtype, mode: str, include_last_offset: bool) -> None:
+    """In bf16, and with a last offset, eager gives some results in other shapes than torch's trace says."""
+
+    def function(weight: torch.Tensor, *bags: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(
+            bags[0], weight, bags[1], mode=mode, include_last_offset=include_last_offset
+        )
+
+    weight = torch.randn(10, 5).to(dtype)
+    bags = (
+        torch.tensor([0, 1, 1, 0, 1, 4]),
+        torch.tensor([0, 3, 6] if include_last_offset else [0, 3]),
+    )
+    check_all(
+        compiled(function)(weight, *bags), function(weight, *bags), function(weight.double(), *bags)
+    )
+    gradients = []
+    for run in (function, compiled(function)):
+        leaf = weight.clone().requires_grad_()
+        run(leaf, *bags).sum().backward()
+        gradients.append(leaf.grad)
+    check_all(gradients[1], gradients[0])
