@@ -66,7 +66,8 @@ def weight_norm(
     """v * (g / norm), rounded once as in eager, and the norms over all dimensions but `dim` in the shape of `g`."""
     wide = _wide(v.dtype)
     x = v.to(wide)
-    norm = torch.linalg.vector_norm(x, 2, _all_but(dim, v), keepdim=True)
+    others = _all_but(dim, v)
+    norm = torch.linalg.vector_norm(x, 2, others, keepdim=True) if others else x.abs()
     kept = torch.float32 if g.dtype == torch.bfloat16 else g.dtype
     return (x * (g.to(wide) / norm)).to(v.dtype), norm.to(kept)
 
@@ -81,7 +82,8 @@ def weight_norm_backward(
     """The gradients of `v` and `g` in `weight_norm`."""
     wide = _wide(saved_v.dtype)
     grad, v, g, norm = (x.to(wide) for x in (grad_w, saved_v, saved_g, saved_norms))
-    along = (grad * v).sum(_all_but(dim, v), keepdim=True) / norm
+    others = _all_but(dim, v)
+    along = ((grad * v).sum(others, keepdim=True) if others else grad * v) / norm
     return (g / norm * (grad - v * (along / norm))).to(saved_v.dtype), along.to(saved_g.dtype)
 
 
@@ -103,7 +105,7 @@ def matrix_product(a: torch.Tensor, b: torch.Tensor) -> Any:
     if a.is_complex() or a.dtype == torch.bool or not are_matched:
         return NotImplemented
     if _is_one(a.shape[-1]):
-        return a * b
+        return (a * b).contiguous()  # as eager; a product alone keeps the layout of its operands
     if not (_is_one(a.shape[-2]) and _is_one(b.shape[-1])):
         return NotImplemented
     wide = _wide(a.dtype)

@@ -30,10 +30,28 @@ def test_products_of_columns_and_rows(dtype: torch.dtype, mlcc_log: Any) -> None
             check_all(got, function(a, b), exact)
 
 
-@pytest.mark.parametrize("dim", [0, 2])
+def test_products_are_row_major() -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        product = torch.bmm(a, b)
+        flat = product.view(-1)
+        flat.add_(1)
+        return product, flat
+
+    for a, b in (
+        (torch.randn(6, 4, 1).transpose(0, 1), torch.randn(4, 1, 5)),
+        (torch.randn(4, 6, 1), torch.randn(5, 4, 1).permute(1, 2, 0)),
+    ):
+        for run in (compiled(function), mlcc.jit(function)):
+            product, flat = run(a, b)
+            assert product.stride() == (30, 5, 1)
+            torch.testing.assert_close(product, torch.bmm(a, b) + 1)
+            assert product.data_ptr() == flat.data_ptr()
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((6, 5, 7), 0), ((6, 5, 7), 2), ((5,), 0)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weight_norm(dtype: torch.dtype, dim: int, mlcc_log: Any) -> None:
-    v = torch.randn(6, 5, 7).to(dtype)
+def test_weight_norm(dtype: torch.dtype, shape: tuple[int, ...], dim: int, mlcc_log: Any) -> None:
+    v = torch.randn(shape).to(dtype)
     g = torch.randn([n if i == dim else 1 for i, n in enumerate(v.shape)]).to(dtype)
     grad = torch.randn(v.shape).to(dtype)
 
