@@ -68,7 +68,7 @@ from mlcc._fx_reductions import (
     var_mean,
 )
 from mlcc._fx_types import Handler
-from mlcc._fx_unpooling import pool_backward
+from mlcc._fx_unpooling import max_unpool, pool_backward
 from mlcc._fx_updates import (
     cumulative,
     cumulative_extreme,
@@ -217,6 +217,8 @@ HANDLERS: dict[str, Handler] = {
     **_aten(adaptive_avg_pool(3), "_adaptive_avg_pool3d.default"),
     **_aten(adaptive_avg_pool_backward(2), "_adaptive_avg_pool2d_backward.default"),
     **_aten(adaptive_avg_pool_backward(3), "_adaptive_avg_pool3d_backward.default"),
+    **_aten(max_unpool(2), "max_unpool2d.default"),
+    **_aten(max_unpool(3), "max_unpool3d.default"),
     **_aten(
         pool_backward(2),
         "max_pool2d_with_indices_backward.default",

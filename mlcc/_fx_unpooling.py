@@ -1,4 +1,4 @@
-"""How values go back to the places that pooling took them from: its gradients as updates of planes of zeros."""
+"""How values go back to the places that pooling took them from: updates of planes of zeros."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ def pool_backward(rank: int) -> Any:
             raise Unsupported("eager's kernel for this memory format is faster")
         gradient = importer.tensor(bound["grad_output"])
         return _put_back(importer, node, gradient, bound["indices"], rank, "add", "none")
+
+    return handler
+
+
+def max_unpool(rank: int) -> Any:
+    """max_unpool2d and max_unpool3d to row-major images; of values for one place the last one stays, as in eager."""
+
+    def handler(importer: Importer, node: Node) -> Tensor:
+        bound = importer.bind(node)
+        image = node.meta["val"].shape[-rank:]
+        if not all(isinstance(size, int) for size in image):
+            raise Unsupported("sizes are no constants")
+        error = "max_unpool " + "x".join(map(str, image))
+        x = importer.tensor(bound["self"])
+        return _put_back(importer, node, x, bound["indices"], rank, "set", error)
 
     return handler
 

@@ -36,6 +36,11 @@ loop::ErrorText index_error(const std::string& op, int64_t dim, size_t place) {
             "out of range: tried to access index {0} on a tensor of {1} elements."};
   if (op == "masked_scatter")
     return {0, "RuntimeError", "Number of elements of source < number of ones in mask"};
+  static constexpr std::string_view kUnpool = "max_unpool ";  // and the sizes of the image
+  if (std::string_view(op).substr(0, kUnpool.size()) == kUnpool)
+    return {0, "RuntimeError",
+            "Found an invalid max index: {0} (output volumes are of size " +
+                op.substr(kUnpool.size()) + ")"};
   if (op == "nll_loss") return {0, "IndexError", "Target {0} is out of bounds."};
   if (op == "gather" || op == "scatter") return {0, "RuntimeError", out_of_bounds(dim)};
   // eager moves the indexed dimensions to the front

@@ -127,3 +127,32 @@ def test_gradient_on_an_emulated_gpu(name: str, is_deterministic: bool) -> None:
             _check(IMAGES[name], x)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("gpu", ["off", "emulate"])
+def test_unpooled(rank: int, gpu: str, mlcc_log: Any) -> None:
+    pool = getattr(F, f"max_pool{rank}d")
+    unpool = getattr(F, f"max_unpool{rank}d")
+
+    def function(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return unpool(x * 2, places, 2) + 1
+
+    x, places = pool(_input((2, 3, *[6] * rank), torch.float32), 2, return_indices=True)
+    torch._dynamo.reset()
+    with config.patch(gpu=gpu), mlcc_log("fallback") as lines:
+        run = torch.compile(function, backend="mlcc")
+        torch.testing.assert_close(run(x, places), function(x, places), rtol=0, atol=0)
+        if gpu == "off":  # values for one place: the last one stays
+            torch.testing.assert_close(run(x, places * 0), function(x, places * 0), rtol=0, atol=0)
+    assert not lines
+
+
+@pytest.mark.parametrize("wrong", [-1, 36])
+def test_unpooling_beyond_the_image_fails_as_in_eager(wrong: int) -> None:
+    x, places = F.max_pool2d(_input((2, 3, 6, 6), torch.float32), 2, return_indices=True)
+    places[1, 2, 0, 1] = wrong
+    torch._dynamo.reset()
+    for run in (F.max_unpool2d, torch.compile(F.max_unpool2d, backend="mlcc")):
+        with pytest.raises(RuntimeError, match=rf"invalid max index: {wrong} .*of size 6x6"):
+            run(x, places, 2)
