@@ -172,7 +172,7 @@ def test_threads(tmp_path: Path) -> None:
 def test_an_unknown_mode_is_an_error() -> None:
     torch._dynamo.reset()
     function = torch.compile(lambda x: x + 1, backend="mlcc", options={"verify": "sometimes"})
-    with pytest.raises(Exception, match="expected off, first, sample, always or nan"):
+    with pytest.raises(Exception, match="expected one of off, first, sample, always, nan"):
         function(torch.ones(3))
 
 
