@@ -83,5 +83,19 @@ TEST(InPlace, NotAnUpdateByItsOwnElements) {
                    .is_safe);
 }
 
+TEST(InPlace, NotAnUpdateOfAnotherBaseByTheInput) {
+  for (const std::string_view dim : {"0", "1"})
+    EXPECT_FALSE(lower_in_place("graph @g(%x: f32[8, 8]) {\n"
+                                "  %0: i64[8] = iota {start = 0, step = 1}\n"
+                                "  %1: f32[8, 8] = add %x, %x\n"
+                                "  %2: f32[8, 8] = neg %x\n"
+                                "  %3: f32[8, 8] = index_put %1, %0, %2 {dim = " +
+                                std::string(dim) +
+                                ", combine = \"add\", ordered = false, wrap = false, error = "
+                                "\"none\"}\n"
+                                "  return %3\n}\n")
+                     .is_safe);
+}
+
 }  // namespace
 }  // namespace mlcc::lower
