@@ -191,6 +191,8 @@ def adaptive_max_pool(rank: int) -> Any:
         spreads = _spreads(fake, result, rank)
         shape = importer.shape(result)
         elements = importer.tensor(bound["self"])
+        if elements.dtype not in OPMATH and elements.dtype not in ("f32", "f64"):
+            raise Unsupported("eager pools floats only")
         for s in spreads:
             elements = _elements(importer, elements, s)
         elements = importer.reshape(elements, [*shape, math.prod(s.size for s in spreads)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,27 @@ def _from_front(importer: Importer, place: Any, extent: Any) -> Size:
         return importer.size(extent + place if is_negative else place)
     text = importer.size(place)
     return f"({text}) + ({importer.size(extent)})*max(0, min(1, -({text})))"
+
+
+def require_slice_length(
+    importer: Importer, bound: dict[str, Any], extent: Any, length: Any
+) -> None:
+    """Leave a source not known to be as long as the slice to eager, which raises: torch's trace does not look."""
+    start, end, step = (importer.fake(bound[name]) for name in ("start", "end", "step"))
+    first = _clamped(0 if start is None else start, extent)
+    last = extent if end is None else _clamped(end, extent)
+    covered = (last - first + step - 1) // step
+    if not _equal_sizes(importer, length, max(covered, 0) if isinstance(covered, int) else covered):
+        raise Unsupported("a source that is not known to be as long as the slice")
+
+
+def _clamped(place: Any, extent: Any) -> Any:
+    """A place of a slice from the front and inside the dimension, as far as that is known."""
+    if is_below_zero(place):
+        place = extent + place
+    if isinstance(place, int) and isinstance(extent, int):
+        return min(max(place, 0), extent)
+    return extent if isinstance(place, int) and place >= sys.maxsize else place
 
 
 def _equal_sizes(importer: Importer, a: Any, b: Any) -> bool:
@@ -349,6 +371,7 @@ def slice_scatter(importer: Importer, node: Node) -> Tensor:
     if bound["step"] != 1:
         raise Unsupported("step is not 1")
     extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
+    require_slice_length(importer, bound, extent, length)
     start = slice_start(importer, extent, bound["start"], length)
     source = importer.cast(source, x.dtype)
     if start == 0 and importer.size(length) == importer.size(extent):

@@ -17,6 +17,7 @@ from mlcc._fx_index_maps import (
     is_mask,
     joint_index,
     permuted,
+    require_slice_length,
     result_shape,
     row,
     row_of_indices,
@@ -422,6 +423,7 @@ def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
     base = importer.tensor(bound["self"])
     source = importer.cast(importer.tensor(bound["src"]), base.dtype)
     extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
+    require_slice_length(importer, bound, extent, length)
     if importer.size(length) == 0:
         return importer.copy(base)
     start = slice_start(importer, extent, bound["start"], length)
@@ -515,9 +517,11 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
     row, column = bound["dim1"] % rank, bound["dim2"] % rank
     shape = importer.shape(fake)
     length = importer.size(importer.fake(bound["src"]).shape[-1])
+    rooms = fake.shape[row] + min(offset, 0), fake.shape[column] - max(offset, 0)
+    always_fits = _always_fits_diagonal(importer, length, *rooms)
     if length == 0:
         return importer.copy(importer.tensor(bound["self"]))
-    if column == row + 1 and _is_written_back(node, bound["self"], bound["src"]):
+    if column == row + 1 and always_fits and _is_written_back(node, bound["self"], bound["src"]):
         return _diagonal_put(importer, bound, row, offset, length)
     along, missing, before = row, column, max(0, -offset)
     if length == shape[column] and offset <= 0:
@@ -539,6 +543,16 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
         "eq", importer.pointwise("add", rows, start), columns, dtype="bool"
     )
     return importer.pointwise("where", is_diagonal, spread_source, base)
+
+
+def _always_fits_diagonal(importer: Importer, length: Size, by_rows: Any, by_columns: Any) -> bool:
+    """Whether a source is as long as the diagonal, or else as the rows or columns let it be, one of which it is."""
+    exact = torch.sym_min(by_rows, by_columns)
+    if length in map(importer.size, (exact, torch.sym_max(exact, 0))):
+        return True
+    if isinstance(exact, int) or length not in map(importer.size, (by_rows, by_columns)):
+        raise Unsupported("a source that is not known to be as long as the diagonal")
+    return False
 
 
 def _diagonal_put(

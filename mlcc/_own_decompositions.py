@@ -60,10 +60,10 @@ def soft_margin_loss_backward(
     return target * z * -norm / (z + 1) * grad_output
 
 
-def weight_norm(
-    v: torch.Tensor, g: torch.Tensor, dim: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> Any:
     """v * (g / norm), rounded once as in eager, and the norms over all dimensions but `dim` in the shape of `g`."""
+    if v.dtype != g.dtype or v.dim() == 0:
+        return NotImplemented
     wide = _wide(v.dtype)
     x = v.to(wide)
     others = _all_but(dim, v)

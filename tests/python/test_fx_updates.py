@@ -318,3 +318,43 @@ def test_gradients_of_embedding_bags(name: str, dynamic: bool, mlcc_log: Any) ->
         (got,) = torch.autograd.grad(value, table)
     torch.testing.assert_close(got, want)
     assert not any("backward" in line for line in lines)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("function", "right", "wrong"),
+    [
+        (lambda x, y: torch.slice_scatter(x, y, 0, 1, None, 2), 4, 2),
+        (lambda x, y: torch.slice_scatter(x, y, 0, 1, None, 2), 4, 500),
+        (lambda x, y: torch.slice_scatter(x, y, 0, 1, None, 1), 7, 5),
+        (lambda x, y: torch.slice_scatter(x, y, 0, -5, 7, 3), 2, 3),
+        (lambda x, y: torch.diagonal_scatter(x, y[:, 0]), 5, 3),
+    ],
+)
+def test_sources_of_another_length_fail_as_in_eager(
+    function: Any, right: int, wrong: int, dynamic: bool
+) -> None:
+    x = torch.zeros(8, 5)
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="mlcc", dynamic=dynamic)
+    y = torch.randn(right, 5)
+    torch.testing.assert_close(run(x, y), function(x, y))
+    for call in (function, run):
+        with pytest.raises(RuntimeError, match="expected src to have"):
+            call(x, torch.randn(wrong, 5))
+
+
+def test_an_input_that_is_changed_is_the_source_too() -> None:
+    functions = (
+        lambda x: x.copy_((x * 3).index_add(1, torch.arange(x.shape[1]), x * 1)),
+        lambda x: x.copy_((x + 1).scatter(1, torch.arange(x.shape[1]).expand(x.shape), x)),
+        lambda x: x.copy_((x * 3).index_copy(0, torch.arange(x.shape[0] - 1), x[:-1] + 0)),
+    )
+    for function in functions:
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            got, want = torch.randn(3, 4), torch.empty(3, 4)
+            want.copy_(got)
+            torch.compile(function, backend="mlcc", dynamic=dynamic)(got)
+            function(want)
+            torch.testing.assert_close(got, want)
