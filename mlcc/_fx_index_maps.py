@@ -150,7 +150,9 @@ def require_slice_length(
     first = _clamped(0 if start is None else start, extent)
     last = extent if end is None else _clamped(end, extent)
     covered = (last - first + step - 1) // step
-    if not _equal_sizes(importer, length, max(covered, 0) if isinstance(covered, int) else covered):
+    if isinstance(covered, int):
+        covered = max(covered, 0)
+    if not _torch_compat.is_known(length == covered):
         raise Unsupported("a source that is not known to be as long as the slice")
 
 

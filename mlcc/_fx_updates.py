@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from mlcc import _torch_compat
 from mlcc._fx_index_maps import (
     as_result,
     index_along_dim,
@@ -516,9 +517,10 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
     rank = fake.dim()
     row, column = bound["dim1"] % rank, bound["dim2"] % rank
     shape = importer.shape(fake)
-    length = importer.size(importer.fake(bound["src"]).shape[-1])
+    given = importer.fake(bound["src"]).shape[-1]
     rooms = fake.shape[row] + min(offset, 0), fake.shape[column] - max(offset, 0)
-    always_fits = _always_fits_diagonal(importer, length, *rooms)
+    always_fits = _always_fits_diagonal(given, *rooms)
+    length = importer.size(given)
     if length == 0:
         return importer.copy(importer.tensor(bound["self"]))
     if column == row + 1 and always_fits and _is_written_back(node, bound["self"], bound["src"]):
@@ -545,12 +547,12 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
     return importer.pointwise("where", is_diagonal, spread_source, base)
 
 
-def _always_fits_diagonal(importer: Importer, length: Size, by_rows: Any, by_columns: Any) -> bool:
+def _always_fits_diagonal(length: Any, by_rows: Any, by_columns: Any) -> bool:
     """Whether a source is as long as the diagonal, or else as the rows or columns let it be, one of which it is."""
     exact = torch.sym_min(by_rows, by_columns)
-    if length in map(importer.size, (exact, torch.sym_max(exact, 0))):
+    if any(_torch_compat.is_known(length == one) for one in (exact, torch.sym_max(exact, 0))):
         return True
-    if isinstance(exact, int) or length not in map(importer.size, (by_rows, by_columns)):
+    if not any(_torch_compat.is_known(length == room) for room in (by_rows, by_columns)):
         raise Unsupported("a source that is not known to be as long as the diagonal")
     return False
 

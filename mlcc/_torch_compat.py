@@ -355,6 +355,13 @@ class SymbolFacts:
     hint: int | None
 
 
+def is_known(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds by what the trace has assumed so far; asking adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
 def sym_expr(size: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
     return size.node.expr
