@@ -58,7 +58,7 @@ def _put_back(
     result, source = node.meta["val"], importer.fake(indices)
     lead = importer.shape(result)[:-rank]
     extent, count = (importer.size(math.prod(t.shape[-rank:])) for t in (result, source))
-    zero = Tensor(importer.full([], x.dtype, 0, device_of(result)), x.dtype)
+    zero = importer.number(0, x.dtype, device_of(result))
     handle = importer.builder.scatter(
         importer.expand(zero, [*lead, extent]).handle,
         importer.reshape(importer.tensor(indices), [*lead, count]).handle,
