@@ -60,9 +60,7 @@ def _up_to_code() -> Iterator[dict[str, int]]:
     externs: dict[str, int] = {}
 
     def stop(graph: GraphLowering) -> None:
-        externs.update(
-            _count_externs(graph.operations)
-        )  # here, since some names need Inductor's current graph
+        externs.update(_count_externs(graph.operations))  # some names need Inductor's current graph
         raise InterruptedError
 
     with mock.patch.object(GraphLowering, "compile_to_module", stop):

@@ -84,7 +84,7 @@ from mlcc._fx_updates import (
     put,
     scatter,
     scatter_reduce,
-    slice_scatter_apart,
+    slice_scatter,
     unsafe_index_put,
 )
 from mlcc._fx_windows import (
@@ -141,7 +141,7 @@ HANDLERS: dict[str, Handler] = {
     **_aten(repeat, "repeat.default"),
     **_aten(roll, "roll.default"),
     **_aten(constant_pad, "constant_pad_nd.default"),
-    **_aten(slice_scatter_apart, "slice_scatter.default"),
+    **_aten(slice_scatter, "slice_scatter.default"),
     **_aten(diagonal_scatter, "diagonal_scatter.default"),
     "prims.broadcast_in_dim.default": broadcast_in_dim,
     "prims.split_dim.default": reshape,

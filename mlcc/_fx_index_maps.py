@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -140,29 +139,6 @@ def _from_front(importer: Importer, place: Any, extent: Any) -> Size:
         return importer.size(extent + place if is_negative else place)
     text = importer.size(place)
     return f"({text}) + ({importer.size(extent)})*max(0, min(1, -({text})))"
-
-
-def require_slice_length(
-    importer: Importer, bound: dict[str, Any], extent: Any, length: Any
-) -> None:
-    """Leave a source not known to be as long as the slice to eager, which raises: torch's trace does not look."""
-    start, end, step = (importer.fake(bound[name]) for name in ("start", "end", "step"))
-    first = _clamped(0 if start is None else start, extent)
-    last = extent if end is None else _clamped(end, extent)
-    covered = (last - first + step - 1) // step
-    if isinstance(covered, int):
-        covered = max(covered, 0)
-    if not _torch_compat.is_known(length == covered):
-        raise Unsupported("a source that is not known to be as long as the slice")
-
-
-def _clamped(place: Any, extent: Any) -> Any:
-    """A place of a slice from the front and inside the dimension, as far as that is known."""
-    if is_below_zero(place):
-        place = extent + place
-    if isinstance(place, int) and isinstance(extent, int):
-        return min(max(place, 0), extent)
-    return extent if isinstance(place, int) and place >= sys.maxsize else place
 
 
 def _equal_sizes(importer: Importer, a: Any, b: Any) -> bool:
@@ -362,45 +338,6 @@ def repeat(importer: Importer, node: Node) -> Tensor:
     together = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     wide = importer.expand(importer.reshape(x, apart), together)
     return importer.copy(importer.reshape(wide, result_shape(importer, node)))
-
-
-def slice_scatter(importer: Importer, node: Node) -> Tensor:
-    """slice_scatter with step 1: what stands before, the source, what stands behind."""
-    bound = importer.bind(node)
-    fake = importer.fake(bound["self"])
-    x, source = importer.tensor(bound["self"]), importer.tensor(bound["src"])
-    dim = bound["dim"] % fake.dim()
-    if bound["step"] != 1:
-        raise Unsupported("step is not 1")
-    extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
-    require_slice_length(importer, bound, extent, length)
-    start = slice_start(importer, extent, bound["start"], length)
-    source = importer.cast(source, x.dtype)
-    if start == 0 and importer.size(length) == importer.size(extent):
-        return importer.copy(source)
-    parts = [source]
-    if start != 0:
-        parts.insert(0, importer.slice(x, dim, 0, start))
-    rest = _size_behind(importer, extent, bound["start"], start, length)
-    if rest != 0:
-        covered = importer.size(length)
-        end = (
-            start + covered
-            if isinstance(start, int) and isinstance(covered, int)
-            else f"{start} + {covered}"
-        )
-        parts.append(importer.slice(x, dim, end, rest))
-    return importer.cat(parts, dim)
-
-
-def _size_behind(importer: Importer, extent: Any, given: Any, start: Size, length: Any) -> Size:
-    """How much of a dimension stands behind a slice of it that begins at `start`, where `given` was asked for."""
-    given = importer.fake(given) or 0
-    if isinstance(given, int) and given < 0:
-        given = extent + given
-    if importer.size(given) == start:
-        return importer.size(extent - given - length)
-    return f"{importer.size(extent)} - ({start}) - ({importer.size(length)})"
 
 
 def broadcast_in_dim(importer: Importer, node: Node) -> Tensor:

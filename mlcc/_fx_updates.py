@@ -15,21 +15,20 @@ from mlcc._fx_index_maps import (
     index_along_dim,
     index_argument,
     index_per_dim,
+    is_below_zero,
     is_mask,
     joint_index,
     permuted,
-    require_slice_length,
     result_shape,
     row,
     row_of_indices,
     row_rank,
     row_shape,
-    slice_scatter,
     slice_start,
 )
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, LIMITS, OPMATH, Tensor, Unsupported, device_of
-from mlcc._fx_windows import padded
+from mlcc._fx_windows import along, padded
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -411,12 +410,9 @@ def _scaled_by_frequency(importer: Importer, node: Node, gradient: Tensor, index
 # -- updates at regular places
 
 
-def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
-    """slice_scatter: with a step other than 1 a choice at every place, so that all of it is one pass."""
+def slice_scatter(importer: Importer, node: Node) -> Tensor:
+    """slice_scatter: an update of an input's memory; else what stands before, the source and what stands behind."""
     bound = importer.bind(node)
-    is_in_place = _is_written_back(node, bound["self"], bound["src"])
-    if bound["step"] == 1 and not is_in_place:
-        return slice_scatter(importer, node)
     fake = importer.fake(bound["self"])
     dim, step = bound["dim"] % fake.dim(), bound["step"]
     if not isinstance(step, int):
@@ -424,28 +420,86 @@ def slice_scatter_apart(importer: Importer, node: Node) -> Tensor:
     base = importer.tensor(bound["self"])
     source = importer.cast(importer.tensor(bound["src"]), base.dtype)
     extent, length = fake.shape[dim], importer.fake(bound["src"]).shape[dim]
-    require_slice_length(importer, bound, extent, length)
+    _require_slice_length(importer, bound, extent, length)
     if importer.size(length) == 0:
         return importer.copy(base)
     start = slice_start(importer, extent, bound["start"], length)
-    if is_in_place:
+    if _is_written_back(node, bound["self"], bound["src"]):
         device = device_of(fake)
         index = importer.builder.iota(importer.size(length), "i64", start, step, device)
         return _put(importer, base, Tensor(index, "i64"), source, dim, "set", False, "none")
-    size, end = importer.size(extent), importer.fake(bound["end"])
+    if step != 1:
+        return _chosen_by_steps(importer, node, base, source, dim, start)
+    if start == 0 and importer.size(length) == importer.size(extent):
+        return importer.copy(source)
+    parts = [importer.slice(base, dim, 0, start)] if start != 0 else []
+    parts.append(source)
+    rest = _size_behind(importer, extent, bound["start"], start, length)
+    if rest != 0:
+        covered = importer.size(length)
+        end = (
+            start + covered
+            if isinstance(start, int) and isinstance(covered, int)
+            else f"{start} + {covered}"
+        )
+        parts.append(importer.slice(base, dim, end, rest))
+    return importer.cat(parts, dim)
+
+
+def _chosen_by_steps(
+    importer: Importer, node: Node, base: Tensor, source: Tensor, dim: int, start: Size
+) -> Tensor:
+    """With a step other than 1: within the slice a choice at every place, so that all of it is one pass."""
+    bound = importer.bind(node)
+    fake, step = importer.fake(bound["self"]), bound["step"]
+    size, end = importer.size(fake.shape[dim]), importer.fake(bound["end"])
+    length = importer.size(importer.fake(bound["src"]).shape[dim])
     behind = f"({size}) - ({start})"
     goes_to_end = end is None or importer.size(end) in (size, sys.maxsize)
     if isinstance(size, str) and not goes_to_end and dim == fake.dim() - 1:
         raise Unsupported("a part of rows of symbolic length by steps: 0.9 of eager's speed")
-    covered = behind if goes_to_end else f"min(({importer.size(length)})*{step}, {behind})"
+    covered = behind if goes_to_end else f"min(({length})*{step}, {behind})"
     inside = importer.slice(base, dim, start, covered)
     source = importer.slice(_repeated(importer, source, dim, step), dim, 0, covered)
-    chosen = importer.pointwise("where", _every(importer, node, dim, covered, step), source, inside)
+    chosen = importer.pointwise("where", _every(importer, fake, dim, covered, step), source, inside)
     parts = [importer.slice(base, dim, 0, start), chosen]
     if not goes_to_end:
         rest = f"({behind}) - ({covered})"
         parts.append(importer.slice(base, dim, f"({start}) + ({covered})", rest))
     return importer.cat([part for part in parts if part.handle.shape[dim] != 0], dim)
+
+
+def _require_slice_length(
+    importer: Importer, bound: dict[str, Any], extent: Any, length: Any
+) -> None:
+    """Leave a source not known to be as long as the slice to eager, which raises: torch's trace does not look."""
+    start, end, step = (importer.fake(bound[name]) for name in ("start", "end", "step"))
+    first = _clamped(0 if start is None else start, extent)
+    last = extent if end is None else _clamped(end, extent)
+    covered = (last - first + step - 1) // step
+    if isinstance(covered, int):
+        covered = max(covered, 0)
+    if not _torch_compat.is_known(length == covered):
+        raise Unsupported("a source that is not known to be as long as the slice")
+
+
+def _clamped(place: Any, extent: Any) -> Any:
+    """A place of a slice from the front and inside the dimension, as far as that is known."""
+    if is_below_zero(place):
+        place = extent + place
+    if isinstance(place, int) and isinstance(extent, int):
+        return min(max(place, 0), extent)
+    return extent if isinstance(place, int) and place >= sys.maxsize else place
+
+
+def _size_behind(importer: Importer, extent: Any, given: Any, start: Size, length: Any) -> Size:
+    """How much of a dimension stands behind a slice of it that begins at `start`, where `given` was asked for."""
+    given = importer.fake(given) or 0
+    if isinstance(given, int) and given < 0:
+        given = extent + given
+    if importer.size(given) == start:
+        return importer.size(extent - given - length)
+    return f"{importer.size(extent)} - ({start}) - ({importer.size(length)})"
 
 
 def _is_written_back(node: Node, base: Any, source: Any) -> bool:
@@ -483,26 +537,16 @@ def _repeated(importer: Importer, x: Tensor, dim: int, times: int) -> Tensor:
     return importer.reshape(wide, [*before, f"({size})*{times}", *behind])
 
 
-def _every(importer: Importer, node: Node, dim: int, length: Size, step: int) -> Tensor:
-    """Whether the place along `dim` is a multiple of `step`, to broadcast over the node's result."""
-    device = device_of(node.meta["val"])
-    if step & (step - 1) == 0:  # the low bits of a place, which no number of bits changes
-        low = importer.number(step - 1, "i32", device)
-        rest = importer.pointwise("and", _places(importer, node, dim, length, "i32"), low)
-    else:
-        number = importer.number(step, "i64", device)
-        rest = importer.pointwise("remainder_integer", _places(importer, node, dim, length), number)
-    zero = importer.number(0, rest.dtype, device)
+def _every(importer: Importer, fake: torch.Tensor, dim: int, length: Size, step: int) -> Tensor:
+    """Whether the place along `dim` is a multiple of `step`, to broadcast over a tensor like `fake`."""
+    device = device_of(fake)
+    is_power = step & (step - 1) == 0  # then the low bits tell, which no number of bits changes
+    dtype = "i32" if is_power else "i64"
+    places = along(importer, length, dim, fake.dim(), 0, 1, device, dtype)
+    op, number = ("and", step - 1) if is_power else ("remainder_integer", step)
+    rest = importer.pointwise(op, places, importer.number(number, dtype, device))
+    zero = importer.number(0, dtype, device)
     return importer.pointwise("eq", rest, zero, dtype="bool")
-
-
-def _places(importer: Importer, node: Node, dim: int, length: Size, dtype: str = "i64") -> Tensor:
-    """0, 1, 2, ... along `dim`, to broadcast over the node's result."""
-    fake = node.meta["val"]
-    shape: list[Size] = [1] * fake.dim()
-    shape[dim] = length
-    handle = importer.builder.iota(length, dtype, 0, 1, device_of(fake))
-    return importer.reshape(Tensor(handle, dtype), shape)
 
 
 def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
@@ -525,22 +569,22 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
         return importer.copy(importer.tensor(bound["self"]))
     if column == row + 1 and always_fits and _is_written_back(node, bound["self"], bound["src"]):
         return _diagonal_put(importer, bound, row, offset, length)
-    along, missing, before = row, column, max(0, -offset)
+    spanned, missing, before = row, column, max(0, -offset)
     if length == shape[column] and offset <= 0:
-        along, missing, before = column, row, 0
+        spanned, missing, before = column, row, 0
     base = importer.tensor(bound["self"])
     rest = [dim for dim in range(rank) if dim not in (row, column)]
-    order = [*rest, along]  # the source's dimensions, as the result's
+    order = [*rest, spanned]  # the source's dimensions, as the result's
     source = permuted(importer, bound["src"], sorted(range(rank - 1), key=order.__getitem__))
     source = importer.cast(source, base.dtype)
     spread = [1 if dim == missing else shape[dim] for dim in range(rank)]
-    spread[along] = length
+    spread[spanned] = length
     spread_source = padded(
-        importer, importer.reshape(source, spread), along, before, shape[along], 0
+        importer, importer.reshape(source, spread), spanned, before, shape[spanned], 0
     )
-    rows = _places(importer, node, row, shape[row])
-    columns = _places(importer, node, column, shape[column])
-    start = importer.number(offset, "i64", device_of(fake))
+    device = device_of(fake)
+    rows, columns = (along(importer, shape[dim], dim, rank, 0, 1, device) for dim in (row, column))
+    start = importer.number(offset, "i64", device)
     is_diagonal = importer.pointwise(
         "eq", importer.pointwise("add", rows, start), columns, dtype="bool"
     )

@@ -172,10 +172,17 @@ def _places(
 
 
 def along(
-    importer: Importer, extent: Size, dim: int, rank: int, start: Size, step: int, device: str
+    importer: Importer,
+    extent: Size,
+    dim: int,
+    rank: int,
+    start: Size,
+    step: int,
+    device: str,
+    dtype: str = "i64",
 ) -> Tensor:
     """start + step * i for place i of dimension `dim` of `rank`, to be broadcast."""
-    places = Tensor(importer.builder.iota(extent, "i64", start, step, device), "i64")
+    places = Tensor(importer.builder.iota(extent, dtype, start, step, device), dtype)
     behind = rank - dim - 1
     return importer.reshape(places, [extent, *[1] * behind]) if behind else places
 
