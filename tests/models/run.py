@@ -105,7 +105,14 @@ def _row(name: str, way: str, record: Record) -> str:
         return f"{name} {way}: WRONG: {record['reason']}"
     eager = record["eager_graphs"]
     calls = f"{record['aten_calls']} of {record['nodes']} nodes are ATen calls"
-    return f"{name} {way}: right, {calls}" + (f", {len(eager)} graphs run eagerly" if eager else "")
+    eagerly = f", {len(eager)} graphs run eagerly" if eager else ""
+    return f"{name} {way}: {_verdict(record)}, {calls}{eagerly}"
+
+
+def _verdict(record: Record) -> str:
+    if not record["unsteady"]:
+        return "right"
+    return f"right as eager with other roundings is ({record['unsteady']})"
 
 
 def print_report(records: Sequence[tuple[str, str, Record]]) -> int:

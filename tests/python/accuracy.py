@@ -9,7 +9,7 @@ and bools are equal.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ def judge(
         return Verdict(str(wrong))
     exact = eager.double() if reference is None else reference.double()
     own = errors(eager, exact)
-    theirs = Errors(max(own.rms, typical.rms), max(own.largest, typical.largest))
+    theirs = _larger(own, typical)
     return _judge_errors(errors(result, exact), theirs, factors, eager, name)
 
 
@@ -140,8 +140,12 @@ def judge_all(result: Any, eager: Any, reference: Any = None) -> Verdict:
     return worst
 
 
-def judge_together(result: Any, eager: Any, reference: Any) -> Verdict:
+def judge_together(
+    result: Any, eager: Any, reference: Any, other_runs: Iterable[Any] = ()
+) -> Verdict:
     """As judge_all, but eager's error is that of the same result or the median of all its results, whichever is larger.
+
+    With `other_runs`, eager's results with other roundings, its error of each result is the largest of all runs.
 
     For the many small gradients of one training step: eager's error of one of them is a single draw of rounding noise,
     and among dozens some are exact by luck. Not eager's worst: where a gradient is zero in exact arithmetic, as that of
@@ -150,19 +154,30 @@ def judge_together(result: Any, eager: Any, reference: Any) -> Verdict:
     ours, theirs, exact = (list(leaves(tree)) for tree in (result, eager, reference))
     if len(ours) != len(theirs):
         return Verdict(f"{len(ours)} results, eager has {len(theirs)}")
-    measured = [
-        errors(b, c) if b.is_floating_point() else NO_ERROR
-        for b, c in zip(theirs, exact, strict=True)
-    ]
+    measured = _measure(theirs, exact)
     floats = [e for e, b in zip(measured, theirs, strict=True) if b.is_floating_point()]
     typical = Errors(_median(e.rms for e in floats), _median(e.largest for e in floats))
+    for run in other_runs:
+        others = _measure(list(leaves(run)), exact)
+        measured = [_larger(one, other) for one, other in zip(measured, others, strict=True)]
     verdict = Verdict()
     for place, (a, b, c, own) in enumerate(zip(ours, theirs, exact, measured, strict=True)):
         factors = FACTORS_OF_NOISE if own.rms > NOISE else FACTORS_TOGETHER
-        verdict = judge(a, b, c, f"result {place}", factors, typical)
+        verdict = judge(a, b, c, f"result {place}", factors, _larger(own, typical))
         if not verdict:
             return verdict
     return verdict
+
+
+def _measure(results: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[Errors]:
+    return [
+        errors(result, reference) if result.is_floating_point() else NO_ERROR
+        for result, reference in zip(results, exact, strict=True)
+    ]
+
+
+def _larger(one: Errors, other: Errors) -> Errors:
+    return Errors(max(one.rms, other.rms), max(one.largest, other.largest))
 
 
 def _median(values: Iterable[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.python.accuracy import judge_together
+from tests.python.roundings import OtherRoundings
 
 NOISE = 1e-9  # beside a reference of 1e-24: what rounding leaves of a gradient that is zero
 
@@ -60,3 +61,22 @@ def test_integers_are_equal() -> None:
 
 def test_missing_results_are_told() -> None:
     assert not judge_together(_step(1)[:3], _step(2), _exact())
+
+
+def test_eager_with_other_roundings_allows_that_result_alone() -> None:
+    amplified, other = _step(1), _step(2)
+    amplified[1], other[1] = amplified[1] * 1.001, other[1] * 0.9995
+    assert not judge_together(amplified, _step(2), _exact())
+    assert judge_together(amplified, _step(2), _exact(), [_step(3), other])
+    amplified[2] = amplified[2] * 1.001
+    verdict = judge_together(amplified, _step(2), _exact(), [other])
+    assert verdict.reason.startswith("result 2: rms error")
+
+
+def test_other_roundings_part_by_what_a_program_amplifies() -> None:
+    x = torch.linspace(1.1, 1.9, 64)
+    with OtherRoundings(0):
+        once, cancelled = x * 3, (x * 3 + 1e4) - 1e4
+    eps = torch.finfo(torch.float32).eps
+    assert 0 < (once / (x * 3) - 1).abs().max() < 3 * eps
+    assert (cancelled - x * 3).abs().max() > 1e-4
