@@ -93,7 +93,8 @@ class _Check:
         self._compiled = torch.compile(self._model, backend=self._observer.backend)
 
     def run(self) -> Record:
-        reasons, unsteady = [], []
+        reasons: list[str] = []
+        unsteady: list[str] = []
         with _fallbacks() as fallbacks:
             for length in LENGTHS[self._architecture.kind]:
                 inputs = self._inputs(length)
