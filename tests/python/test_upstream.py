@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from mlcc import config
 from tests.upstream import run, suite
 
 FILE = """
 import unittest
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.codecache import no_such_name
 
@@ -35,6 +37,11 @@ class CommonTemplate:
     def test_default_backend(self):
         x = torch.ones(3)
         torch.testing.assert_close(torch.compile(torch.sin)(x), x.sin())
+
+    @inductor_config.patch(fallback_random=True)
+    def test_eagers_random_numbers(self):
+        seen = torch.compile(torch.nn.functional.dropout)(torch.ones(3))
+        assert seen.shape == (3,)
 
     @no_such_name(1)
     def test_decorated_by_what_is_missing(self):
@@ -66,7 +73,7 @@ def test_status_of_each(tests: Any) -> None:
     calls = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        calls.append(graph)
+        calls.append(config.fallback_random)
         return graph.forward
 
     found = {name: suite.run_one(tests, name, backend)["status"] for name in suite.names(tests)}
@@ -75,9 +82,10 @@ def test_status_of_each(tests: Any) -> None:
         "test_calls_what_is_missing_cpu": "skipped",
         "test_decorated_by_what_is_missing_cpu": "skipped",
         "test_default_backend_cpu": "passed",
+        "test_eagers_random_numbers_cpu": "passed",
         "test_wrong_cpu": "failed",
     }
-    assert len(calls) == 2  # compile_fx by name, and the default backend
+    assert calls == [False, False, True]  # compile_fx by name, the default backend, and patched
 
 
 def test_judged_against_aot_eager_and_inductor(

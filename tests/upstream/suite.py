@@ -19,6 +19,8 @@ from unittest import mock
 
 import torch
 
+from mlcc import config
+
 MODULE = "test_torchinductor"
 
 Backend = Callable[..., Any]
@@ -107,14 +109,16 @@ def names(tests: type[unittest.TestCase]) -> list[str]:
 def swapped(backend: Backend | None) -> Iterator[None]:
     """`backend` in the place of TorchInductor: compile_fx, the default of torch.compile, and the registry's entry.
 
-    None leaves TorchInductor.
+    None leaves TorchInductor. Tests that ask Inductor for eager's random numbers ask mlcc for them too.
     """
     if backend is None:
         yield
         return
 
     def compile_fx(graph: torch.fx.GraphModule, inputs: Any, *_: Any, **__: Any) -> Any:
-        return backend(graph, inputs)
+        inductor = importlib.import_module("torch._inductor.config")
+        with config.patch(fallback_random=inductor.fallback_random):
+            return backend(graph, inputs)
 
     with contextlib.ExitStack() as stack:
         for module in (importlib.import_module("torch._inductor.compile_fx"), sys.modules[MODULE]):
