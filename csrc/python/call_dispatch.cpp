@@ -119,6 +119,16 @@ class Entry {
     read_program(facts);
   }
 
+  // Whether the form finds the very leaves of this call that torch's pytree found.
+  bool finds(const py::tuple& args, const py::dict& kwargs, const py::list& expected) const {
+    Leaves leaves;
+    if (!form_.matches(args.ptr(), kwargs.ptr(), leaves)) return false;
+    if (leaves.size() != expected.size()) return false;
+    for (size_t i = 0; i < leaves.size(); ++i)
+      if (leaves[i] != PyList_GET_ITEM(expected.ptr(), static_cast<Py_ssize_t>(i))) return false;
+    return true;
+  }
+
   // Whether the entry is for this call. Appends the leaves.
   bool matches(const ModeState& modes, const py::tuple& args, const py::dict& kwargs,
                Leaves& leaves) const {
@@ -254,12 +264,11 @@ class CallDispatch {
   bool add(const py::tuple& args, const py::dict& kwargs, const py::list& expected_leaves,
            bool dynamic, const py::dict& facts) {
     auto entry = std::make_shared<const Entry>(args, kwargs, dynamic, facts);
+    // Guards read tensors at the leaves' places: a container that the form holds as a constant is
+    // none.
+    if (!entry->finds(args, kwargs, expected_leaves)) return false;
     Leaves leaves;
     if (!entry->matches(ModeState::current(), args, kwargs, leaves)) return false;
-    if (leaves.size() != expected_leaves.size()) return false;
-    for (size_t i = 0; i < leaves.size(); ++i)
-      if (leaves[i] != PyList_GET_ITEM(expected_leaves.ptr(), static_cast<Py_ssize_t>(i)))
-        return false;
     entries_.insert(entries_.begin(), std::move(entry));
     return true;
   }

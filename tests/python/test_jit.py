@@ -1,12 +1,13 @@
 """mlcc.jit: answers, gradients, mutation, signatures, and what it refuses."""
 
+import collections
 import copy
 import functools
 import gc
 import pickle
 import types
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -276,6 +277,28 @@ def test_the_result_keeps_its_structure() -> None:
         assert found["b"] == (size, "text")
         assert found["a"][1:] == [None, 3]
         assert found["a"][0].tolist() == [1.0] * size
+
+
+def test_containers_that_only_pytree_knows() -> None:
+    class Pair(NamedTuple):
+        a: torch.Tensor
+        b: torch.Tensor
+
+    def f(pair: Pair) -> Pair:
+        return Pair(pair.b * 2, pair.a.sum(0))
+
+    def g(tensors: Any) -> list[torch.Tensor]:
+        return [x + 1 for x in (tensors.values() if isinstance(tensors, dict) else tensors)]
+
+    first, second = mlcc.jit(f), mlcc.jit(g)
+    for size in (3, 3, 1, 7):  # sizes are guards, which are read from the leaves
+        x, y = torch.randn(size, 2), torch.randn(size)
+        found, expected = first(Pair(x, y)), f(Pair(x, y))
+        assert type(found) is Pair
+        torch.testing.assert_close(found, expected)
+        ordered = collections.OrderedDict(a=x, b=y)
+        for many in (ordered, collections.defaultdict(int, ordered), collections.deque([x, y])):
+            torch.testing.assert_close(second(many), g(many))
 
 
 def test_modes_are_part_of_the_signature() -> None:
