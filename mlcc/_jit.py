@@ -377,6 +377,26 @@ def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: An
     return found[1] == structure and all(map(operator.is_, found[0], leaves))
 
 
+class _TensorState:
+    """What a function may do to a tensor that no graph records: its `data`, `grad`, `requires_grad` and attributes."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._before = self._now()
+
+    def change(self) -> str:
+        """Which part is another one now, or ''."""
+        names = ("data", "grad", "requires_grad", "attributes")
+        changed = (a != b for a, b in zip(self._before, self._now(), strict=True))
+        return next((name for name, differs in zip(names, changed, strict=True) if differs), "")
+
+    def _now(self) -> tuple[Any, ...]:
+        tensor = self._tensor
+        grad = id(tensor.grad) if tensor.is_leaf else 0
+        storage = tensor.untyped_storage()._cdata
+        return storage, grad, tensor.requires_grad, tuple(tensor.__dict__)
+
+
 class _TracedModule(torch.nn.Module):
     """The function as AOTAutograd traces it: flat inputs that vary to a flat list of tensors and symbolic numbers."""
 
@@ -410,6 +430,7 @@ class _TracedModule(torch.nn.Module):
                 f"attribute {name} is a tensor that changes; register it as a parameter or buffer"
             )
         before = ModuleSnapshot(self._module[0])
+        states = [_TensorState(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         try:
             with self._watch():
                 result = self._call_function[0](*args, **kwargs, **self._fixed)
@@ -417,9 +438,11 @@ class _TracedModule(torch.nn.Module):
             changed = before.restore()
         if changed:
             raise _SideEffectError(f"it changes the module's {changed}")
+        for part in filter(None, (state.change() for state in states)):
+            raise _SideEffectError(f"it changes {part} of an argument")
         if not _is_same_tree(_torch_compat.flatten((args, kwargs)), leaves, self._structure):
             raise _SideEffectError("it changes a list or dict that it was given")
-        return self._flatten_result(result)
+        return self._flatten_result(result, leaves)
 
     def _watch(self) -> contextlib.AbstractContextManager[Any]:
         if self._checked:
@@ -427,11 +450,15 @@ class _TracedModule(torch.nn.Module):
         self._checked = True
         return _reads.refuse_outside_values(self._name)
 
-    def _flatten_result(self, result: Any) -> list[Any]:
+    def _flatten_result(self, result: Any, inputs: list[Any]) -> list[Any]:
         leaves, self.structure = _torch_compat.flatten(result)
         results: list[Any] = []
         self.places = []
+        given = [*inputs, *self.parameters()]
         for leaf in leaves:
+            is_leaf = isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf
+            if is_leaf and not any(leaf is one for one in given):
+                raise _SideEffectError("a result is a new leaf that requires gradients")
             if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
                 self.places.append((True, len(results)))
                 results.append(leaf)

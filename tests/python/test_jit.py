@@ -680,6 +680,50 @@ def test_lists_and_dicts_that_are_changed_run_the_original() -> None:
     assert torch.equal(named["x"], x * 2)
 
 
+def set_data(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.data = y * 2
+    return x + 1
+
+
+def set_grad(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.grad = y * 2
+    return x + y
+
+
+def require_grad(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.requires_grad_()
+    return x * y
+
+
+def name(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.title = "x"
+    return x * y
+
+
+def make_leaf(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).requires_grad_()
+
+
+@pytest.mark.parametrize("function", [set_data, set_grad, require_grad, name, make_leaf])
+def test_what_no_graph_records_runs_the_original(function: Any, mlcc_log: Any) -> None:
+    jitted = mlcc.jit(function)
+    with mlcc_log("fallback") as lines:
+        for _ in range(2):
+            x, y, same = torch.ones(3), torch.randn(3), torch.ones(3)
+            found, expected = jitted(x, y), function(same, y)
+            torch.testing.assert_close(found, expected)
+            assert (found.requires_grad, found.is_leaf) == (
+                expected.requires_grad,
+                expected.is_leaf,
+            )
+            torch.testing.assert_close(x, same)
+            assert x.requires_grad == same.requires_grad
+            assert x.__dict__ == same.__dict__
+            if same.is_leaf and same.grad is not None:
+                assert torch.equal(x.grad, same.grad)
+    assert len([line for line in lines if "runs eagerly" in line]) == 1
+
+
 class _Pair:
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
