@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from mlcc import _torch_compat
 from mlcc._fx_types import DTYPES, OPMATH, Handler, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
@@ -75,12 +76,19 @@ def element_count(
     return importer.cast(Tensor(importer.builder.size_value(text), "i64"), dtype)
 
 
+def _check_extent(fake: torch.Tensor, dims: Sequence[int]) -> None:
+    """Unsupported where there may be nothing to choose from: eager's kernel says what is wrong."""
+    if not all(_torch_compat.is_known(fake.shape[d] != 0) for d in dims):
+        raise Unsupported("an extreme of what may be empty")
+
+
 def extreme(op: str) -> Handler:
     """amax, amin, max and min of all elements."""
 
     def handler(importer: Importer, node: Node) -> Tensor:
         x = importer.tensor(node.args[0])
         dims, keepdim = _dims(importer, node)
+        _check_extent(importer.fake(node.args[0]), dims)
         return extreme_of(importer, op, x, dims, keepdim)
 
     return handler
@@ -113,6 +121,7 @@ def extreme_with_index(op: str) -> Handler:
         if not dims:
             zero = importer.number(0, "i64", device_of(node.meta["val"][1]))
             return [importer.copy(x), zero]
+        _check_extent(importer.fake(node.args[0]), dims)
         values = extreme_of(importer, op, x, dims, keepdim)
         return [values, extreme_index_of(importer, f"arg{op}", x, dims, keepdim)]
 
@@ -127,6 +136,9 @@ def extreme_index(op: str) -> Handler:
         x = importer.tensor(bound["self"])
         fake = importer.fake(bound["self"])
         shape = importer.shape(node.meta["val"])
+        if x.dtype == "bool":
+            raise Unsupported("eager refuses bools")
+        _check_extent(fake, range(fake.dim()) if bound["dim"] is None else [bound["dim"]])
         if fake.dim() == 0:
             return Tensor(importer.full(shape, "i64", 0, device_of(fake)), "i64")
         if bound["dim"] is None:
