@@ -60,7 +60,7 @@ class FloatBounds {
     relative_ = e * (16 + std::sqrt(static_cast<double>(num_terms)));
     absolute_ = 2 * least_denormal(dtype);
     if (finite > 0) absolute_ += 4 * e * std::sqrt(squares / static_cast<double>(finite));
-    median_ = median(spread_);
+    median_ = median(moving());
   }
 
   double operator()(int64_t i) const {
@@ -70,6 +70,16 @@ class FloatBounds {
   }
 
  private:
+  // The spread of all elements but those that are zero with all roundings.
+  std::vector<double> moving() const {
+    std::vector<double> found;
+    for (int64_t i = 0; i < reference_.size(); ++i) {
+      const double spread = spread_[static_cast<size_t>(i)];
+      if (reference_[i] != 0 || spread != 0) found.push_back(spread);
+    }
+    return found;
+  }
+
   const Elements& reference_;
   std::vector<double> spread_;
   double relative_ = 0, absolute_ = 0, median_ = 0;

@@ -7,10 +7,11 @@
 //
 // with r the reference, e the epsilon of the result's dtype, n the terms that meet in one element
 // (1 without a reduction), and s how far the reference parts from itself when it is evaluated
-// with other roundings (Reference::run). The first term is what rounding and
-// approximations do to a number, and sums in another order on the average; the second lets an
-// approximation err near its zeros; the third is what cancellation makes of rounding. An element
-// whose kind of value (NaN, infinity, an integer) changes with the roundings is not judged.
+// with other roundings (Reference::run); the median leaves out elements that are zero with all of
+// them, as a mask makes them. The first term is what rounding and approximations do to a number,
+// and sums in another order on the average; the second lets an approximation err near its zeros;
+// the third is what cancellation makes of rounding. An element whose kind of value (NaN, infinity,
+// an integer) changes with the roundings is not judged.
 #pragma once
 
 #include <cstdint>
