@@ -193,6 +193,9 @@ def run_loop_kernel(
 ) -> None:
     """Run a loop-IR kernel over tensors in place; raise what a failed check names."""
 
+def writes_overlap(arguments: Sequence[Any], written: Sequence[int]) -> bool:
+    """Whether an argument at one of the places `written` (in order) may share elements with another one."""
+
 def cache_info(options: _Options = None) -> dict[str, int | str]: ...
 def clear_cache(options: _Options = None) -> None: ...
 def cpu_info(options: _Options = None) -> dict[str, Any]: ...

@@ -733,6 +733,16 @@ def python_texts(expressions: Sequence[Any]) -> list[str]:
     return [printer.doprint(expression) for expression in expressions]
 
 
+def written_inputs() -> tuple[int, tuple[int, ...]]:
+    """How many inputs the graph being compiled has, its parameters first, and which of them the function writes into.
+
+    (0, ()) where torch does not say.
+    """
+    context = torch._guards.TracingContext.try_get()
+    info = getattr(getattr(context, "fw_metadata", None), "input_info", None) or []
+    return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
+
+
 def writes_inputs(metadata: Any) -> bool:
     """Whether the traced function writes into an input; True if torch does not say."""
     info = getattr(metadata, "input_info", None)

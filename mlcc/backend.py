@@ -74,8 +74,8 @@ def _add_first_execution(seconds: float) -> None:
 
 # -- what torch holds and caches
 
-# Of the session under way: where torch loads a graph from its cache, it does not say for whom.
-_session_options: ContextVar[Mapping[str, Any] | None] = ContextVar("mlcc.backend", default=None)
+# The session under way: where torch loads a graph from its cache, it does not say for whom.
+_session: ContextVar[Session | None] = ContextVar("mlcc.backend", default=None)
 
 
 class CompiledGraph(_torch_compat.OutputCode):
@@ -93,6 +93,7 @@ class CompiledGraph(_torch_compat.OutputCode):
         seconds: float,
     ) -> None:
         super().__init__()
+        self.num_inputs, self.written = _torch_compat.written_inputs()  # of the function, by place
         self.graph_text = graph_text
         self.imported = imported
         self._options = {name: value for name, value in options.items() if _is_code_option(name)}
@@ -140,9 +141,12 @@ class CompiledGraph(_torch_compat.OutputCode):
         if self._executable is not None:
             return
         start = time.perf_counter()
-        options = {**(_session_options.get() or config.resolve()), **self._options}
+        session = _session.get()
+        options = {**(session.options if session else config.resolve()), **self._options}
         executable = load_core().compile(self.graph_text, options)
         self._link(executable)
+        if session is not None:
+            session.graphs.append(self)
         get_logger("cache").info("graph loaded from torch's cache: %s", executable.stats)
         _add_callback_time(time.perf_counter() - start)
 
@@ -156,6 +160,7 @@ class EagerGraph(_torch_compat.OutputCode):
 
     def __init__(self, gm: GraphModule) -> None:
         super().__init__()
+        self.num_inputs, self.written = _torch_compat.written_inputs()
         self._gm = gm
         self._boxed_call = True
         self._time_taken_ns = 0
@@ -229,7 +234,7 @@ class Session:
     def compile(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces."""
         key = self._cache_key() if self.options["torch_caches"] else None
-        token = _session_options.set(self.options)
+        token = _session.set(self)
         try:
             return _torch_compat.compile_with_aot(
                 gm,
@@ -242,7 +247,22 @@ class Session:
                 cache_key=key,
             )
         finally:
-            _session_options.reset(token)
+            _session.reset(token)
+
+    def written(self, gm: GraphModule, num_arguments: int) -> list[int]:
+        """Which arguments the compiled `gm` writes into, in order.
+
+        Empty where AOTAutograd made other inputs of them: arguments that overlap become one, and its guards see to it
+        that they do in each call.
+        """
+        own = [
+            *gm.named_parameters(remove_duplicate=False),
+            *gm.named_buffers(remove_duplicate=False),
+        ]
+        places = [
+            graph.written for graph in self.graphs if graph.num_inputs == len(own) + num_arguments
+        ]
+        return [place - len(own) for place in (places[0] if places else ()) if place >= len(own)]
 
     def only_graph(self) -> CompiledGraph | None:
         """The compiled graph, where its executable is all there is: no backward graph, no calls of Python."""
@@ -397,7 +417,27 @@ def compile(
     if resolved["disable"]:
         return gm
     _recompiles.log()
-    return Session(mode, resolved).compile(gm, example_inputs)
+    session = Session(mode, resolved)
+    compiled = session.compile(gm, example_inputs)
+    written = session.written(gm, len(example_inputs))
+    return _seeing_overlaps(compiled, gm, written) if written else compiled
+
+
+def _seeing_overlaps(
+    compiled: Callable[..., Any], gm: GraphModule, written: list[int]
+) -> Callable[..., Any]:
+    """`compiled`, or `gm` where an argument that is written overlaps another one: none did when it was traced."""
+    overlap = load_core().writes_overlap
+
+    def run(*arguments: Any) -> Any:
+        if not overlap(arguments, written):
+            return compiled(*arguments)
+        get_logger("fallback").info(
+            "a call runs eagerly: an argument that is written overlaps another one"
+        )
+        return gm(*arguments)
+
+    return _torch_compat.without_dynamo(run, "do not trace compiled code")
 
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:

@@ -12,6 +12,7 @@
 #include "python/log_sink.h"
 #include "python/loop_kernel.h"
 #include "python/options.h"
+#include "python/overlaps.h"
 #include "python/parallel.h"
 #include "python/without_gil.h"
 
@@ -47,6 +48,7 @@ PYBIND11_MODULE(_C, module) {
   bind_call_dispatch(module);
   bind_device(module);
   bind_loop_kernel(module);
+  bind_overlaps(module);
   module.def("op_table", &op_table);
   module.def("option_table", &option_table);
   module.def("sync_log_levels", &sync_log_levels);

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import textwrap
 import warnings
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +375,84 @@ def test_arguments_that_overlap() -> None:
     result = compiled(function)(base[:6], base[2:])
     check_all(result, function(other[:6], other[2:]))
     assert torch.equal(base, other)
+
+
+def _reverse_into(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.copy_(y.flip(0))
+
+
+def _double_and_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x + y
+
+
+def _count(x: torch.Tensor, y: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    total.add_(1)
+    return x * y + total
+
+
+SHARED: dict[str, Any] = {
+    "all of it": (_reverse_into, lambda: [(t := _numbers(1000)), t.view(1000)]),
+    "at an offset": (_double_and_add, lambda: [(t := _numbers(1000))[:-3], t[3:]]),
+    "columns": (_double_and_add, lambda: [(t := _numbers(40, 30))[:, :20], t[:, 10:]]),
+    "transposed": (_double_and_add, lambda: [(t := _numbers(30, 30)), t.t()]),
+    "of another dtype": (_double_and_add, lambda: [(t := _numbers(30)), t.view(torch.int32)]),
+}
+APART: dict[str, Any] = {
+    "columns side by side": (_double_and_add, lambda: [(t := _numbers(40, 30))[:, :15], t[:, 15:]]),
+    "every second": (_double_and_add, lambda: [(t := _numbers(40))[::2], t[1::2]]),
+    "rows": (_double_and_add, lambda: [(t := _numbers(40, 30))[:20], t[20:]]),
+    "blocks": (_double_and_add, lambda: [(t := _numbers(6, 8, 10))[:, 2:5, 3:7], t[:, 5:8, 3:7]]),
+    "read ones overlap": (_count, lambda: [(t := _numbers(40))[:-1], t[1:], _numbers(39)]),
+}
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    return torch.linspace(-2, 2, prod(shape)).view(shape)
+
+
+@pytest.mark.parametrize("name", [*SHARED, *APART])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_arguments_that_overlap_in_a_later_call(
+    name: str, dynamic: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    function, make = {**SHARED, **APART}[name]
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="mlcc", dynamic=dynamic)
+    run(*[make()[place] for place in range(len(make()))])  # each from memory of its own
+    found, expected = make(), make()
+    with caplog.at_level(logging.INFO, logger="mlcc.fallback"):
+        result = run(*found)
+    check_all([result, *found], [function(*expected), *expected])
+    assert ("overlaps another one" in caplog.text) == (name in SHARED)
+
+
+@pytest.mark.parametrize("function", [_double_and_add, _reverse_into])
+def test_overlaps_are_seen_by_a_graph_from_the_cache(function: Any) -> None:
+    for _ in range(2):
+        torch._dynamo.reset()
+        run = torch.compile(function, backend="mlcc")
+        run(_numbers(50), _numbers(50))
+        t, other = _numbers(60), _numbers(60)
+        result = run(t[:50], t[10:])
+        check_all([result, t], [function(other[:50], other[10:]), other])
+
+
+def test_overlaps_are_seen_where_autograd_records() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return (x + y) * w
+
+    run = torch.compile(function, backend="mlcc")
+    gradients = []
+    for call in (run, function):
+        w = _numbers(50).requires_grad_()
+        call(_numbers(50), _numbers(50), w)
+        t = _numbers(60)
+        result = call(t[:50], t[10:], w)
+        result.sum().backward()
+        gradients.append([result.detach(), w.grad, t])
+    check_all(*gradients)
 
 
 def test_views_of_inputs_are_views() -> None:
