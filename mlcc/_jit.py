@@ -561,7 +561,7 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
     if isinstance(leaf, _CONSTANTS):
         return exact(leaf)
     if kind is int or kind is float:
-        return (kind,) if dynamic else exact(leaf)
+        return (kind,) if _varies(leaf, dynamic) else exact(leaf)
     if isinstance(leaf, torch.nn.Module):
         raise Error(
             "jit: an argument is an nn.Module; jit the module itself, or a function of its tensors"
@@ -586,7 +586,10 @@ def _layout_of(tensor: torch.Tensor) -> Any:
 
 
 def _varies(leaf: Any, dynamic: bool) -> bool:
-    return isinstance(leaf, torch.Tensor) or (dynamic and type(leaf) in (int, float))
+    """Whether the leaf is an input of the trace. NaN is a constant: to a symbol, it would be equal to itself."""
+    if isinstance(leaf, torch.Tensor):
+        return True
+    return dynamic and type(leaf) in (int, float) and leaf == leaf
 
 
 def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool) -> Any:

@@ -33,7 +33,7 @@ _SOFTMAX = """
 _LOSSES = """
     nll_loss_forward nll_loss2d_forward
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
-    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+    binary_cross_entropy_backward binary_cross_entropy_with_logits
 """
 
 _ACTIVATIONS = """

@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -45,7 +46,12 @@ bool has_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
   return true;
 }
 
-bool is_number(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
+// A number that may be a symbol of the trace. NaN is none: to a symbol, it would be equal to
+// itself.
+bool is_symbol(PyObject* object) {
+  if (PyFloat_CheckExact(object)) return !std::isnan(PyFloat_AS_DOUBLE(object));
+  return PyLong_CheckExact(object);
+}
 
 bool has_repeated_tensor(const Leaves& leaves) {
   Leaves tensors;
@@ -158,7 +164,7 @@ void CallForm::add(PyObject* object, bool dynamic) {
   if (THPVariable_CheckExact(object)) {
     item.kind = Kind::kTensor;
     item.tensor.push_back(form_of(THPVariable_Unpack(object), dynamic));
-  } else if (dynamic && is_number(object)) {
+  } else if (dynamic && is_symbol(object)) {
     item.kind = Kind::kSymbol;
     item.value = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(object)));
   } else {
@@ -209,7 +215,7 @@ bool CallForm::match_item(size_t& position, PyObject* object, Leaves& leaves) co
     return true;
   case Kind::kSymbol:
     leaves.push_back(object);
-    return reinterpret_cast<PyObject*>(Py_TYPE(object)) == item.value.ptr();
+    return reinterpret_cast<PyObject*>(Py_TYPE(object)) == item.value.ptr() && is_symbol(object);
   case Kind::kConstant: leaves.push_back(object); return is_same_constant(item.value.ptr(), object);
   case Kind::kTuple:
   case Kind::kList: {

@@ -101,6 +101,10 @@ AT_RUN_TIME: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, y: torch.fmod(x, y),
         (INTS.to(torch.int8), ZERO.to(torch.int8)),
     ),
+    "binary cross entropy of what is no probability": (
+        lambda x: F.binary_cross_entropy(x, x.clamp(0, 1)) * 2,
+        (X + 2,),
+    ),
     "argmax of bools": (lambda x: x.argmax(), (torch.ones(3).bool(),)),
     "argmin of bools": (lambda x: x.argmin(0) + 1, (torch.ones(3).bool(),)),
     "max of nothing": (lambda x: (x + 1).max() * 2, (torch.ones(0, 3),)),

@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import gc
+import math
 import pickle
 import types
 import weakref
@@ -14,6 +15,7 @@ import torch
 
 import mlcc
 import mlcc.backend
+from tests.python.accuracy import check_all
 
 SCALE = 3.0
 
@@ -208,6 +210,13 @@ def test_sizes_and_numbers_are_symbols() -> None:
         x = torch.randn(rows, columns)
         torch.testing.assert_close(f(x, n, a), f.__wrapped__(x, n, a))
     assert mlcc.backend.timings().graphs == before + 1
+
+
+def test_nan_is_not_equal_to_itself() -> None:
+    f = mlcc.jit(lambda x, n: x * n if n == n else x)
+    x = torch.randn(3)
+    for n in (1.0, math.nan, 2.0, math.nan, -math.nan, 3.0):
+        check_all(f(x, n), f.__wrapped__(x, n))
 
 
 def test_a_branch_on_a_size_is_a_guard() -> None:
