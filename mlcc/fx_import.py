@@ -110,6 +110,7 @@ _QUANTIZING = (
 
 # Why an op that is meant to be an ATen call is one.
 _EXTERN_REASONS = {
+    "aten.binary_cross_entropy": "eager's kernel refuses what is no probability",
     "aten.addmm": "contraction",
     "aten.baddbmm": "contraction",
     "aten.bmm": "contraction",
