@@ -23,6 +23,7 @@ llvm::Value* emit_function(const OpContext& c, ScalarOp op, llvm::ArrayRef<llvm:
   if (args[0]->getType()->getScalarType()->isDoubleTy())
     return op == ScalarOp::kSigmoid ? sigmoid_of_f64(c, args[0]) : emit_library_call(c, op, args);
   if (op == ScalarOp::kExp) return emit_exp(c, args[0]);
+  if (op == ScalarOp::kExpm1) return emit_expm1(c, args[0]);
   if (op == ScalarOp::kLog) return emit_log(c, args[0]);
   if (op == ScalarOp::kTanh) return emit_tanh(c, args[0]);
   if (op == ScalarOp::kErf) return emit_erf(c, args[0]);

@@ -49,20 +49,6 @@ llvm::Value* call(const OpContext& c, const std::string& name, llvm::ArrayRef<ll
   return result;
 }
 
-// Lanes [first, first + count); beyond the end they begin again, so that no lane is undefined.
-llvm::Value* lanes_from(const OpContext& c, llvm::Value* value, unsigned first, unsigned count) {
-  llvm::SmallVector<int, 16> mask;
-  for (unsigned i = 0; i < count; ++i)
-    mask.push_back(static_cast<int>((first + i) % lanes_of(value)));
-  return c.ir.CreateShuffleVector(value, mask);
-}
-
-llvm::Value* join(const OpContext& c, llvm::Value* low, llvm::Value* high) {
-  llvm::SmallVector<int, 32> mask(size_t{2} * lanes_of(low));
-  std::iota(mask.begin(), mask.end(), 0);
-  return c.ir.CreateShuffleVector(low, high, mask);
-}
-
 template <typename Change>
 Values each(llvm::ArrayRef<llvm::Value*> values, Change change) {
   Values changed;
@@ -98,7 +84,7 @@ llvm::Value* call_vector(const OpContext& c, ScalarOp op, llvm::ArrayRef<llvm::V
                          }));
     };
     llvm::Value* low = half(0);
-    return join(c, low, half(lanes / 2));
+    return join_lanes(c, low, half(lanes / 2));
   }
   const std::string name =
       detail::join("_ZGV", width.letter, "N", most, std::string(args.size(), 'v'), "_",

@@ -1,6 +1,10 @@
 #include "codegen/cpu/math.h"
 
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include <initializer_list>
+
+#include "codegen/cpu/lookup.h"
 
 // The polynomials are minimax fits of our own: linear programming on 2000 Chebyshev nodes against
 // mpmath values, in the weight that makes the error one relative to the result; coefficients are
@@ -49,6 +53,11 @@ class Float32 {
       sum = sum ? fma(sum, v, number(coefficient)) : number(coefficient);
     return sum;
   }
+  llvm::Value* lookup(const MathTable& table, llvm::Value* index) const {
+    return emit_lookup(c_, table, index);
+  }
+  // v * 2^floor(exponent) by AVX-512's instruction, in whole registers; else null.
+  llvm::Value* scaled_by_instruction(llvm::Value* v, llvm::Value* exponent) const;
   llvm::IRBuilder<>& ir() const { return c_.ir; }
 
  private:
@@ -57,57 +66,95 @@ class Float32 {
   llvm::Type* bits_;
 };
 
-// 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits.
-constexpr double kRounder = 12582912.0;
-constexpr int64_t kRounderBits = 0x4b400000;
+llvm::Value* Float32::scaled_by_instruction(llvm::Value* v, llvm::Value* exponent) const {
+  constexpr unsigned kMost = 16;
+  const unsigned lanes = lanes_of(v);
+  if (!c_.has.avx512 || lanes < kMost) return nullptr;
+  if (lanes > kMost) {
+    const auto half = [&](unsigned first) {
+      return scaled_by_instruction(lanes_from(c_, v, first, lanes / 2),
+                                   lanes_from(c_, exponent, first, lanes / 2));
+    };
+    llvm::Value* low = half(0);
+    return join_lanes(c_, low, half(lanes / 2));
+  }
+  constexpr uint32_t kCurrentRounding = 4;
+  return c_.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {},
+                               {v, exponent, llvm::Constant::getNullValue(v->getType()),
+                                c_.ir.getInt16(0xffff), c_.ir.getInt32(kCurrentRounding)});
+}
+
+// A number of steps of 1/16 in units of 1: adding it rounds to one, which then stands in the low
+// bits, the sixteenths in the lowest four.
+constexpr double kRounder = 0x1.8p+19;
+constexpr int64_t kRounderBits = 0x49400000;
 constexpr double kLog2E = 0x1.715476p+0;
 // ln 2 in two parts; the first has 9 trailing zeros, so that its product with a small integer is
 // exact even without fma.
 constexpr double kLn2High = 0x1.62e400p-1;
 constexpr double kLn2Low = 0x1.7f7d1cp-20;
 
-// x = exponent * ln 2 + rest, |rest| <= 0.3467; |x| < 2^20.
-struct Reduced {
-  llvm::Value* exponent;  // i32
-  llvm::Value* rest;
+// e^x = 2^exponent * root * (1 + fraction), |fraction| <= 0.0219; |x| <= 104 or NaN.
+struct Power {
+  llvm::Value* steps;  // f32: the exponent with its sixteenths, of which `root` is made
+  llvm::Value* place;  // i32: in its low four bits which root
+  llvm::Value* root;   // 2^(i/16)
+  llvm::Value* fraction;
 };
 
-Reduced reduce_by_ln2(const Float32& f, llvm::Value* x) {
+// `degree` of the polynomial: 3 errs by 0.15 of 2^-24 of e^x, 4 by 0.0007.
+Power split_exp(const Float32& f, llvm::Value* x, int degree) {
   llvm::Value* shifted = f.fma(x, f.number(kLog2E), f.number(kRounder));
-  llvm::Value* rounded = f.ir().CreateFSub(shifted, f.number(kRounder));
-  llvm::Value* rest = f.fma(rounded, f.number(-kLn2High), x);
-  rest = f.fma(rounded, f.number(-kLn2Low), rest);
-  return {f.ir().CreateSub(f.bits_of(shifted), f.integer(kRounderBits)), rest};
-}
-
-// 2^exponent, for -126 <= exponent <= 127.
-llvm::Value* power_of_two(const Float32& f, llvm::Value* exponent) {
-  return f.from_bits(f.ir().CreateShl(f.ir().CreateAdd(exponent, f.integer(127)), 23));
-}
-
-// A number as the rounded one and what that lacks.
-struct Exact {
-  llvm::Value* rounded;
-  llvm::Value* rest;
-};
-
-// e^x for -104 <= x <= 89 or NaN. Scales in two steps, since 2^exponent alone may leave the range
-// where the result does not; only the second step rounds.
-Exact exp_in_range(const Float32& f, llvm::Value* x) {
-  const auto [exponent, r] = reduce_by_ln2(f, x);
-  // (e^r - 1 - r) / r^2, |r| <= 0.3467; error 0.053
-  llvm::Value* p =
-      f.polynomial(r, {0x1.6a4e74p-10, 0x1.12398p-7, 0x1.5558aep-5, 0x1.555492p-3, 0x1.fffffcp-2});
+  llvm::Value* steps = f.ir().CreateFSub(shifted, f.number(kRounder));
+  llvm::Value* r = f.fma(steps, f.number(-kLn2High), x);
+  r = f.fma(steps, f.number(-kLn2Low), r);
+  llvm::Value* p = degree == 3 ? f.polynomial(r, {0x1.555556p-3, 0.5})
+                               : f.polynomial(r, {0x1.555556p-5, 0x1.555556p-3, 0.5});
   llvm::Value* fraction = f.fma(f.ir().CreateFMul(r, r), p, r);
-  llvm::Value* mantissa = f.ir().CreateFAdd(fraction, f.number(1.0));
-  llvm::Value* rest = f.ir().CreateFSub(fraction, f.ir().CreateFSub(mantissa, f.number(1.0)));
+  llvm::Value* place = f.bits_of(shifted);
+  return {steps, place, f.lookup(kRootsOfTwo, place), fraction};
+}
+
+// v * 2^floor(steps), rounded once.
+llvm::Value* scale(const Float32& f, llvm::Value* v, const Power& power) {
+  if (llvm::Value* scaled = f.scaled_by_instruction(v, power.steps)) return scaled;
+  // In two steps, since 2^exponent alone may leave the range where the result does not; only the
+  // second one rounds.
+  llvm::Value* exponent =
+      f.ir().CreateAShr(f.ir().CreateSub(power.place, f.integer(kRounderBits)), 4);
   llvm::Value* half = f.ir().CreateAShr(exponent, 1);
-  llvm::Value* first = power_of_two(f, half);
-  llvm::Value* second = power_of_two(f, f.ir().CreateSub(exponent, half));
-  const auto scaled = [&](llvm::Value* v) {
-    return f.ir().CreateFMul(f.ir().CreateFMul(v, first), second);
+  const auto power_of_two = [&](llvm::Value* n) {
+    return f.from_bits(f.ir().CreateShl(f.ir().CreateAdd(n, f.integer(127)), 23));
   };
-  return {scaled(mantissa), scaled(rest)};
+  llvm::Value* first = f.ir().CreateFMul(v, power_of_two(half));
+  return f.ir().CreateFMul(first, power_of_two(f.ir().CreateSub(exponent, half)));
+}
+
+// e^x for -104 <= x or NaN and x <= 89. Its error is half an ULP and the little that the fraction's
+// rounding adds.
+llvm::Value* precise_exp(const Float32& f, llvm::Value* x) {
+  const Power power = split_exp(f, x, 3);
+  llvm::Value* rest = f.fma(power.root, power.fraction, f.lookup(kRootsOfTwoRest, power.place));
+  return scale(f, f.ir().CreateFAdd(power.root, rest), power);
+}
+
+// x * polynomial(|x|) with the sign of x, where |x| is cut to `last` and what lies beyond rounds
+// to 1. `tables` holds a coefficient per power, the lowest first, for each piece of `step`.
+llvm::Value* odd_function(const Float32& f, llvm::Value* x, double last, double step,
+                          llvm::ArrayRef<MathTable> tables) {
+  llvm::Value* a = f.at_most(last, f.magnitude(x));
+  constexpr double kToInteger = 0x1.8p+23;
+  llvm::Value* shifted = f.fma(a, f.number(1 / step), f.number(kToInteger));
+  llvm::Value* center = f.ir().CreateFSub(shifted, f.number(kToInteger));
+  llvm::Value* r = f.fma(center, f.number(-step), a);
+  llvm::Value* piece = f.bits_of(shifted);
+  llvm::Value* sum = f.lookup(tables.back(), piece);
+  for (const MathTable& table : llvm::reverse(tables.drop_front().drop_back()))
+    sum = f.fma(sum, r, f.lookup(table, piece));
+  // a * first + (a * r) * sum rounds once at full size.
+  llvm::Value* result =
+      f.fma(a, f.lookup(tables.front(), piece), f.ir().CreateFMul(f.ir().CreateFMul(a, r), sum));
+  return f.with_sign_of(f.at_most(1.0, result), x);
 }
 
 // log(x) for normal x > 0, as exponent * ln 2 + log(1 + m) with 1 + m in [sqrt(1/2), sqrt(2)).
@@ -134,8 +181,27 @@ llvm::Value* log_of_normal(const Float32& f, llvm::Value* x, llvm::Value* expone
 
 llvm::Value* emit_exp(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
-  // Beyond these the result is 0 or infinity, which the two scalings give by themselves.
-  return exp_in_range(f, f.at_most(89.0, f.at_least(-104.0, x))).rounded;
+  // Beyond these the result is 0 or infinity, which scaling gives by itself.
+  const Power power = split_exp(f, f.at_most(89.0, f.at_least(-104.0, x)), 3);
+  return scale(f, f.fma(power.root, power.fraction, power.root), power);
+}
+
+// 2^k root - 1 is exact or nearly so, and what rounding takes from it is put back.
+llvm::Value* emit_expm1(const OpContext& c, llvm::Value* x) {
+  const Float32 f(c, x);
+  const Power power = split_exp(f, f.at_most(89.0, f.at_least(-20.0, x)), 4);
+  llvm::Value* rest = f.fma(power.root, power.fraction, f.lookup(kRootsOfTwoRest, power.place));
+  llvm::Value* one = f.number(1.0);
+  llvm::Value* root = scale(f, power.root, power);
+  llvm::Value* less_one = c.ir.CreateFSub(root, one);
+  llvm::Value* taken = c.ir.CreateFSub(root, c.ir.CreateFAdd(less_one, one));
+  llvm::Value* result = c.ir.CreateFAdd(less_one, c.ir.CreateFAdd(taken, scale(f, rest, power)));
+  // From here on the 1 does not show, and 2^k root may be infinite where the result is not.
+  constexpr double kLarge = 20.0;
+  llvm::Value* large = scale(f, c.ir.CreateFAdd(power.root, rest), power);
+  result = c.ir.CreateSelect(c.ir.CreateFCmpOGT(x, f.number(kLarge)), large, result);
+  // -0 keeps its sign.
+  return c.ir.CreateSelect(c.ir.CreateFCmpOEQ(x, f.number(0.0)), x, result);
 }
 
 llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
@@ -153,69 +219,28 @@ llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
   return c.ir.CreateSelect(c.ir.CreateFCmpOEQ(x, zero), c.ir.CreateFNeg(infinity), result);
 }
 
-// t / (t + 2) with t = e^(2|x|) - 1, which keeps its digits near 0. What rounding took from t and
-// from t + 2 is put back; 1 / (t + 2) is (1 - tanh) / 2 there.
 llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x) {
-  const Float32 f(c, x);
-  // tanh(10) rounds to 1.
-  llvm::Value* magnitude = f.at_most(10.0, f.magnitude(x));
-  const auto [exponent, r] = reduce_by_ln2(f, c.ir.CreateFAdd(magnitude, magnitude));
-  // (e^r - 1 - r) / r^2 in the weight of e^r - 1; error 0.23
-  llvm::Value* p =
-      f.polynomial(r, {0x1.6b9c68p-10, 0x1.12254ap-7, 0x1.5556f2p-5, 0x1.5554b4p-3, 0x1.fffffep-2});
-  llvm::Value* square = c.ir.CreateFMul(r, r);
-  llvm::Value* fraction = f.fma(square, p, r);
-  llvm::Value* fraction_rest = f.fma(square, p, c.ir.CreateFSub(r, fraction));
-  llvm::Value* scale = power_of_two(f, exponent);
-  llvm::Value* scale_less_one = c.ir.CreateFSub(scale, f.number(1.0));
-  llvm::Value* t = f.fma(scale, fraction, scale_less_one);
-  llvm::Value* t_rest = f.fma(scale, fraction, c.ir.CreateFSub(scale_less_one, t));
-  t_rest = f.fma(scale, fraction_rest, t_rest);
-  llvm::Value* divisor = c.ir.CreateFAdd(t, f.number(2.0));
-  llvm::Value* divisor_rest =
-      c.ir.CreateFSub(f.at_most(2.0, t), c.ir.CreateFSub(divisor, f.at_least(2.0, t)));
-  divisor_rest = c.ir.CreateFAdd(divisor_rest, t_rest);
-  llvm::Value* quotient = c.ir.CreateFDiv(t, divisor);
-  llvm::Value* lacking = f.fma(c.ir.CreateFNeg(quotient), divisor_rest, t_rest);
-  llvm::Value* reciprocal = f.fma(quotient, f.number(-0.5), f.number(0.5));
-  return f.with_sign_of(f.fma(lacking, reciprocal, quotient), x);
+  return odd_function(Float32(c, x), x, /*last=*/0x1.21p+3, /*step=*/0x1.2p-1, kTanh);
 }
 
 llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
-  const Float32 f(c, x);
-  llvm::Value* magnitude = f.magnitude(x);
-  // erf(x)/x - 1 in x^2, |x| <= 0.97; error 0.015
-  llvm::Value* square = c.ir.CreateFMul(x, x);
-  llvm::Value* p =
-      f.polynomial(square, {0x1.4faa52p-14, -0x1.a61842p-11, 0x1.544b0ap-8, -0x1.b80124p-6,
-                            0x1.ce2d64p-4, -0x1.812740p-2, 0x1.06eba8p-3});
-  llvm::Value* small = f.fma(p, x, x);
-  // log(1 - erf(x))/x + 1, 0.9 <= x <= 3.95; error 0.013. From 3.92 on the result rounds to 1.
-  llvm::Value* a = f.at_most(3.95, magnitude);
-  llvm::Value* q = f.polynomial(a, {-0x1.6934b0p-17, 0x1.4d85dcp-12, -0x1.dade3ep-9, 0x1.84a1e6p-6,
-                                    -0x1.b2f1d2p-4, -0x1.453682p-1, -0x1.0774eap-3});
-  llvm::Value* complement = exp_in_range(f, f.fma(q, a, c.ir.CreateFNeg(a))).rounded;
-  llvm::Value* large = f.with_sign_of(c.ir.CreateFSub(f.number(1.0), complement), x);
-  return c.ir.CreateSelect(c.ir.CreateFCmpOLT(magnitude, f.number(0.95)), small, large);
+  return odd_function(Float32(c, x), x, /*last=*/0x1.efp+1, /*step=*/0x1p-2, kErf);
 }
 
 // 1/(1+e) or e/(1+e) with e = e^-|x|: nothing overflows, and the small side keeps its digits and
-// denormals. What rounding took from e and from 1 + e is put back; 1/(1+e) is the result itself, or
-// 1 less it.
+// denormals. What rounding took from 1 + e and
+// from the quotient is put back; 1/(1+e) is the result itself, or 1 less it.
 llvm::Value* emit_sigmoid(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
-  llvm::Value* negated = c.ir.CreateFNeg(f.magnitude(x));
-  const auto [e, e_rest] = exp_in_range(f, f.at_least(-104.0, negated));
-  llvm::Value* zero = f.number(0.0);
   llvm::Value* one = f.number(1.0);
-  llvm::Value* is_negative = c.ir.CreateFCmpOLT(x, zero);
-  llvm::Value* numerator = c.ir.CreateSelect(is_negative, e, one);
-  llvm::Value* numerator_rest = c.ir.CreateSelect(is_negative, e_rest, zero);
+  llvm::Value* e = precise_exp(f, f.at_least(-104.0, c.ir.CreateFNeg(f.magnitude(x))));
+  llvm::Value* is_negative = c.ir.CreateFCmpOLT(x, f.number(0.0));
   llvm::Value* divisor = c.ir.CreateFAdd(e, one);
-  llvm::Value* divisor_rest = c.ir.CreateFSub(e, c.ir.CreateFSub(divisor, one));
-  divisor_rest = c.ir.CreateFAdd(divisor_rest, e_rest);
+  llvm::Value* rest = c.ir.CreateFSub(e, c.ir.CreateFSub(divisor, one));
+  llvm::Value* numerator = c.ir.CreateSelect(is_negative, e, one);
   llvm::Value* quotient = c.ir.CreateFDiv(numerator, divisor);
-  llvm::Value* lacking = f.fma(c.ir.CreateFNeg(quotient), divisor_rest, numerator_rest);
+  llvm::Value* negated = c.ir.CreateFNeg(quotient);
+  llvm::Value* lacking = f.fma(negated, rest, f.fma(negated, divisor, numerator));
   llvm::Value* reciprocal =
       c.ir.CreateSelect(is_negative, c.ir.CreateFSub(one, quotient), quotient);
   return f.fma(lacking, reciprocal, quotient);

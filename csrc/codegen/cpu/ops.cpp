@@ -2,6 +2,8 @@
 
 #include <llvm/IR/Intrinsics.h>
 
+#include <numeric>
+
 #include "codegen/cpu/functions.h"
 #include "support/error.h"
 
@@ -271,6 +273,19 @@ llvm::Type* like(const llvm::Value* value, llvm::Type* scalar) {
 unsigned lanes_of(const llvm::Value* value) {
   const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
   return vector ? vector->getNumElements() : 1;
+}
+
+llvm::Value* lanes_from(const OpContext& c, llvm::Value* value, unsigned first, unsigned count) {
+  llvm::SmallVector<int, 16> mask;
+  for (unsigned i = 0; i < count; ++i)
+    mask.push_back(static_cast<int>((first + i) % lanes_of(value)));
+  return c.ir.CreateShuffleVector(value, mask);
+}
+
+llvm::Value* join_lanes(const OpContext& c, llvm::Value* low, llvm::Value* high) {
+  llvm::SmallVector<int, 32> mask(size_t{2} * lanes_of(low));
+  std::iota(mask.begin(), mask.end(), 0);
+  return c.ir.CreateShuffleVector(low, high, mask);
 }
 
 llvm::Value* emit_op(const OpContext& c, ScalarOp op, DType dtype,

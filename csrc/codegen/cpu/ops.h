@@ -26,6 +26,10 @@ llvm::Type* with_lanes(llvm::Type* scalar, unsigned lanes);
 // The type `scalar` with as many lanes as `value` has.
 llvm::Type* like(const llvm::Value* value, llvm::Type* scalar);
 unsigned lanes_of(const llvm::Value* value);
+// Lanes [first, first + count); beyond the end they begin again, so that no lane is undefined.
+llvm::Value* lanes_from(const OpContext& c, llvm::Value* value, unsigned first, unsigned count);
+// Those of `low`, then those of `high`, which has as many.
+llvm::Value* join_lanes(const OpContext& c, llvm::Value* low, llvm::Value* high);
 
 // `dtype` is that of the operands (of the last one for select); all operands have the same lanes.
 llvm::Value* emit_op(const OpContext& c, loop::ScalarOp op, DType dtype,
