@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -57,12 +56,12 @@ std::vector<SymExpr> axis_symbols(size_t rank);
 struct RowLimits {
   // A row of so many bytes stays close between the passes of a kernel, however it lies.
   int64_t bytes = 64 * 1024;
-  // The same of a row along the last axis, for which a whole block works.
-  int64_t block_bytes = 64 * 1024;
+  // The same of a row along the last axis, which a second-level cache or a whole block holds.
+  int64_t block_bytes = 256 * 1024;
   // Rows along the last axis that keep the machine busy, if there are so many: longer ones are then
   // read again in each pass, which moves fewer bytes than writing what the passes share. Fewer rows
   // are cut into pieces instead, each pass in a kernel of its own.
-  int64_t enough_rows = std::numeric_limits<int64_t>::max();
+  int64_t enough_rows = 16;
 };
 
 struct FusionOptions {

@@ -7,6 +7,7 @@
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/fold_constants.h"
+#include "graph/passes/gather_early.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -71,13 +72,15 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   PassRunner runner(graph, options);
   // What the importer leaves behind (half of an AOTAutograd graph) would only be matched in vain.
   runner.run(Pass::kDce);
-  // Each of the three makes work for the others, so they take turns until none has any: every
-  // rewrite leaves fewer nodes that are no constants.
+  // Each of the four makes work for the others, so they take turns until none has any: every
+  // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs.
   for (bool has_changed = true; has_changed;) {
     // Before canonicalize: a rule like x * 1 sees a constant only once its casts and expands are
     // folded.
     has_changed = runner.run(Pass::kFoldConstants);
     has_changed |= runner.run(Pass::kCanonicalize);
+    // Before cse, which makes one of a value's gathers that several readers brought.
+    has_changed |= runner.run(Pass::kGatherEarly);
     // After canonicalize: equal computations are written the same way now, so that their text is
     // equal. What it merges brings new pairs together for the next turn.
     has_changed |= runner.run(Pass::kCse);

@@ -256,9 +256,11 @@ size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& o
   return plan_fusion(*graph, options).groups.size();
 }
 
-TEST(Fusion, RowsOfAGpuAreLongerThanThoseOfACache) {
-  EXPECT_EQ(softmax_kernels("256, 16384", 1, {}), 1u);
-  EXPECT_EQ(softmax_kernels("256, 30000", 1, {}), 3u);
+TEST(Fusion, LongRowsShareAKernelWhereTheyAreShortEnoughOrMany) {
+  EXPECT_EQ(softmax_kernels("1, 65536", 1, {}), 1u);   // a second-level cache holds it
+  EXPECT_EQ(softmax_kernels("15, 65537", 1, {}), 3u);  // too few for the threads of a machine
+  EXPECT_EQ(softmax_kernels("16, 300000", 1, {}), 1u);
+  EXPECT_EQ(softmax_kernels("30000, 256", 0, {}), 3u);  // columns
   FusionOptions gpu;
   gpu.row_limits = [](const Device&) {
     return RowLimits{.block_bytes = 200 * 1024, .enough_rows = 100};
