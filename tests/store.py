@@ -16,13 +16,13 @@ Record = dict[str, Any]
 class Store:
     """A JSON-lines file: first the version of the code, then one line per task; of another version it starts afresh.
 
-    A task is a sequence of strings and numbers.
+    A task is a sequence of strings and numbers. The version is that of our code unless another one is given.
     """
 
-    def __init__(self, path: Path, fresh: bool = False) -> None:
+    def __init__(self, path: Path, fresh: bool = False, version: str | None = None) -> None:
         self._records: dict[str, Record] = {}
         self._path = path
-        self._version = _code_version()
+        self._version = version or _code_version()
         if fresh or not self._read():
             self._records.clear()
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,305 @@
+// What this machine can do at best: bandwidth of memory by footprint, and arithmetic.
+//
+// usage: machine_limits [--threads N] [--seconds 2.5]
+//
+// Prints one JSON object: "flops" (f32 multiply-adds as two, per second, all threads), and for each
+// footprint in bytes of a thread's share ("read", "copy", "write", plain and with non-temporal
+// stores, in pages of 4 KB and in huge ones) bytes per second of all threads together. A copy
+// counts what it reads and what it writes. The best of several runs each: a limit, not a mean.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// ---- Kernels: each goes once over `n` floats, a multiple of 128. AVX2 code: wider vectors read
+// and write memory no faster, and multiply-adds have a form of their own.
+
+#if defined(__x86_64__)
+#define MLCC_AVX2 __attribute__((target("avx2,fma")))
+#define MLCC_AVX512 __attribute__((target("avx512f")))
+#define MLCC_UNROLL _Pragma("GCC unroll 16")
+
+// Four streams side by side, as prefetchers like them.
+MLCC_AVX2 float read_memory(const float* a, float*, size_t n) {
+  __m256 sums[8];
+  MLCC_UNROLL for (__m256& sum : sums) sum = _mm256_setzero_ps();
+  const size_t quarter = n / 4;
+  for (size_t i = 0; i < quarter; i += 16) MLCC_UNROLL for (size_t s = 0; s < 4; ++s) {
+      sums[2 * s] = _mm256_add_ps(sums[2 * s], _mm256_load_ps(a + s * quarter + i));
+      sums[2 * s + 1] = _mm256_add_ps(sums[2 * s + 1], _mm256_load_ps(a + s * quarter + i + 8));
+    }
+  __m256 sum = sums[0];
+  MLCC_UNROLL for (size_t s = 1; s < 8; ++s) sum = _mm256_add_ps(sum, sums[s]);
+  return _mm256_cvtss_f32(sum);
+}
+
+MLCC_AVX2 float read_in_order(const float* a, float*, size_t n) {
+  __m256 sums[8];
+  MLCC_UNROLL for (__m256& sum : sums) sum = _mm256_setzero_ps();
+  for (size_t i = 0; i < n; i += 64)
+    MLCC_UNROLL for (size_t s = 0; s < 8; ++s) sums[s] =
+        _mm256_add_ps(sums[s], _mm256_load_ps(a + i + 8 * s));
+  __m256 sum = sums[0];
+  MLCC_UNROLL for (size_t s = 1; s < 8; ++s) sum = _mm256_add_ps(sum, sums[s]);
+  return _mm256_cvtss_f32(sum);
+}
+
+MLCC_AVX2 float copy_memory(const float* a, float* b, size_t n) {
+  for (size_t i = 0; i < n; i += 32)
+    MLCC_UNROLL for (size_t s = 0; s < 4; ++s)
+        _mm256_store_ps(b + i + 8 * s, _mm256_load_ps(a + i + 8 * s));
+  return b[0];
+}
+
+MLCC_AVX2 float stream_memory(const float* a, float* b, size_t n) {
+  for (size_t i = 0; i < n; i += 32)
+    MLCC_UNROLL for (size_t s = 0; s < 4; ++s)
+        _mm256_stream_ps(b + i + 8 * s, _mm256_load_ps(a + i + 8 * s));
+  _mm_sfence();
+  return b[0];
+}
+
+MLCC_AVX2 float write_memory(const float*, float* b, size_t n) {
+  const __m256 one = _mm256_set1_ps(1.0F);
+  for (size_t i = 0; i < n; i += 32)
+    MLCC_UNROLL for (size_t s = 0; s < 4; ++s) _mm256_store_ps(b + i + 8 * s, one);
+  return b[0];
+}
+
+// `rounds` times 12 chains of multiply-adds; how many multiply-adds that were.
+MLCC_AVX2 double multiply_add_256(int64_t rounds, float& result) {
+  __m256 sums[12];
+  MLCC_UNROLL for (size_t s = 0; s < 12; ++s) sums[s] = _mm256_set1_ps(static_cast<float>(s));
+  const __m256 factor = _mm256_set1_ps(0.5F), addend = _mm256_set1_ps(result);
+  for (int64_t i = 0; i < rounds; ++i)
+    MLCC_UNROLL for (__m256& sum : sums) sum = _mm256_fmadd_ps(sum, factor, addend);
+  MLCC_UNROLL for (const __m256& sum : sums) result += _mm256_cvtss_f32(sum);
+  return static_cast<double>(rounds) * 12 * 8;
+}
+
+MLCC_AVX512 double multiply_add_512(int64_t rounds, float& result) {
+  __m512 sums[12];
+  MLCC_UNROLL for (size_t s = 0; s < 12; ++s) sums[s] = _mm512_set1_ps(static_cast<float>(s));
+  const __m512 factor = _mm512_set1_ps(0.5F), addend = _mm512_set1_ps(result);
+  for (int64_t i = 0; i < rounds; ++i)
+    MLCC_UNROLL for (__m512& sum : sums) sum = _mm512_fmadd_ps(sum, factor, addend);
+  MLCC_UNROLL for (const __m512& sum : sums) result += _mm512_cvtss_f32(sum);
+  return static_cast<double>(rounds) * 12 * 16;
+}
+
+double multiply_add(int64_t rounds, float& result) {
+  if (__builtin_cpu_supports("avx512f")) return multiply_add_512(rounds, result);
+  return multiply_add_256(rounds, result);
+}
+
+bool can_run() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+#else
+// The compiler's own vectors; no stores past the caches.
+float read_memory(const float* a, float*, size_t n) {
+  float sums[16] = {};
+  for (size_t i = 0; i < n; i += 16)
+    for (size_t s = 0; s < 16; ++s) sums[s] += a[i + s];
+  return *std::max_element(sums, sums + 16);
+}
+float read_in_order(const float* a, float* b, size_t n) { return read_memory(a, b, n); }
+float copy_memory(const float* a, float* b, size_t n) {
+  std::memcpy(b, a, n * sizeof(float));
+  return b[0];
+}
+float stream_memory(const float* a, float* b, size_t n) { return copy_memory(a, b, n); }
+float write_memory(const float*, float* b, size_t n) {
+  std::fill(b, b + n, 1.0F);
+  return b[0];
+}
+double multiply_add(int64_t rounds, float& result) {
+  float sums[64];
+  for (size_t s = 0; s < 64; ++s) sums[s] = static_cast<float>(s);
+  const float addend = result;
+  for (int64_t i = 0; i < rounds; ++i)
+    for (float& sum : sums) sum = __builtin_fmaf(sum, 0.5F, addend);
+  for (const float sum : sums) result += sum;
+  return static_cast<double>(rounds) * 64;
+}
+bool can_run() { return true; }
+#endif
+
+// ---- Memory
+// ---------------------------------------------------------------------------------------------------
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// Pages that belong to this object, written once so that they are there.
+class Memory {
+ public:
+  Memory(size_t bytes, bool is_huge) : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
+    void* p = ::mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      std::fprintf(stderr, "machine_limits: no memory\n");
+      std::exit(1);
+    }
+    base_ = p;
+    const auto address = (reinterpret_cast<uintptr_t>(p) + kHugePage - 1) / kHugePage * kHugePage;
+    data_ = reinterpret_cast<float*>(address);
+    ::madvise(data_, bytes_, is_huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    std::memset(data_, 0, bytes_);
+  }
+  ~Memory() { ::munmap(base_, bytes_ + kHugePage); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  float* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  void* base_ = nullptr;
+  float* data_ = nullptr;
+};
+
+// ---- Timing
+// ---------------------------------------------------------------------------------------------------
+
+// All threads start together; seconds until the last one is done.
+double run_together(int threads, const std::function<void(int)>& work) {
+  std::atomic<int> ready{0};
+  std::atomic<bool> goes{false};
+  std::vector<std::thread> others;
+  const auto run = [&](int thread) {
+    ++ready;
+    while (!goes.load(std::memory_order_acquire)) {
+    }
+    work(thread);
+  };
+  others.reserve(static_cast<size_t>(threads - 1));
+  for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+  while (ready.load() < threads - 1) std::this_thread::yield();
+  const Clock::time_point start = Clock::now();
+  goes.store(true, std::memory_order_release);
+  work(0);
+  for (std::thread& other : others) other.join();
+  return seconds_since(start);
+}
+
+volatile float g_sink = 0.0F;
+
+using Kernel = float (*)(const float*, float*, size_t);
+
+// Bytes per second of all threads, the best of the runs that fit in `seconds`.
+double best_rate(Kernel kernel, int arrays, const std::vector<float*>& from,
+                 const std::vector<float*>& to, size_t bytes, double seconds) {
+  const size_t n = bytes / static_cast<size_t>(arrays) / sizeof(float) / 512 * 512;
+  const int threads = static_cast<int>(from.size());
+  const auto moved = static_cast<double>(n * sizeof(float) * static_cast<size_t>(arrays));
+  const auto repeats = std::max<int64_t>(1, static_cast<int64_t>(2e7 / moved));
+  double best = 0.0;
+  const Clock::time_point start = Clock::now();
+  do {
+    const double taken = run_together(threads, [&](int thread) {
+      const auto t = static_cast<size_t>(thread);
+      for (int64_t i = 0; i < repeats; ++i) g_sink = kernel(from[t], to[t], n);
+    });
+    best = std::max(best, moved * static_cast<double>(repeats) * threads / taken);
+  } while (seconds_since(start) < seconds);
+  return best;
+}
+
+double best_flops(int threads, double seconds) {
+  double best = 0.0;
+  const Clock::time_point start = Clock::now();
+  do {
+    constexpr int64_t kRounds = 1 << 20;
+    std::vector<double> done(static_cast<size_t>(threads));
+    const double taken = run_together(threads, [&](int thread) {
+      float result = 1.0F;
+      done[static_cast<size_t>(thread)] = multiply_add(kRounds, result);
+      g_sink = result;
+    });
+    double total = 0.0;
+    for (const double one : done) total += one;
+    best = std::max(best, 2.0 * total / taken);
+  } while (seconds_since(start) < seconds);
+  return best;
+}
+
+struct Measured {
+  const char* name;
+  Kernel kernel;
+  int arrays;  // that the footprint is shared by
+};
+
+constexpr Measured kMeasured[] = {
+    {"read", read_memory, 1},      {"read_in_order", read_in_order, 1}, {"copy", copy_memory, 2},
+    {"copy_nt", stream_memory, 2}, {"write", write_memory, 1},
+};
+
+constexpr size_t kFootprints[] = {size_t{16} << 10,  size_t{64} << 10, size_t{512} << 10,
+                                  size_t{2} << 20,   size_t{8} << 20,  size_t{32} << 20,
+                                  size_t{128} << 20, size_t{512} << 20};
+
+void print_bandwidths(int threads, double seconds) {
+  const double share = seconds / (std::size(kFootprints) * std::size(kMeasured) * 2);
+  std::printf("  \"footprints\": [\n");
+  for (size_t i = 0; i < std::size(kFootprints); ++i) {
+    const size_t bytes = kFootprints[i];
+    std::printf("    {\"bytes\": %zu", bytes);
+    for (const bool is_huge : {false, true}) {
+      std::vector<std::unique_ptr<Memory>> memory;
+      std::vector<float*> from, to;
+      for (int thread = 0; thread < threads; ++thread) {
+        const size_t own = bytes / static_cast<size_t>(threads);
+        memory.push_back(std::make_unique<Memory>(own, is_huge));
+        from.push_back(memory.back()->data());
+        memory.push_back(std::make_unique<Memory>(own, is_huge));
+        to.push_back(memory.back()->data());
+      }
+      for (const Measured& one : kMeasured)
+        std::printf(", \"%s%s\": %.4g", one.name, is_huge ? "_huge" : "",
+                    best_rate(one.kernel, one.arrays, from, to,
+                              bytes / static_cast<size_t>(threads), share));
+    }
+    std::printf("}%s\n", i + 1 < std::size(kFootprints) ? "," : "");
+  }
+  std::printf("  ]\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int threads = 1;
+  double seconds = 2.5;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--threads") == 0) threads = std::max(1, std::atoi(argv[i + 1]));
+    if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
+  }
+  if (!can_run()) {
+    std::fprintf(stderr, "machine_limits: this CPU has no AVX2\n");
+    return 1;
+  }
+  std::printf("{\n  \"threads\": %d,\n  \"flops\": %.4g,\n", threads,
+              best_flops(threads, seconds / 10));
+  print_bandwidths(threads, seconds);
+  std::printf("}\n");
+  return 0;
+}
