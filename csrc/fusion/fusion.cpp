@@ -63,6 +63,13 @@ const Index& iteration_shape(const Node& node) {
   return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
 }
 
+// Whether each element of one shape stands for one of the other. Of no elements that says nothing:
+// what is reduced from them has its own.
+bool has_as_many(const Index& shape, const Index& other) {
+  const SymExpr elements = product(shape);
+  return elements == product(other) && !elements.equals_constant(0);
+}
+
 // How often `reader` reads elements of `value`, which it reads itself or through free nodes. An
 // update goes once over each operand.
 SymExpr points_of_read(const Node& reader, const Value& value) {
@@ -471,7 +478,7 @@ class Planner {
     join.reduced = group.reduced;
     if (shape == group.domain) {
       join.read_position = axes;
-    } else if (product(shape) == product(group.domain)) {
+    } else if (has_as_many(shape, group.domain)) {
       join.read_position = graph::reshape_index(axes, group.domain, shape, assumptions);
     } else if (group.has_reduction() && !is_reduction(node)) {
       Index kept, kept_axes;
@@ -480,7 +487,7 @@ class Planner {
         kept.push_back(group.domain[d]);
         kept_axes.push_back(axes[d]);
       }
-      if (!(product(shape) == product(kept))) return std::nullopt;
+      if (shape != kept && !has_as_many(shape, kept)) return std::nullopt;
       join.read_position = graph::reshape_index(kept_axes, kept, shape, assumptions);
       join.placement.per_row = true;
     } else {

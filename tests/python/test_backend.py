@@ -354,6 +354,22 @@ def test_reads_before_a_write_see_the_old_values() -> None:
     assert torch.equal(a, b)
 
 
+def test_sums_over_a_batch_of_nothing_are_zero() -> None:
+    """The gradients of weight and bias have elements though there is none to add up."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.native_group_norm(x, w, b, 0, 2, 1, 1, 0.5)
+
+    results = []
+    for run in (function, compiled(function)):
+        x = torch.ones(0, 2, dtype=torch.bfloat16, requires_grad=True)
+        w, b = (torch.ones(2, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+        outputs = run(x, w, b)
+        sum(output.sum() for output in outputs).backward()
+        results.append([*(o.detach() for o in outputs), x.grad, w.grad, b.grad])
+    check_all(results[1], results[0])
+
+
 def test_a_view_is_written() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         x[1:3].mul_(10)

@@ -188,6 +188,19 @@ TEST(Fusion, DifferentRowsAreDifferentKernels) {
   EXPECT_EQ(plan(graph).groups.size(), 2u);
 }
 
+// As many elements in both, none, but what is reduced from one of them has two.
+TEST(Fusion, ShapesWithoutElementsAreNotTheSame) {
+  const auto graph = graph::parse_graph(R"(graph @g(%x: f32[0, 1], %y: f32[0, 2]) {
+  %0: f32[0, 1] = exp %x
+  %1: f32[0, 2] = add %y, %0
+  %2: f32[2] = sum %1 {dims = [0], keepdim = false}
+  return %0, %2
+})");
+  const FusionPlan fused = plan(graph);
+  ASSERT_EQ(fused.groups.size(), 2u);
+  EXPECT_TRUE(fused.groups[1].domain[1].equals_constant(2));
+}
+
 TEST(Fusion, ARowTooLongForTheCacheIsNotKept) {
   const auto graph = graph::parse_graph(R"(graph @g(%x: f32[2, 1000000]) {
   %0: f32[2, 1] = max %x {dims = [1], keepdim = true}
