@@ -125,6 +125,14 @@ def test_powers_of_two_are_exact(dtype: torch.dtype) -> None:
     assert torch.equal(check_generated(lambda n: 2.0**n, n), 2.0**n)
 
 
+@pytest.mark.parametrize(("function", "first"), [(torch.erf, 3.92), (torch.tanh, 9.02)])
+def test_what_rounds_to_one_is_one(function: Any, first: float) -> None:
+    """Exactly: 1 + erf(-9) is 0, and so is what is made of it."""
+    x = torch.cat([torch.linspace(first, 12, 1000), torch.tensor([100.0, 3e38, torch.inf])])
+    x = torch.cat([x, -x])
+    assert torch.equal(check_generated(function, x), x.sign())
+
+
 LOSSES = {
     "celu": lambda x: F.celu(x, 0.7),
     "selu": F.selu,

@@ -138,11 +138,13 @@ llvm::Value* precise_exp(const Float32& f, llvm::Value* x) {
   return scale(f, f.ir().CreateFAdd(power.root, rest), power);
 }
 
-// x * polynomial(|x|) with the sign of x, where |x| is cut to `last` and what lies beyond rounds
-// to 1. `tables` holds a coefficient per power, the lowest first, for each piece of `step`.
-llvm::Value* odd_function(const Float32& f, llvm::Value* x, double last, double step,
+// x * polynomial(|x|) with the sign of x. `tables` holds a coefficient per power, the lowest first,
+// for each piece of `step`. Behind the last piece the result is 1: the first one is taken again
+// there, whose value is above 1.
+llvm::Value* odd_function(const Float32& f, llvm::Value* x, double step,
                           llvm::ArrayRef<MathTable> tables) {
-  llvm::Value* a = f.at_most(last, f.magnitude(x));
+  constexpr double kPieces = std::tuple_size_v<MathTable>;
+  llvm::Value* a = f.at_most(kPieces * step, f.magnitude(x));
   constexpr double kToInteger = 0x1.8p+23;
   llvm::Value* shifted = f.fma(a, f.number(1 / step), f.number(kToInteger));
   llvm::Value* center = f.ir().CreateFSub(shifted, f.number(kToInteger));
@@ -220,11 +222,11 @@ llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
 }
 
 llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x) {
-  return odd_function(Float32(c, x), x, /*last=*/0x1.21p+3, /*step=*/0x1.2p-1, kTanh);
+  return odd_function(Float32(c, x), x, /*step=*/0x1.2p-1, kTanh);
 }
 
 llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
-  return odd_function(Float32(c, x), x, /*last=*/0x1.efp+1, /*step=*/0x1p-2, kErf);
+  return odd_function(Float32(c, x), x, /*step=*/0x1p-2, kErf);
 }
 
 // 1/(1+e) or e/(1+e) with e = e^-|x|: nothing overflows, and the small side keeps its digits and
