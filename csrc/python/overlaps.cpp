@@ -37,6 +37,7 @@ std::optional<Footprint> footprint_of(py::handle value, size_t argument) {
   if (!THPVariable_Check(value.ptr())) return std::nullopt;
   const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
   const bool is_plain = tensor.layout() == at::kStrided && tensor.has_storage() &&
+                        !tensor.is_nested() && !tensor.is_meta() &&
                         !tensor.key_set().has(c10::DispatchKey::Python);
   if (!is_plain || tensor.numel() == 0) return std::nullopt;
   Footprint footprint{.begin = reinterpret_cast<intptr_t>(tensor.const_data_ptr()),

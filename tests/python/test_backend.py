@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 import mlcc
 from mlcc import _recompiles, _torch_compat, backend, fx_import
+from mlcc._load import load_core
 from tests.python.accuracy import check_all, check_form, check_ulp, to_double
 from tests.python.functions import (
     BACKWARD,
@@ -441,6 +442,15 @@ def test_arguments_that_overlap_in_a_later_call(
         result = run(*found)
     check_all([result, *found], [function(*expected), *expected])
     assert ("overlaps another one" in caplog.text) == (name in SHARED)
+
+
+def test_what_has_no_memory_overlaps_nothing() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
+    meta = [torch.ones(4, device="meta") for _ in range(2)]
+    sparse = torch.eye(3).to_sparse()
+    assert not load_core().writes_overlap(
+        [nested, *meta, sparse, 3, None, torch.ones(4)], [0, 1, 3]
+    )
 
 
 @pytest.mark.parametrize("function", [_double_and_add, _reverse_into])

@@ -1,6 +1,7 @@
 #include "graph/passes/gather_early.h"
 
 #include <algorithm>
+#include <set>
 
 #include "graph/rewriter.h"
 
@@ -9,6 +10,9 @@ namespace {
 
 // A gather of more than this part of the elements would rather read what is computed once.
 constexpr int64_t kLeastReduction = 4;
+
+// Pointwise nodes that stand behind a gathered value, at most: each takes a turn of the pipeline.
+constexpr size_t kMostNodes = 12;
 
 const std::vector<SymExpr>& shape_of(const Value* value) { return value->type().shape; }
 
@@ -35,11 +39,24 @@ bool is_computed(const Node* producer) {
          (producer->op() == Op::kCast || op_info(producer->op()).op_class == OpClass::kPointwise);
 }
 
+// The pointwise nodes from `producer` down to what is none, as far as they are few.
+void collect_computed(const Node* producer, std::set<const Node*>& nodes) {
+  if (!is_computed(producer) || nodes.size() > kMostNodes || !nodes.insert(producer).second) return;
+  for (const Value* operand : producer->operands()) collect_computed(operand->producer(), nodes);
+}
+
+bool is_much(const Node* producer) {
+  std::set<const Node*> nodes;  // counted only
+  collect_computed(producer, nodes);
+  return nodes.size() > kMostNodes;
+}
+
 bool rewrite(const Rewriter& rewriter, Node* gather) {
   const auto dim = static_cast<size_t>(gather->attr<int64_t>("dim"));
   const Node* producer = gather->operand(0)->producer();
   if (!is_computed(producer)) return rewriter.no_match(*gather, "the operand is not pointwise");
   if (!takes_few(*gather, dim)) return rewriter.no_match(*gather, "it takes most of the elements");
+  if (is_much(producer)) return rewriter.no_match(*gather, "much stands behind the operand");
   const std::vector<SymExpr>& shape = shape_of(gather->operand(0));
   const auto& operands = producer->operands();
   if (std::any_of(operands.begin(), operands.end(), [](Value* v) { return is_written(*v); }))
