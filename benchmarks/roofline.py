@@ -1,6 +1,6 @@
 """How fast a workload could be by what this machine allows: the bytes that must move, the arithmetic that must be done.
 
-limits = Limits.measure(threads=1)          # runs the program machine_limits, some seconds
+limits = Limits.parse(Limits.run_program(threads=1))    # the program machine_limits, some seconds
 work = Work.of(case)                        # traced from the function, by the costs of costs.json
 seconds = limits.seconds(work)              # the larger of what memory and what arithmetic takes
 """
@@ -84,11 +84,6 @@ class Limits:
     threads: int
     flops: float
     bandwidths: dict[int, float]  # bytes of footprint: the best bytes per second of any access
-
-    @classmethod
-    def measure(cls, threads: int, seconds: float = 5.0) -> Limits:
-        """Of this machine."""
-        return cls.parse(cls.run_program(threads, seconds))
 
     @staticmethod
     def run_program(threads: int, seconds: float = 5.0) -> str:

@@ -3,9 +3,9 @@
 // usage: machine_limits [--threads N] [--seconds 2.5]
 //
 // Prints one JSON object: "flops" (f32 multiply-adds as two, per second, all threads), and for each
-// footprint in bytes of a thread's share ("read", "copy", "write", plain and with non-temporal
-// stores, in pages of 4 KB and in huge ones) bytes per second of all threads together. A copy
-// counts what it reads and what it writes. The best of several runs each: a limit, not a mean.
+// footprint in bytes, of which each thread has its share, bytes per second of all threads together:
+// "read", "copy", "write", plain and with non-temporal stores, in pages of 4 KB and in huge ones. A
+// copy counts what it reads and what it writes. The best of several runs each: a limit, no mean.
 #include <sys/mman.h>
 
 #include <algorithm>
