@@ -77,7 +77,7 @@ void add_phases(const Context& context, const GroupNodes& nodes, const Recording
   const schedule::Schedule& schedule = nest.schedule();
   Rows rows(context, nodes, nest, evaluator);
   const Nest::Row whole = [&](Block& block) { rows.emit(block); };
-  if (schedule.tile_axis >= 0)
+  if (context.machine.is_gpu && schedule.tile_axis >= 0)
     return add_phase(Tiles(context, nest, evaluator).build(recording, whole), lowered);
   if (schedule.pieces == 1) return add_phase(nest.build(1, schedule.group, whole), lowered);
   const Pieces pieces(context, nodes, nest, evaluator);
@@ -133,9 +133,13 @@ void lower_passes(const Context& context, KernelBuffers& buffers, LoweredKernel&
   facts.carried_values = static_cast<int64_t>(nodes.reductions().size());
   facts.can_be_cut = can_be_cut(context, nodes);
   lowered.schedule = context.choose(facts);
+  std::vector<Cut> cuts;
+  if (!context.machine.is_gpu) cuts = find_cuts(recording, axes, lowered.schedule);
+  for (const Cut& cut : cuts)  // an axis is walked in blocks or in segments
+    if (static_cast<int>(cut.axis) == lowered.schedule.tile_axis) lowered.schedule.tile_axis = -1;
   Evaluator evaluator(context, buffers, context.group.domain, &axes, nullptr);
   Nest nest(context, axes, lowered.schedule, evaluator);
-  if (!context.machine.is_gpu) nest.set_cuts(find_cuts(recording, axes, lowered.schedule));
+  nest.set_cuts(std::move(cuts));
   add_phases(context, nodes, recording, nest, evaluator, lowered);
 }
 

@@ -10,6 +10,21 @@ using loop::ScalarOp;
 using loop::Variable;
 using schedule::Axis;
 
+namespace {
+
+// The axis of the blocks of a tiled axis, and places in one.
+constexpr const char* kBlockAxis = "block";
+constexpr const char* kBlockPlace = "place";
+
+}  // namespace
+
+Nest::Nest(const Context& context, const NestAxes& axes, schedule::Schedule schedule,
+           Evaluator& evaluator)
+    : context_(context), axes_(axes), schedule_(std::move(schedule)), evaluator_(evaluator) {
+  if (context.machine.is_gpu || schedule_.tile_axis < 0) return;
+  blocks_ = SymExpr::floordiv(tiled_axis().extent + (schedule_.width - 1), schedule_.width);
+}
+
 void Nest::set_cuts(std::vector<Cut> cuts) {
   for (Cut& cut : cuts) {
     if (static_cast<int>(cut.axis) == schedule_.vector_axis)
@@ -28,6 +43,7 @@ Nest::KeptAxes Nest::kept_axes() const {
       kept.vector = &axis;
       continue;
     }
+    if (blocks_ && static_cast<int>(i) == schedule_.tile_axis) continue;
     kept.outer.push_back(&axis);
     kept.extent = kept.extent * axis.extent;
   }
@@ -38,10 +54,11 @@ Nest::KeptAxes Nest::kept_axes() const {
 
 PhaseRange Nest::range_of(const KeptAxes& kept, int64_t pieces) const {
   PhaseRange range;
-  range.extent = kept.extent * kept.chunks * pieces;
+  range.extent = kept.extent * kept.chunks * pieces * blocks_.value_or(1);
   SymExpr points = row_extent();
   if (kept.vector != nullptr)
     points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : kept.vector->extent);
+  if (blocks_) points = points * schedule_.width;
   if (pieces > 1) points = SymExpr::floordiv(points, pieces);
   range.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
   return range;
@@ -49,7 +66,10 @@ PhaseRange Nest::range_of(const KeptAxes& kept, int64_t pieces) const {
 
 Nest::Phase Nest::build(int64_t pieces, int64_t group, const Row& row) {
   return build_around(pieces, group, [&](Block& block, const VectorRange& range) {
-    emit_vector(range, block, row);
+    if (blocks_)
+      emit_transposed(range, block, row);
+    else
+      emit_vector(range, block, row);
   });
 }
 
@@ -58,8 +78,9 @@ Nest::Phase Nest::build_around(int64_t pieces, int64_t group, const Body& emit) 
   const KeptAxes kept = kept_axes();
   const Variable* parallel = Variable::make(arena, DType::kI64, arena.fresh_name("p"));
   Block body;
-  const Expr item =
-      pieces > 1 ? piece_let(kept.extent * kept.chunks, parallel, body) : Expr(parallel);
+  Expr item = parallel;
+  if (pieces > 1) item = piece_let(kept.extent * kept.chunks, parallel, body);
+  if (blocks_) item = block_let(parallel, body);
   const Block lets = outer_lets(kept.outer, kept.chunks, item);
   body.insert(body.end(), lets.begin(), lets.end());
   const VectorRange vector = vector_range(kept, item, body);
@@ -97,6 +118,19 @@ Expr Nest::piece_let(const SymExpr& iterations, const Variable* parallel, Block&
   body.push_back(
       loop::Let::make(arena, rest, loop::apply(arena, ScalarOp::kMod, {parallel, count})));
   return rest;
+}
+
+// The block of the tiled axis, which runs fastest, and what is left of an iteration's number.
+Expr Nest::block_let(const Variable* parallel, Block& body) {
+  loop::Arena& arena = context_.arena;
+  const Expr count = loop::from_symbolic(arena, *blocks_);
+  const auto let = [&](const char* name, ScalarOp op) {
+    const Variable* variable = Variable::make(arena, DType::kI64, arena.fresh_name(name));
+    body.push_back(loop::Let::make(arena, variable, loop::apply(arena, op, {parallel, count})));
+    return variable;
+  };
+  evaluator_.bind_axis(kBlockAxis, let(kBlockAxis, ScalarOp::kMod));
+  return let("rest", ScalarOp::kFloorDiv);
 }
 
 Block Nest::outer_lets(const std::vector<const Axis*>& outer, const SymExpr& chunks,
@@ -174,6 +208,41 @@ void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
   for_each_segment(*range.axis, vector_ends_, [&](const Evaluator::Segment& segment) {
     block.push_back(vector_loop(part_of(range, segment), segment_mode(segment), row));
   });
+}
+
+// One block of the tiled axis: of each vector along the vector axis all elements of the block,
+// which the backend loads together. An incomplete last block is walked element by element.
+void Nest::emit_transposed(const VectorRange& range, Block& block, const Row& row) {
+  loop::Arena& arena = context_.arena;
+  const Axis& axis = tiled_axis();
+  const SymExpr width = schedule_.width;
+  const SymExpr begin = SymExpr::symbol(kBlockAxis) * width;
+  Block whole, rest;
+  const Evaluator::Definitions definitions = evaluator_.definitions();
+  emit_vector(range, whole, [&](Block& inner) {
+    const Variable* within = Variable::make(arena, DType::kI64, arena.fresh_name(kBlockPlace));
+    evaluator_.bind_axis(kBlockPlace, within);
+    const Expr at = evaluator_.nest_expr(begin + SymExpr::symbol(kBlockPlace));
+    Block element = {loop::Let::make(arena, pass_variable(axis), at)};
+    row(element);
+    inner.push_back(loop::For::make(arena, within, loop::int_constant(arena, 0),
+                                    loop::from_symbolic(arena, width), {LoopKind::kUnrolled},
+                                    std::move(element)));
+  });
+  if (axis.extent.divide_exactly(width)) {
+    block.insert(block.end(), whole.begin(), whole.end());
+    return;
+  }
+  evaluator_.restore(definitions);
+  const Expr first = evaluator_.nest_expr(begin);
+  const Variable* variable = pass_variable(axis);
+  Block inner;
+  emit_vector(range, inner, row);
+  const Expr end = loop::from_symbolic(arena, axis.extent);
+  rest.push_back(loop::For::make(arena, variable, first, end, {}, std::move(inner)));
+  const Expr is_whole =
+      loop::apply(arena, ScalarOp::kLe, {evaluator_.nest_expr(begin + width), end});
+  block.push_back(loop::If::make(arena, is_whole, std::move(whole), std::move(rest)));
 }
 
 // A few elements (at the ends of a padded row) are faster one by one than in a masked vector.

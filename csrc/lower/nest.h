@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "loop/ir.h"
@@ -25,8 +26,7 @@ class Nest {
   using Row = std::function<void(loop::Block&)>;
 
   Nest(const Context& context, const NestAxes& axes, schedule::Schedule schedule,
-       Evaluator& evaluator)
-      : context_(context), axes_(axes), schedule_(std::move(schedule)), evaluator_(evaluator) {}
+       Evaluator& evaluator);
 
   // Each combination of segments gets code of its own: loops one after the other along the vector
   // axis, branches along others.
@@ -78,12 +78,17 @@ class Nest {
     SymExpr chunks = 1;  // of the vector axis
   };
   KeptAxes kept_axes() const;
+  const schedule::Axis& tiled_axis() const {
+    return axes()[static_cast<size_t>(schedule_.tile_axis)];
+  }
+  void emit_transposed(const VectorRange& range, loop::Block& block, const Row& row);
   loop::LoopMode vector_mode() const;
   loop::LoopMode pass_mode(const schedule::Axis& axis) const;
   // Of a reduction over the vector axis: one for each lane, on a GPU one for each thread.
   int64_t accumulators() const;
   loop::Expr piece_let(const SymExpr& iterations, const loop::Variable* parallel,
                        loop::Block& body);
+  loop::Expr block_let(const loop::Variable* parallel, loop::Block& body);
   VectorRange vector_range(const KeptAxes& kept, loop::Expr item, loop::Block& body);
   loop::Expr let_begin(loop::Expr e, loop::Block& block);
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
@@ -98,6 +103,7 @@ class Nest {
   const NestAxes& axes_;
   const schedule::Schedule schedule_;
   Evaluator& evaluator_;
+  std::optional<SymExpr> blocks_;  // of the axis that loads are exchanged with (CPU): how many
   std::vector<SymExpr> vector_ends_;
   std::vector<Cut> branches_;
   std::vector<const loop::Buffer*> row_buffers_;

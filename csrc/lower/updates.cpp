@@ -82,7 +82,7 @@ class UpdateLowering {
     Evaluator evaluator(context_, buffers_, domain, &axes, nullptr);
     Nest nest(context_, axes, context_.choose(facts_of(recording, axes)), evaluator);
     const Nest::Row row = [&](Block& inner) { store(evaluator, inner); };
-    add_phase(nest.schedule().tile_axis >= 0
+    add_phase(context_.machine.is_gpu && nest.schedule().tile_axis >= 0
                   ? Tiles(context_, nest, evaluator).build(recording, row)
                   : nest.build(1, nest.schedule().group, row),
               lowered_);

@@ -74,4 +74,22 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint) {
   return best;
 }
 
+int exchanged_axis(const NestFacts& facts, int vector_axis, int64_t shortest, const Hint& hint) {
+  const auto extent = [&](int axis) {
+    return facts.axes[static_cast<size_t>(axis)].extent.evaluate(hint);
+  };
+  if (extent(vector_axis) < shortest) return -1;
+  for (int axis = 0; axis < static_cast<int>(facts.axes.size()); ++axis) {
+    if (axis == vector_axis || extent(axis) < shortest) continue;
+    for (const AccessPattern& access : facts.accesses) {
+      const auto& along = access.strides[static_cast<size_t>(vector_axis)];
+      const auto& across = access.strides[static_cast<size_t>(axis)];
+      if (!access.is_store && across && across->equals_constant(1) && along &&
+          !along->equals_constant(0))
+        return axis;
+    }
+  }
+  return -1;
+}
+
 }  // namespace mlcc::schedule

@@ -12,6 +12,10 @@ double access_weight(const NestFacts& facts, const AccessPattern& access, const 
 // The axis along which most bytes lie next to each other; -1 if there is none.
 int best_vector_axis(const NestFacts& facts, const Hint& hint);
 
+// The axis, of at least `shortest` elements as the vector axis is too, along which loads are
+// contiguous that jump along the vector axis; -1: none.
+int exchanged_axis(const NestFacts& facts, int vector_axis, int64_t shortest, const Hint& hint);
+
 Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hint& hint);
 
 }  // namespace mlcc::schedule

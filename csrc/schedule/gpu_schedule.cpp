@@ -85,24 +85,6 @@ int64_t choose_row_group(int64_t length, int64_t rows, int64_t width, const Mach
   return std::min(group, machine.threads_per_block);
 }
 
-// The axis along which loads are contiguous that jump along the vector axis; -1 if there is none
-// that is long enough to fill tiles.
-int choose_tile_axis(const NestFacts& facts, int vector_axis, const Hint& hint) {
-  const auto extent = [&](int axis) {
-    return facts.axes[static_cast<size_t>(axis)].extent.evaluate(hint);
-  };
-  if (extent(vector_axis) < kShortestTiled) return -1;
-  for (int axis = 0; axis < static_cast<int>(facts.axes.size()); ++axis) {
-    if (axis == vector_axis || extent(axis) < kShortestTiled) continue;
-    for (const AccessPattern& access : facts.accesses) {
-      const auto& along = access.strides[static_cast<size_t>(vector_axis)];
-      if (!access.is_store && is_unit(access, axis) && along && !along->equals_constant(0))
-        return axis;
-    }
-  }
-  return -1;
-}
-
 // Parts of a reduction, at most `most`, so that `threads` for each keep the machine busy.
 int64_t choose_pieces(const Machine& machine, int64_t threads, int64_t most, int64_t bytes) {
   const int64_t wanted = machine.multiprocessors * busy_threads(machine);
@@ -155,7 +137,7 @@ Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hi
     schedule.chunk = schedule.group * schedule.width;
     return schedule;
   }
-  schedule.tile_axis = choose_tile_axis(facts, schedule.vector_axis, hint);
+  schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, kShortestTiled, hint);
   if (schedule.tile_axis >= 0) {
     schedule.width = 1;
     schedule.group = kChunkThreads;

@@ -24,6 +24,12 @@ constexpr int64_t kColumnVectors = 4;
 // Rows of at most so many elements (windows) are taken in while a few vectors of results stay in
 // registers.
 constexpr int64_t kShortRow = 64;
+// Ops of a point up to which it pays to transpose what it loads in registers: the code of a block
+// is that of one vector `width` times.
+constexpr int64_t kMostTransposedOps = 48;
+// Rows that are read side by side, block after block, while they are transposed: few enough for the
+// pages that a first-level TLB knows, and 256 bytes of f32 in each row that is written.
+constexpr int64_t kTransposedRows = 64;
 // Elements of each row that one thread updates, row after row: 512 bytes of f32 at a time.
 constexpr int64_t kUpdatedColumns = 128;
 
@@ -100,6 +106,14 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.chunk = chunk_of(facts, schedule.vector_axis, schedule.width);
     schedule.pieces = choose_pieces(facts, schedule.width, hint);
     return schedule;
+  }
+  if (!any_reduced && natural > 1 && facts.ops_per_point <= kMostTransposedOps) {
+    schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, natural, hint);
+    if (schedule.tile_axis >= 0) {
+      schedule.unroll = 1;
+      schedule.chunk = chunk_of(facts, schedule.vector_axis, kTransposedRows);
+      return schedule;
+    }
   }
   int64_t outer = 1;
   for (size_t axis = 0; axis < facts.axes.size(); ++axis)

@@ -55,8 +55,9 @@ struct Schedule {
   int64_t unroll = 1;    // vectors per iteration; accumulators where the axis is reduced
   int64_t group = 0;     // GPU: threads that run one iteration of the parallel loop together
   int64_t chunk = 0;     // elements of the vector axis per parallel iteration; 0: all of it
-  // GPU, index into axes: loads that are contiguous along this axis are exchanged through a tile in
-  // shared memory with the vector axis, along which the rest is; -1: none.
+  // Index into axes: loads that are contiguous along this axis are exchanged with the vector axis,
+  // along which the rest is; -1: none. A GPU does so through a tile in shared memory, a CPU
+  // transposes blocks of width x width elements in registers.
   int tile_axis = -1;
   int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread

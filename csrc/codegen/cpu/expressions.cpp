@@ -59,6 +59,8 @@ Value FunctionEmitter::emit_cast_expr(const loop::Cast& cast) {
 }
 
 Value FunctionEmitter::emit_load_expr(const loop::Load& load_expr) {
+  if (const auto found = transposed_.find(&load_expr); found != transposed_.end())
+    return lanes_value({found->second[transposed_iteration_]});
   const Place& place = places_.at(load_expr.buffer);
   const Address address = address_of(place, load_expr.indices);
   if (!load_expr.mask) return load(address, nullptr, {});

@@ -103,6 +103,7 @@ class FunctionEmitter {
                      llvm::ArrayRef<llvm::Value*> inits, LoopBody body);
   void emit_for(const loop::For& loop);
   void emit_for_range(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
+  void emit_transposed_for(const loop::For& loop, int64_t begin);
   void emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
   void emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end);
   Lanes lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const;
@@ -115,6 +116,11 @@ class FunctionEmitter {
   Parts lanes_with_trip(const Trips& trips, llvm::Value* trip);
   Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
                        DivergentBody body);
+
+  // transposed_loads.cpp
+  std::vector<const loop::Load*> loads_along(const loop::For& loop,
+                                             std::vector<const loop::Let*>& index_lets) const;
+  void load_transposed(const loop::For& loop, llvm::Value* begin);
 
   // reduce.cpp
   void emit_reduce(const loop::Reduce& reduce);
@@ -216,6 +222,9 @@ class FunctionEmitter {
   // Values of expressions within one statement: its loads all see the same memory.
   std::unordered_map<loop::Expr, Value> cache_;
   VectorState vector_;
+  // Loads of the unrolled loop around, for each of its iterations, and which of them this is.
+  std::unordered_map<const loop::Load*, std::vector<llvm::Value*>> transposed_;
+  size_t transposed_iteration_ = 0;
 };
 
 }  // namespace mlcc::codegen::cpu

@@ -111,11 +111,26 @@ void FunctionEmitter::emit_for(const loop::For& loop) {
 }
 
 void FunctionEmitter::emit_for_range(const loop::For& loop, llvm::Value* begin, llvm::Value* end) {
+  const auto first = as_constant(begin), last = as_constant(end);
+  if (loop.mode.kind == loop::LoopKind::kUnrolled && first && last &&
+      *last - *first == vector_.lanes.width && transposed_.empty())
+    return emit_transposed_for(loop, *first);
   emit_ordered(loop.mode, begin, end, {}, [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*>) {
     variables_[loop.variable] = uniform_value(index);
     emit_block(loop.body);
     return Parts{};
   });
+}
+
+// As many iterations as lanes.
+void FunctionEmitter::emit_transposed_for(const loop::For& loop, int64_t begin) {
+  load_transposed(loop, index_constant(begin));
+  for (unsigned i = 0; i < vector_.lanes.width; ++i) {
+    transposed_iteration_ = i;
+    variables_[loop.variable] = uniform_value(index_constant(begin + i));
+    emit_block(loop.body);
+  }
+  transposed_.clear();
 }
 
 void FunctionEmitter::emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end) {

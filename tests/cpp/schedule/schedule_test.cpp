@@ -23,6 +23,25 @@ TEST(Schedule, VectorsRunAlongTheContiguousAxis) {
   EXPECT_EQ(schedule.chunk, 0);
 }
 
+TEST(Schedule, LoadsAcrossTheVectorAxisAreTransposed) {
+  NestFacts facts;
+  facts.axes = {{"d0", 640, false}, {"d1", 512, false}};
+  facts.accesses = {access({1, 640}), access({512, 1}, true)};
+  const Schedule schedule = choose(facts, {512}, no_symbols);
+  EXPECT_EQ(schedule.vector_axis, 1);
+  EXPECT_EQ(schedule.tile_axis, 0);
+  EXPECT_EQ(schedule.unroll, 1);
+  EXPECT_EQ(choose(facts, {0}, no_symbols).tile_axis, -1);  // no vectors
+  facts.ops_per_point = 1000;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);  // code of 16 points of each vector
+  facts.ops_per_point = 1;
+  facts.axes[0].extent = 5;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);
+  facts.axes[0].extent = 640;
+  facts.accesses[0] = access({0, 640});  // contiguous along no axis
+  EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);
+}
+
 // Windows of 3 fill no vector, although only along them every access is contiguous.
 TEST(Schedule, VectorsRunAcrossWindows) {
   NestFacts facts;

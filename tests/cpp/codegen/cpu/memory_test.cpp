@@ -34,6 +34,29 @@ kernel @k(%m: i64, %n: i64; %x: in $T[%m, %n], %y: out $T[%n, %m]) {
     expect_as_interpreted(substitute(text, {{"T", dtype}}), {5, 37});
 }
 
+// Blocks of W x W: %x and %w are transposed in registers, %w from where a let says; the others are
+// not contiguous along the unrolled loop, may be written, or are masked.
+TEST(Memory, transposed_in_registers) {
+  const char* text = R"(
+kernel @k(%n: i64, %m: i64; %x: in $T[%n * %m], %w: in $T[%n * %m + 1], %z: inout $T[%n * %m], %y: out $T[%n * %m],
+          %v: out $T[%n * %m]) {
+  for %b in 0..floordiv(%m, $W) parallel {
+    for %i in 0..%n vector($W) {
+      for %u in 0..$W unrolled {
+        let %j: i64 = $W * %b + %u
+        let %k: i64 = %i * %m + %j
+        store %y[%j * %n + %i] = %x[%k]
+        store %v[%j * %n + %i] = select(mod(%i, 2) == 0, %w[%k + 1], load(%x[%i * %m + %j], %u < 3))
+        store %z[%k] = select(mod(%u, 2) == 0, %z[%k], %x[%j * %n + %i])
+      }
+    }
+  }
+})";
+  for (const char* dtype : kDTypes)
+    for (const char* width : {"4", "8", "16"})
+      expect_as_interpreted(substitute(text, {{"T", dtype}, {"W", width}}), {37, 32});
+}
+
 TEST(Memory, gather_and_scatter) {
   const char* text = R"(
 kernel @k(%n: i64, %m: i64; %x: in $T[%m, 3], %at: in i64[%n], %y: out $T[%n], %z: inout $T[%n, 20]) {
