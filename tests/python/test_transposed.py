@@ -1,4 +1,4 @@
-"""Operands that lie across the others: blocks of them are transposed in registers, whatever is left over is gathered."""
+"""Operands that lie across the others: transposed in registers, block by block; what is left over is gathered."""
 
 from __future__ import annotations
 
