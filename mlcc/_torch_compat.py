@@ -522,6 +522,14 @@ def is_random(op: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags
 
 
+def is_foretold_wrongly(node: Node) -> bool:
+    """Whether the fake result has another rank than the real one: `unique_consecutive` with dim < 0 (torch 2.13)."""
+    if node.target is not torch.ops.aten.unique_consecutive.default:
+        return False
+    dim = node.kwargs.get("dim", node.args[3] if len(node.args) > 3 else None)
+    return dim is not None and node.meta["val"][0].dim() != node.args[0].meta["val"].dim()
+
+
 def is_higher_order(op: Any) -> bool:
     """Whether a graph node's target takes graphs or Python callables."""
     return isinstance(op, torch._ops.HigherOrderOperator)

@@ -364,6 +364,8 @@ class Importer:
                 _count(self.imported.externs, name)
 
     def _called(self, node: Node, name: str, reason: str) -> Any:
+        if _torch_compat.is_foretold_wrongly(node):
+            raise GraphUnsupported(f"{name}: the trace gives its result another rank")
         try:
             result = self.extern(node)
         except GraphUnsupported as unsupported:

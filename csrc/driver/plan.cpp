@@ -199,7 +199,7 @@ class PlanBuilder {
     for (const auto& result : node.results()) {
       step.results.push_back(is_needed(*result) ? new_slot(result.get()) : -1);
       if (result->kind() == ValueKind::kTensor)
-        step.expected.emplace_back(spec_of(*result));
+        step.expected.emplace_back(expected_of(*result));
       else
         step.expected.emplace_back(std::nullopt);
     }
@@ -208,17 +208,28 @@ class PlanBuilder {
       if (slots_.count(result.get())) bind_symbols(*result);
   }
 
+  // Strides of what has sizes that the call tells are often foretold wrongly (unique along a
+  // dimension); where it is handed out only, they are the call's own, as eager's are.
+  TensorSpec expected_of(const Value& result) const {
+    TensorSpec spec = spec_of(result);
+    const bool has_regions = !result.producer()->extern_call().regions.empty();
+    if (result.users().empty() && !has_regions && has_new_size(spec.shape)) spec.strides.clear();
+    return spec;
+  }
+
+  bool has_new_size(const std::vector<SymExpr>& shape) const {
+    return std::any_of(shape.begin(), shape.end(), [this](const SymExpr& size) {
+      const auto name = size.as_symbol();
+      return name && !bound_.count(*name);
+    });
+  }
+
   // A result that nobody reads is not even looked at: some ops leave those in shapes that torch
   // does not foretell (_embedding_bag).
   bool is_needed(const Value& result) const {
     if (!result.users().empty() || graph_.is_output(&result)) return true;
-    const auto is_new = [&](const SymExpr& size) {
-      const auto name = size.as_symbol();
-      return name && !bound_.count(*name);
-    };
-    if (result.kind() == ValueKind::kSize) return is_new(result.size());
-    const auto& shape = result.type().shape;
-    return std::any_of(shape.begin(), shape.end(), is_new);
+    if (result.kind() == ValueKind::kSize) return has_new_size({result.size()});
+    return has_new_size(result.type().shape);
   }
 
   // -- releases: each slot right after the last step that uses it, unless it is an output

@@ -29,7 +29,8 @@ using Slot = int32_t;
 struct TensorSpec {
   DType dtype;
   std::vector<SymExpr> shape;
-  std::vector<SymExpr> strides;  // explicit, never empty unless 0-d
+  // Explicit. Empty: 0-d, or the result of an extern call that may have any.
+  std::vector<SymExpr> strides;
   Device device{};
 };
 

@@ -965,3 +965,23 @@ def test_cat_beside_a_size_that_a_guard_makes_one(mlcc_log: Any) -> None:
             x = torch.randn(rows, 3)
             assert torch.equal(run(x), function(x))
     assert list(lines) == []
+
+
+@pytest.mark.parametrize("backend", ["mlcc", "aot_eager"])
+def test_results_that_the_trace_foretells_wrongly(backend: str) -> None:
+    """torch's trace has other strides for unique along a dimension, another rank for unique_consecutive's last one."""
+
+    def unique(x: torch.Tensor) -> torch.Tensor:
+        return torch.unique(x, dim=-1, sorted=False)
+
+    def consecutive(x: torch.Tensor) -> torch.Tensor:
+        return torch.unique_consecutive(x[0] * 2, dim=-1)
+
+    x = torch.arange(20.0).reshape(4, 5)
+    x[:, 1] = x[:, 0]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for function in (unique, consecutive):
+            run = torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
+            found, expected = run(x), function(x)
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()
