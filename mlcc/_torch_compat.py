@@ -522,7 +522,7 @@ def is_random(op: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags
 
 
-def is_foretold_wrongly(node: Node) -> bool:
+def is_foretold_wrongly(node: torch.fx.Node) -> bool:
     """Whether the fake result has another rank than the real one: `unique_consecutive` with dim < 0 (torch 2.13)."""
     if node.target is not torch.ops.aten.unique_consecutive.default:
         return False
