@@ -1,3 +1,6 @@
+#include <llvm/IR/IntrinsicsX86.h>
+#include <llvm/IR/MDBuilder.h>
+
 #include "codegen/cpu/ops.h"
 #include "support/error.h"
 
@@ -24,8 +27,7 @@ llvm::Value* bf16_to_f32(const OpContext& c, llvm::Value* value) {
   return as_f32(c, c.ir.CreateShl(wide, 16));
 }
 
-// By integers: the AVX-512 instruction flushes denormals.
-llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
+llvm::Value* f32_to_bf16_by_integers(const OpContext& c, llvm::Value* value) {
   llvm::Value* bits = as_bits(c, value);
   llvm::Type* type = bits->getType();
   llvm::Value* high = c.ir.CreateLShr(bits, 16);
@@ -36,6 +38,32 @@ llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
   llvm::Value* is_nan = c.ir.CreateFCmpUNO(value, value);
   return c.ir.CreateTrunc(c.ir.CreateSelect(is_nan, quiet, nearest),
                           like(value, c.ir.getInt16Ty()));
+}
+
+// The instruction of AVX-512 takes denormals for zeros: vectors with some go by integers, on a way of
+// their own.
+llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
+  if (!c.has.avx512bf16 || lanes_of(value) != 16) return f32_to_bf16_by_integers(c, value);
+  constexpr uint32_t kDenormals = 0x20;  // a class of vfpclassps
+  llvm::Value* is_denormal = c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_fpclass_ps_512, {},
+                                                  {value, c.ir.getInt32(kDenormals)});
+  llvm::BasicBlock* before = c.ir.GetInsertBlock();
+  llvm::Function* function = before->getParent();
+  llvm::BasicBlock* rare = llvm::BasicBlock::Create(c.ir.getContext(), "denormals", function);
+  llvm::BasicBlock* after = llvm::BasicBlock::Create(c.ir.getContext(), "rounded", function);
+  llvm::Value* usual = c.ir.CreateBitCast(
+      c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {value}),
+      like(value, c.ir.getInt16Ty()));
+  llvm::MDNode* weights = llvm::MDBuilder(c.ir.getContext()).createBranchWeights(1, 1000);
+  c.ir.CreateCondBr(emit_any(c, is_denormal), rare, after, weights);
+  c.ir.SetInsertPoint(rare);
+  llvm::Value* exact = f32_to_bf16_by_integers(c, value);
+  c.ir.CreateBr(after);
+  c.ir.SetInsertPoint(after);
+  llvm::PHINode* rounded = c.ir.CreatePHI(exact->getType(), 2);
+  rounded->addIncoming(usual, before);
+  rounded->addIncoming(exact, rare);
+  return rounded;
 }
 
 // ---- f16

@@ -83,7 +83,8 @@ Instructions instructions_of(const llvm::TargetMachine& machine) {
           .fma = info.checkFeatures("+fma"),
           .f16c = info.checkFeatures("+f16c"),
           .avx512 = info.checkFeatures("+avx512f,+avx512vl,+avx512dq"),
-          .avx512bw = info.checkFeatures("+avx512f,+avx512vl,+avx512bw")};
+          .avx512bw = info.checkFeatures("+avx512f,+avx512vl,+avx512bw"),
+          .avx512bf16 = info.checkFeatures("+avx512f,+avx512dq,+avx512bf16")};
 }
 
 std::string emit_object(llvm::TargetMachine& machine, llvm::Module& module) {
