@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/index_map.h"
 #include "lower/formula.h"
 #include "lower/philox.h"
 
@@ -52,19 +53,50 @@ void Rows::choose_kept() {
     if (is_reduction(*node) || nodes_.per_row(*node) || last_use[value] <= nodes_.level_of(value))
       continue;
     if (nodes_.is_output(value)) continue;  // written in its own pass, read back from there
-    if (!nest_.vector_is_reduced() || expression_ops(*node) < kExpensiveOps) continue;
-    const auto row = nest_.row_extent().as_constant();
-    if (!row || *row <= 0 || stack + *row > most_row_elements()) continue;
-    stack += *row;
-    loop::Buffer buffer{context_.arena.fresh_name("row"),
-                        value->type().dtype,
-                        loop::Scope::kStack,
-                        loop::Access::kInOut,
-                        {loop::int_constant(context_.arena, *row)},
-                        {}};
-    row_buffers_.emplace_back(value, context_.arena.make_buffer(std::move(buffer)));
-    nest_.add_row_buffer(row_buffers_.back().second);
+    if (expression_ops(*node) < kExpensiveOps) continue;
+    if (const loop::Buffer* row = make_row_buffer(*value, stack))
+      kept_.push_back({value, row, nullptr});
+    else if (Value* output = later_output(*node, last_use[value]))
+      kept_.push_back({value, nullptr, output});
   }
+}
+
+// Null where a row is too long or of unknown length, or if there is one for each lane. `elements`:
+// of all buffers so far.
+const loop::Buffer* Rows::make_row_buffer(const Value& value, int64_t& elements) {
+  if (!nest_.vector_is_reduced()) return nullptr;
+  const auto row = nest_.row_extent().as_constant();
+  if (!row || *row <= 0 || elements + *row > most_row_elements()) return nullptr;
+  elements += *row;
+  loop::Buffer buffer{context_.arena.fresh_name("row"),
+                      value.type().dtype,
+                      loop::Scope::kStack,
+                      loop::Access::kInOut,
+                      {loop::int_constant(context_.arena, *row)},
+                      {}};
+  const loop::Buffer* made = context_.arena.make_buffer(std::move(buffer));
+  nest_.add_row_buffer(made);
+  return made;
+}
+
+// An output whose element the pass of the last use computes from the node's at the same place, and
+// which nothing has written until then: it can hold the node's elements so long. Null: none.
+Value* Rows::later_output(const Node& node, int last_use) const {
+  if (context_.machine.is_gpu) return nullptr;  // other threads may have a later pass
+  Value* found = nullptr;
+  for (const Node* reader : context_.group.nodes) {
+    if (nodes_.level_of(reader->result()) != last_use || is_reduction(*reader)) continue;
+    if (nodes_.per_row(*reader) || !nodes_.sources_of(*reader).count(node.result())) continue;
+    if (found != nullptr) return nullptr;
+    found = reader->result();
+  }
+  if (found == nullptr || !nodes_.is_output(found) || context_.group.in_place.count(found) ||
+      found->type().dtype != node.result()->type().dtype ||
+      nodes_.position(*found->producer()) != nodes_.position(node))
+    return nullptr;
+  const bool is_taken = std::any_of(kept_.begin(), kept_.end(),
+                                    [&](const Kept& other) { return other.output == found; });
+  return is_taken ? nullptr : found;
 }
 
 int64_t Rows::most_row_elements() const {
@@ -99,13 +131,24 @@ bool Rows::is_computed_again(const Value& value) const {
   if (producer == nullptr) return false;
   if (context_.plan.inlined.count(producer)) return true;
   return context_.group.placements.count(producer) && !is_reduction(*producer) &&
-         !nodes_.per_row(*producer) && !nodes_.is_output(&value) && row_buffer(&value) == nullptr;
+         !nodes_.per_row(*producer) && !nodes_.is_output(&value) && kept(&value) == nullptr;
 }
 
-const loop::Buffer* Rows::row_buffer(const Value* value) const {
-  for (const auto& [kept, buffer] : row_buffers_)
-    if (kept == value) return buffer;
+const Rows::Kept* Rows::kept(const Value* value) const {
+  for (const Kept& one : kept_)
+    if (one.value == value) return &one;
   return nullptr;
+}
+
+// Where the element of a value that a pass stores lies.
+Evaluator::Stored Rows::place_of(const Node& node) {
+  const Kept* place = kept(node.result());
+  if (place != nullptr && place->row != nullptr) return {place->row, nest_.place_among(true)};
+  Value* memory = place != nullptr ? place->output : node.result();
+  const loop::Buffer* buffer = evaluator_.buffers().buffer_of(memory, loop::Access::kOut);
+  if (place == nullptr) return {buffer, {}};
+  const SymExpr offset = graph::linearize(nodes_.position(node), memory->type().dense_or_strides());
+  return {buffer, nest_.nest_axes().map(evaluator_.assumptions().simplify(offset))};
 }
 
 // -- the passes
@@ -163,7 +206,7 @@ Rows::Pass Rows::pass_of(int level) const {
     if (is_reduction(*node))
       pass.reductions.push_back(node);
     else if (!nodes_.per_row(*node) &&
-             (nodes_.is_output(node->result()) || row_buffer(node->result()) != nullptr))
+             (nodes_.is_output(node->result()) || kept(node->result()) != nullptr))
       pass.stores.push_back(node);
   }
   return pass;
@@ -187,9 +230,10 @@ void Rows::emit_stores(const std::vector<const Node*>& stores) {
     Value* value = node->result();
     const Index& position = nodes_.position(*node);
     const Expr element = evaluator_.evaluate(value, position);
-    if (const loop::Buffer* buffer = row_buffer(value))
+    const Evaluator::Stored place = place_of(*node);
+    if (place.place)
       evaluator_.block().push_back(loop::Store::make(
-          context_.arena, buffer, {evaluator_.nest_expr(nest_.place_among(true))}, element));
+          context_.arena, place.buffer, {evaluator_.nest_expr(*place.place)}, element));
     else
       evaluator_.store(value, position, element);
   }
@@ -197,13 +241,7 @@ void Rows::emit_stores(const std::vector<const Node*>& stores) {
 
 // From the next pass on, stored values are read back.
 void Rows::remember(const std::vector<const Node*>& stores) {
-  for (const Node* node : stores) {
-    if (const loop::Buffer* buffer = row_buffer(node->result()))
-      evaluator_.define_stored(node->result(), {buffer, nest_.place_among(true)});
-    else
-      evaluator_.define_stored(
-          node->result(), {evaluator_.buffers().buffer_of(node->result(), loop::Access::kOut), {}});
-  }
+  for (const Node* node : stores) evaluator_.define_stored(node->result(), place_of(*node));
 }
 
 void Rows::emit_store_pass(const std::vector<const Node*>& stores,

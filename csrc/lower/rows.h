@@ -29,13 +29,23 @@ class Rows {
   struct Pass {
     std::vector<const graph::Node*> reductions, stores;
   };
+  // A value kept between passes: in a buffer for one row, or in the memory of an output that a
+  // later pass writes.
+  struct Kept {
+    const graph::Value* value;
+    const loop::Buffer* row;
+    graph::Value* output;
+  };
 
   void choose_kept();
+  const loop::Buffer* make_row_buffer(const graph::Value& value, int64_t& elements);
+  graph::Value* later_output(const graph::Node& node, int last_use) const;
   int64_t most_row_elements() const;
   bool is_computed_again(const graph::Value& value) const;
   int64_t own_ops(const graph::Node& node) const;
   int64_t expression_ops(const graph::Node& node) const;
-  const loop::Buffer* row_buffer(const graph::Value* value) const;
+  const Kept* kept(const graph::Value* value) const;
+  Evaluator::Stored place_of(const graph::Node& node);
 
   void emit_level(int level, const Pieces* piece, loop::Block& block);
   void emit_rows(int level, bool is_piece);
@@ -55,8 +65,7 @@ class Rows {
   const GroupNodes& nodes_;
   Nest& nest_;
   Evaluator& evaluator_;
-  // Values kept between passes, in program order.
-  std::vector<std::pair<const graph::Value*, const loop::Buffer*>> row_buffers_;
+  std::vector<Kept> kept_;  // in program order
 };
 
 }  // namespace mlcc::lower

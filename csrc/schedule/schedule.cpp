@@ -24,6 +24,9 @@ constexpr int64_t kColumnVectors = 4;
 // Rows of at most so many elements (windows) are taken in while a few vectors of results stay in
 // registers.
 constexpr int64_t kShortRow = 64;
+// The same of rows along one axis, which are far apart: what a prefetcher brings from beside them
+// is gone again before its turn comes.
+constexpr int64_t kShortColumn = 16;
 // Ops of a point up to which it pays to transpose what it loads in registers: the code of a block
 // is that of one vector `width` times.
 constexpr int64_t kMostTransposedOps = 48;
@@ -59,11 +62,13 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint)
 }
 
 bool has_short_rows(const NestFacts& facts) {
-  int64_t row = 1;
-  for (const Axis& axis : facts.axes)
-    if (axis.reduced)
-      row *= std::min(axis.extent.as_constant().value_or(kShortRow + 1), kShortRow + 1);
-  return row <= kShortRow;
+  int64_t row = 1, axes = 0;
+  for (const Axis& axis : facts.axes) {
+    if (!axis.reduced) continue;
+    row *= std::min(axis.extent.as_constant().value_or(kShortRow + 1), kShortRow + 1);
+    ++axes;
+  }
+  return row <= (axes == 1 ? kShortColumn : kShortRow);
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ llvm::Value* f32_to_bf16_by_integers(const OpContext& c, llvm::Value* value) {
                           like(value, c.ir.getInt16Ty()));
 }
 
-// The instruction of AVX-512 takes denormals for zeros: vectors with some go by integers, on a way of
-// their own.
+// The instruction of AVX-512 takes denormals for zeros: vectors with some go by integers, on a way
+// of their own.
 llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
   if (!c.has.avx512bf16 || lanes_of(value) != 16) return f32_to_bf16_by_integers(c, value);
   constexpr uint32_t kDenormals = 0x20;  // a class of vfpclassps

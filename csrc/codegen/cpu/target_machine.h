@@ -18,9 +18,9 @@ struct Instructions {
   bool avx = false;    // masked loads and stores of 32 and 64 bit elements
   bool avx2 = false;   // vectors of 256 bits
   bool fma = false;
-  bool f16c = false;      // conversions of f16
-  bool avx512 = false;    // F, VL and DQ: masks, gathers, scatters
-  bool avx512bw = false;  // masked loads and stores of 8 and 16 bit elements
+  bool f16c = false;        // conversions of f16
+  bool avx512 = false;      // F, VL and DQ: masks, gathers, scatters
+  bool avx512bw = false;    // masked loads and stores of 8 and 16 bit elements
   bool avx512bf16 = false;  // rounding to bf16, for normal numbers
 };
 
