@@ -6,10 +6,10 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream fuzz tsan coverage-table wheel build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz tsan coverage-table bench peers wheel build clean
 
 help:
-	@echo "make demo         set up, build, and run real models against eager"
+	@echo "make demo         set up, build, and run real models against eager; PEERS=inductor adds a column"
 	@echo "make test         set up, build, and run all tests and linters"
 	@echo "make check        the quick part of make test, for between two edits"
 	@echo "make lint         formatters and linters only"
@@ -20,13 +20,15 @@ help:
 	@echo "make upstream     PyTorch's tests of Inductor through mlcc; FILE=<copy of test_torchinductor.py>; resumable"
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
 	@echo "make fuzz         N random programs (default 1000) through mlcc; resumable"
+	@echo "make bench        the memory-bound workloads beside eager and peers (docs/benchmarks.md); resumable"
+	@echo "make peers        install the peers of make bench into .venv, but no torch"
 	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
 
 demo: build
-	@scripts/python.sh examples/demo.py $(DEMO_ARGS)
+	@scripts/python.sh examples/demo.py $(if $(PEERS),--peers $(PEERS)) $(DEMO_ARGS)
 
 build:
 	@scripts/setup.sh demo
@@ -76,6 +78,13 @@ fuzz:
 	@scripts/setup.sh test
 	@scripts/build.sh mlcc_package
 	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(FUZZ_ARGS)
+
+bench: build
+	@scripts/build.sh machine_limits
+	@scripts/python.sh benchmarks/suite.py $(if $(PEERS),--peers $(PEERS)) $(BENCH_ARGS)
+
+peers: build
+	@MLCC_PREBUILT=build/release .venv/bin/python -m pip install --no-build-isolation --editable '.[peers]'
 
 tsan:
 	@scripts/setup.sh test

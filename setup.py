@@ -17,6 +17,15 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 
+# What benchmarks/suite.py puts beside mlcc; none of them asks for a torch of its own.
+PEERS = [
+    "jax==0.10.*",
+    "onnx==1.23.*",
+    "onnxruntime==1.32.*",
+    "onnxscript==0.7.*",
+    "openvino==2026.4.*",
+]
+
 
 def torch_minor() -> str:
     """The minor version of the installed torch, for example 2.13, read without importing it."""
@@ -76,4 +85,5 @@ setup(
     ext_modules=[Extension("mlcc._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
     install_requires=[f"torch=={torch_minor()}.*"],
+    extras_require={"peers": PEERS},
 )

@@ -1,4 +1,4 @@
-"""A PyTorch function as one of JAX: its graph of core ATen ops, op by op in jax.numpy.
+"""A workload as a function of JAX: its graph of core ATen ops, op by op in jax.numpy.
 
 Only what the workloads use. Ops that JAX has a function of its own for (gelu, softmax) are that function, as somebody
 who writes JAX would call it.
@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from benchmarks.roofline import trace
+from benchmarks.workloads import Case
 
 jax.config.update("jax_enable_x64", True)
 
@@ -34,8 +35,8 @@ _DTYPES = {
 def to_array(tensor: Tensor) -> Any:
     """A copy as an array of JAX."""
     if tensor.dtype == torch.bfloat16:
-        return jnp.asarray(tensor.float().numpy(), dtype=jnp.bfloat16)
-    return jnp.asarray(tensor.numpy())
+        return jnp.array(tensor.float().numpy(), dtype=jnp.bfloat16)
+    return jnp.array(tensor.numpy())
 
 
 def to_tensor(array: Any) -> Tensor:
@@ -45,17 +46,20 @@ def to_tensor(array: Any) -> Tensor:
     return torch.from_numpy(numpy.array(array))
 
 
-def translate(module: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., tuple[Any, ...]]:
-    """The module as a function of arrays; NotImplementedError for an op that stands in no table here."""
-    graph = trace(module, inputs)
+def translate(case: Case) -> Callable[..., tuple[Any, ...]]:
+    """The pure form of the case as a function of a seed and of arrays.
+
+    NotImplementedError for an op that stands in no table here.
+    """
+    graph = trace(case)
     missing = {
         str(node.target)
         for node in graph.graph.nodes
-        if node.op == "call_function" and _name(node) not in _OPS
+        if node.op == "call_function" and _name(node) not in _OPS | _RANDOM_OPS
     }
     if missing:
         raise NotImplementedError(f"no form in JAX: {', '.join(sorted(missing))}")
-    return lambda *arrays: _run(graph, arrays)
+    return lambda seed, *arrays: _run(graph, seed, arrays)
 
 
 def _name(node: Node) -> str:
@@ -64,16 +68,19 @@ def _name(node: Node) -> str:
     return str(node.target).split(".")[1]
 
 
-def _run(graph: GraphModule, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _run(graph: GraphModule, seed: Any, arrays: Sequence[Any]) -> tuple[Any, ...]:
     given = iter(arrays)
     values: dict[Node, Any] = {}
-    for node in graph.graph.nodes:
+    for place, node in enumerate(graph.graph.nodes):
         args = map_arg(node.args, values.__getitem__)
         kwargs = map_arg(node.kwargs, values.__getitem__)
         if node.op == "placeholder":
             values[node] = next(given)
         elif node.op == "get_attr":
             values[node] = to_array(getattr(graph, str(node.target)))
+        elif node.op == "call_function" and _name(node) in _RANDOM_OPS:
+            key = jax.random.fold_in(jax.random.key(place), seed)
+            values[node] = _RANDOM_OPS[_name(node)](key, *args, **kwargs)
         elif node.op == "call_function":
             values[node] = _OPS[_name(node)](*args, **kwargs)
         else:
@@ -183,6 +190,11 @@ def _max_with_index(x: Any, dim: int, keepdim: bool = False) -> Any:
     return jnp.max(x, dim, keepdims=keepdim), jnp.argmax(x, dim, keepdims=keepdim)
 
 
+# Of a key of JAX's own generator, then what the op is called with.
+_RANDOM_OPS: dict[str, Callable[..., Any]] = {
+    "bernoulli": lambda key, x, p: jax.random.bernoulli(key, p, x.shape).astype(x.dtype),
+}
+
 _OPS: dict[str, Callable[..., Any]] = {
     "getitem": operator.getitem,
     "_log_softmax": lambda x, dim, _: jax.nn.log_softmax(x, dim),
@@ -200,12 +212,14 @@ _OPS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, dim, **_: jnp.cumsum(x, dim),
     "div": lambda x, y: x / y,
     "embedding": lambda table, index, *_: table[index],
+    "empty": lambda shape, *, dtype, **_: jnp.zeros(shape, _DTYPES[dtype]),
     "exp": jnp.exp,
     "expand": lambda x, shape: jnp.broadcast_to(x, shape),
     "gather": _gather,
     "gelu": lambda x, approximate="none": jax.nn.gelu(x, approximate=approximate == "tanh"),
     "index": _take,
     "index_put": _index_put,
+    "lerp": lambda x, y, weight: x + weight * (y - x),
     "log": jnp.log,
     "lt": lambda x, y: x < y,
     "max": _max_with_index,
@@ -226,6 +240,7 @@ _OPS: dict[str, Callable[..., Any]] = {
     "sigmoid": jax.nn.sigmoid,
     "sin": jnp.sin,
     "split_with_sizes": _split,
+    "sqrt": jnp.sqrt,
     "squeeze": lambda x, dims: jnp.squeeze(x, tuple(dims)),
     "sub": lambda x, y: x - y,
     "sum": _sum,

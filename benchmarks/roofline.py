@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
+from torch._ops import OpOverload
+from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
@@ -23,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.workloads import Case
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "build" / "release" / "bin" / "machine_limits"
 COSTS: dict[str, float] = json.loads(Path(__file__).with_name("costs.json").read_text())
 SINGLE_PASS = ("read", "read_in_order", "copy", "copy_nt", "write")
 
@@ -37,21 +40,43 @@ class Work:
     @classmethod
     def of(cls, case: Case) -> Work:
         """Bytes by the inputs and results, instructions by the graph of core ATen ops."""
-        graph = trace(case.function, case.inputs)
+        graph = trace(case)
         results = [v for v in _results(graph) if isinstance(v, torch.Tensor)]
         read = _bytes(case.inputs) if case.bytes_read is None else case.bytes_read
-        written = _bytes(results) + _bytes([case.inputs[i] for i in case.in_place])
-        return cls(read + written, sum(_cost(node) for node in graph.graph.nodes))
+        return cls(read + _bytes(results), sum(_cost(node) for node in graph.graph.nodes))
 
 
-def trace(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> GraphModule:
-    """The function of these inputs as a graph of core ATen ops, its inputs as the placeholders."""
-    table = core_aten_decompositions()
+def trace(case: Case) -> GraphModule:
+    """The pure form of the case as a graph of core ATen ops, its inputs as the placeholders."""
+    table = {**core_aten_decompositions(), **_one_by_one()}
+    del table[torch.ops.aten.lerp.Scalar]  # a branch on the weight, which is a number
+    pure = functionalize(case.pure, remove="mutations")
     with torch.no_grad():
-        make = make_fx(
-            lambda given: function(*given), decomposition_table=table, tracing_mode="fake"
-        )
-        return make(list(inputs))
+        graph = make_fx(pure, decomposition_table=table, tracing_mode="fake")(*case.inputs)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _one_by_one() -> dict[OpOverload, Callable[..., list[torch.Tensor]]]:
+    """What takes apart the ops over lists of tensors that the workloads use."""
+
+    def apart(op: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
+        def each(first: list[torch.Tensor], *others: Any) -> list[torch.Tensor]:
+            lists = [one if isinstance(one, list) else [one] * len(first) for one in others]
+            return [op(*row) for row in zip(first, *lists, strict=True)]
+
+        return each
+
+    aten = torch.ops.aten
+    return {
+        aten._foreach_add.Scalar: apart(torch.add),
+        aten._foreach_addcdiv.Scalar: apart(lambda x, y, z, a=1: torch.addcdiv(x, y, z, value=a)),
+        aten._foreach_addcmul.Scalar: apart(lambda x, y, z, a=1: torch.addcmul(x, y, z, value=a)),
+        aten._foreach_lerp.Scalar: apart(torch.lerp),
+        aten._foreach_mul.Scalar: apart(torch.mul),
+        aten._foreach_sqrt.default: apart(torch.sqrt),
+    }
 
 
 def _results(graph: Any) -> list[Any]:
@@ -66,7 +91,7 @@ def _bytes(tensors: Any) -> int:
 def _cost(node: Any) -> float:
     if node.op != "call_function" or not hasattr(node.target, "_schema"):
         return 0.0
-    name = node.target._schema.name.split("::")[-1].removeprefix("_foreach_").rstrip("_")
+    name = node.target._schema.name.split("::")[-1].rstrip("_")
     per_element = COSTS.get(name, COSTS["default"])
     tensors = [
         value
@@ -88,8 +113,7 @@ class Limits:
     @staticmethod
     def run_program(threads: int, seconds: float = 5.0) -> str:
         """What `machine_limits` prints, which the build makes."""
-        program = ROOT / "build" / "release" / "bin" / "machine_limits"
-        command = [str(program), "--threads", str(threads), "--seconds", str(seconds)]
+        command = [str(PROGRAM), "--threads", str(threads), "--seconds", str(seconds)]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     @classmethod

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -30,6 +31,13 @@ class Case:
     bytes_read: int | None = None  # of the inputs, where less than all of them is needed
     in_place: tuple[int, ...] = ()
     is_random: bool = False  # no two contenders draw the same
+
+    def pure(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """All tensors of a call that changes nothing: what the function changes in place comes after its results."""
+        own = [x.clone() if i in self.in_place else x for i, x in enumerate(inputs)]
+        results = self.function(*own)
+        tensors = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+        return (*tensors, *(own[i] for i in self.in_place))
 
 
 @dataclass(frozen=True)
