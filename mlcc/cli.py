@@ -1,10 +1,11 @@
-"""The command line: `python -m mlcc info | cache`."""
+"""The command line: `python -m mlcc info | cache | bench`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import platform
+import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from mlcc import config
 from mlcc._errors import Error
 from mlcc._load import built_torch_version, load_core
 from mlcc._version import __version__
+
+_SUITE = Path(__file__).resolve().parent.parent / "benchmarks" / "suite.py"
 
 
 def _commit() -> str:
@@ -112,17 +115,36 @@ def run_cache(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_bench(arguments: argparse.Namespace) -> int:
+    """Run the benchmarks of the checkout that this package stands in."""
+    if not _SUITE.exists():
+        raise Error(
+            "bench runs the benchmarks of a checkout, which an installed wheel does not hold: "
+            "in mlcc's source run `make bench`, or install it with pip install --editable"
+        )
+    sys.argv = [str(_SUITE), *arguments.options]
+    runpy.run_path(str(_SUITE), run_name="__main__")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     parser = argparse.ArgumentParser(prog="mlcc", description="a JIT compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"mlcc {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="info | cache")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="info | cache | bench")
     info = commands.add_parser("info", help="versions, CPU, options with their values and origins")
     info.set_defaults(run=run_info)
     cache = commands.add_parser("cache", help="folder, entries and bytes of the kernel cache")
     cache.add_argument("--clear", action="store_true", help="empty it first")
     cache.set_defaults(run=run_cache)
-    arguments = parser.parse_args(argv)
+    bench = commands.add_parser(
+        "bench", add_help=False, help="memory-bound workloads beside eager and peers; has options"
+    )
+    bench.set_defaults(run=run_bench)
+    arguments, options = parser.parse_known_args(argv)
+    if options and arguments.command != "bench":
+        parser.error(f"unrecognized arguments: {' '.join(options)}")
+    arguments.options = options
     try:
         status: int = arguments.run(arguments)
     except Error as error:

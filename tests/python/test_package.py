@@ -305,3 +305,22 @@ def test_module_runs() -> None:
         timeout=60,
     )
     assert result.stdout.strip() == f"mlcc {mlcc.__version__}"
+
+
+def test_bench_runs_the_suite_of_the_checkout(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bench", "--help"])
+    assert end.value.code == 0
+    assert "--survey" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        cli.main(["info", "--survey"])
+    assert end.value.code == 2
+    assert "unrecognized arguments: --survey" in capsys.readouterr().err
+
+
+def test_bench_of_a_wheel_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_SUITE", tmp_path / "benchmarks" / "suite.py")
+    assert cli.main(["bench", "--filter", "softmax"]) == 1
+    assert "make bench" in capsys.readouterr().err
