@@ -1,11 +1,13 @@
 """Runs one workload of benchmarks/models.py in this process and reports it as JSON lines on stdout.
 
-usage: model_run.py NAME [--phase cold|warm] [--backend NAME] [--seconds S] [--sizes N] [--compare-all] [--wait]
+usage: model_run.py NAME [--phase cold|warm] [--backend NAME] [--peers NAME[,NAME...]] [--seconds S] [--sizes N]
+                    [--compare-all] [--wait]
 
 Phase cold measures the first call, checks the outputs at every size and compares the time per call with eager's; phase
-warm measures the first call only. The caches are those of the environment: the caller says what is cold. A line is
-{"progress": text} or, last, {"result": {...}}. With --wait the process stops when the model is built, prints
-{"ready": true} and goes on when it reads a line; {"timed": false} says that no figure depends on the machine any more.
+warm measures the first call only. Peers are other backends of torch.compile, which take their turns in the comparison
+at the first size. The caches are those of the environment: the caller says what is cold. A line is {"progress": text}
+or, last, {"result": {...}}. With --wait the process stops when the model is built, prints {"ready": true} and goes on
+when it reads a line; {"timed": false} says that no figure depends on the machine any more.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from torch import nn  # noqa: E402
 from benchmarks import models  # noqa: E402
 from benchmarks.harness import compare  # noqa: E402
 from benchmarks.observe import Observer, Summary, observer, summarize  # noqa: E402
-from tests.python.accuracy import InFloat64, judge_all  # noqa: E402
+from tests.python.accuracy import InFloat64, Verdict, judge_all  # noqa: E402
 
 THREADS = 2
 # Calls after the first one that tell what an execution takes, in the median.
@@ -42,6 +44,7 @@ def main() -> None:
     parser.add_argument("name", choices=models.NAMES)
     parser.add_argument("--phase", choices=("cold", "warm"), default="cold")
     parser.add_argument("--backend", default="mlcc")
+    parser.add_argument("--peers", type=lambda text: text.split(","), default=[])
     parser.add_argument("--seconds", type=float, default=3.0, help="for the comparison with eager")
     parser.add_argument("--sizes", type=int, default=3, help="how many sizes to run")
     parser.add_argument(
@@ -58,7 +61,9 @@ def main() -> None:
     if arguments.phase == "warm":
         result = run.warm()
     else:
-        result = run.cold(arguments.seconds, arguments.sizes, arguments.compare_all)
+        result = run.cold(
+            arguments.seconds, arguments.sizes, arguments.compare_all, arguments.peers
+        )
     print(json.dumps({"result": result}), flush=True)
 
 
@@ -79,7 +84,9 @@ class Run:
 
     # -- phases
 
-    def cold(self, seconds: float, sizes: int, compare_all: bool) -> dict[str, Any]:
+    def cold(
+        self, seconds: float, sizes: int, compare_all: bool, peers: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """Everything."""
         main_size, *others = self.workload.sizes[:sizes]
         reference = Reference(self.workload)
@@ -88,8 +95,11 @@ class Run:
         compile_seconds = self.observer.compile_seconds()
         self._settle(main_size)
         checks = [self._check(main_size, reference)]
+        ready = [Peer(name, self.workload, main_size, reference) for name in peers]
         progress("comparing with eager")
-        comparison = self._compare(main_size, seconds)
+        comparison = self._compare(
+            main_size, seconds, {peer.name: peer.module for peer in ready if peer.verdict}
+        )
         summary = summarize(self.observer.graphs()[:graphs])
         if not compare_all:
             print(json.dumps({"timed": False}), flush=True)
@@ -104,6 +114,7 @@ class Run:
             "first_call_seconds": first,
             "checks": checks,
             "comparison": comparison,
+            "peers": {peer.name: peer.facts() for peer in ready},
             **_facts(summary, compile_seconds),
         }
 
@@ -153,12 +164,15 @@ class Run:
             "new_kernels": summarize(new).compiled,
         }
 
-    def _compare(self, size: int, seconds: float) -> dict[str, object]:
+    def _compare(
+        self, size: int, seconds: float, peers: Mapping[str, nn.Module] | None = None
+    ) -> dict[str, object]:
         context = nullcontext() if self.workload.trains else torch.no_grad()
         with context:
             functions = {
                 "eager": self._step(copy.deepcopy(self.workload.module), size),
                 "compiled": self._step(self.compiled, size),
+                **{name: self._step(module, size) for name, module in (peers or {}).items()},
             }
             return compare(functions, seconds=seconds, threads=THREADS).to_dict()
 
@@ -192,6 +206,36 @@ class Reference:
         with InFloat64():
             parameters = list(self._module.parameters())
             return models.evaluate(self._workload, self._module, parameters, size)
+
+
+class Peer:
+    """The workload compiled by another backend, called once and judged."""
+
+    def __init__(
+        self, name: str, workload: models.Workload, size: int, reference: Reference
+    ) -> None:
+        progress(f"compiling with {name}")
+        self.name = name
+        self._copy = copy.deepcopy(workload.module)
+        self.module = torch.compile(self._copy, backend=name)
+        parameters = list(self._copy.parameters())
+        start = time.perf_counter()
+        try:
+            result = models.evaluate(workload, self.module, parameters, size)
+        except Exception as error:  # of its compiler: its own limits
+            self._seconds, self.verdict = 0.0, Verdict(str(error))
+            return
+        self._seconds = time.perf_counter() - start
+        eager = models.evaluate(workload, self._copy, parameters, size)
+        self.verdict = judge_all(result, eager, reference(size))
+
+    def facts(self) -> dict[str, Any]:
+        """What is told of it beside its time per call."""
+        return {
+            "first_call_seconds": self._seconds,
+            "right": bool(self.verdict),
+            "reason": self.verdict.reason,
+        }
 
 
 def _facts(summary: Summary, compile_seconds: float) -> dict[str, Any]:

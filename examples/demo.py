@@ -1,9 +1,10 @@
 """Real models through mlcc beside eager PyTorch, on the CPU with two threads: one table.
 
-usage: demo.py [--only NAME[,NAME...]] [--quick] [--all-sizes] [--json FILE] [--backend NAME]
+usage: demo.py [--only NAME[,NAME...]] [--quick] [--all-sizes] [--json FILE] [--backend NAME] [--peers NAME[,NAME...]]
 
 Each workload runs in two fresh processes that share private, at first empty caches: one cold, one warm. The cold one
 also checks all outputs against float64, at two further sizes too, and compares the time per call with eager's in turns.
+--peers (make demo PEERS=inductor) adds columns of other backends of torch.compile, which take their turns too.
 The next processes build their models while this one is done with what is timed.
 """
 
@@ -58,7 +59,7 @@ def main() -> int:
                     result["warm"] = warm.run(status.update, [])
             results.append(result)
             console.print(_one_line(result), highlight=False)
-    console.print(_table(results, arguments.backend))
+    console.print(_table(results, arguments.backend, arguments.peers))
     _print_problems(console, results)
     console.print(f"{time.monotonic() - start:.0f} s in all", highlight=False)
     if arguments.json:
@@ -73,7 +74,20 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--all-sizes", action="store_true", help="time them all; takes longer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     parser.add_argument("--backend", default="mlcc", help="aot_eager runs a stand-in for mlcc")
+    parser.add_argument("--peers", type=_peers, default=[], help="inductor, for example")
     return parser.parse_args()
+
+
+def _peers(text: str) -> list[str]:
+    from torch.compiler import list_backends
+
+    known = list_backends(exclude_tags=())
+    for name in text.split(","):
+        if name not in known:
+            raise argparse.ArgumentTypeError(
+                f"{name} is no backend of torch.compile; known: {', '.join(known)} (make bench has other peers)"
+            )
+    return text.split(",")
 
 
 def _names(text: str) -> list[str]:
@@ -108,6 +122,7 @@ class Process:
         self._command = [sys.executable, str(WORKER), name, "--wait"]
         self._command += ["--phase", phase, "--backend", arguments.backend]
         self._command += ["--seconds", seconds, "--sizes", sizes]
+        self._command += ["--peers", ",".join(arguments.peers)] if arguments.peers else []
         self._command += ["--compare-all"] if arguments.all_sizes else []
         self._environment = _environment(folder)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
@@ -196,7 +211,7 @@ def _one_line(result: Json) -> str:
     return f"{result['title']}: {words}, {', '.join(speeds)} of eager's speed"
 
 
-def _table(results: list[Json], backend: str) -> Table:
+def _table(results: list[Json], backend: str, peers: list[str]) -> Table:
     title = f"{backend} beside eager PyTorch: float32, 2 threads, median of interleaved calls"
     table = Table(title=title, caption="own: mlcc's own part; marked: beyond what is promised")
     for heading in (
@@ -211,11 +226,12 @@ def _table(results: list[Json], backend: str) -> Table:
         "ATen calls",
         "node share",
         "arena",
+        *(f"{name} (first call)" for name in peers),
     ):
         justify: Literal["left", "right"] = "left" if heading == "workload" else "right"
         table.add_column(heading, justify=justify, no_wrap=heading == "workload")
     for result in results:
-        table.add_row(*_row(result))
+        table.add_row(*_row(result), *(_peer_cell(result, name) for name in peers))
     return table
 
 
@@ -238,6 +254,18 @@ def _row(result: Json) -> list[str]:
         _marked(f"{result['node_share']:.0%} ({share:.1%})", share < LEAST_NODE_SHARE),
         _bytes(result["arena_bytes"]),
     ]
+
+
+def _peer_cell(result: Json, name: str) -> str:
+    """Its time per call, how many times eager's speed that is, and what the first call took with empty caches."""
+    if "error" in result:
+        return ""
+    facts, comparison = result["peers"][name], result["comparison"]
+    if not facts["right"]:
+        return "[red]wrong or failed[/red]"
+    seconds = comparison["seconds"][name]["median"]
+    ratio = comparison["ratio"][name]["median"]
+    return f"{_milliseconds(seconds)}, {ratio:.2f} ({facts['first_call_seconds']:.1f} s)"
 
 
 def _checks_cell(result: Json) -> str:
@@ -270,6 +298,10 @@ def _print_problems(console: Console, results: list[Json]) -> None:
         for part in (result, result.get("warm", {})):
             if "error" in part:
                 console.print(f"{result['name']}: {part['error']}", style="red", markup=False)
+        for name, facts in result.get("peers", {}).items():
+            if not facts["right"]:
+                text = f"{result['name']}, {name}: {facts['reason']}"
+                console.print(text, style="red", markup=False)
         for check in result.get("checks", []):
             if not check["right"]:
                 where = f"{result['name']}, {result['size_name']}={check['size']}"

@@ -32,6 +32,30 @@ def test_demo_runs_and_writes_figures(tmp_path: Path) -> None:
     assert "speed" in run.stdout
 
 
+def test_a_peer_has_a_column(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "examples/demo.py", "--only", "pointwise", "--quick"]
+    run = subprocess.run(
+        [*command, "--peers", "aot_eager", "--json", str(figures)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    (result,) = json.loads(figures.read_text())["results"]
+    assert result["peers"]["aot_eager"]["right"]
+    assert result["peers"]["aot_eager"]["first_call_seconds"] > 0
+    assert result["comparison"]["ratio"]["aot_eager"]["median"] > 0
+    assert "aot_eager" in run.stdout
+    unknown = subprocess.run(
+        [*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert unknown.returncode == 2
+    assert "nobody is no backend of torch.compile" in unknown.stderr
+
+
 def test_demo_names_its_workloads() -> None:
     from examples import demo
 
