@@ -1,7 +1,7 @@
 """The memory-bound workloads, mlcc beside eager and the fastest peer, and how far all are from what the machine allows.
 
 usage: suite.py [--filter REGEX] [--sizes 512K,8M,128M] [--ladder] [--threads N] [--peers NAME[,NAME...]] [--survey]
-                [--seconds 1.5] [--malloc default|kept] [--json FILE] [--plot FILE.svg] [--fresh]
+                [--seconds 1.5] [--malloc default|kept] [--clock wall|cpu] [--json FILE] [--plot FILE.svg] [--fresh]
 
 `make bench` builds what this needs; `python -m mlcc bench` is the same program. docs/benchmarks.md says how to read it.
 Each row (a workload at a footprint of inputs and results) is measured in a process of its own: eager, mlcc (by
@@ -9,7 +9,8 @@ mlcc.jit, with symbolic sizes and without) and the row's fastest peer in turns, 
 second process tells what compiling takes with the caches of the first. With --survey every peer meets eager instead,
 one process each; the fastest of them is what later runs put beside mlcc. Rows are appended to build/suite.jsonl and
 build/suite-peers.jsonl, so a run that was stopped goes on; rebuilt code starts afresh, peers are measured once per
-version of torch. --malloc=kept tells glibc to keep freed memory, which spares eager page faults.
+version of torch. --malloc=kept tells glibc to keep freed memory, which spares eager page faults; --clock=cpu counts the
+process's CPU time, which the other work of a busy machine disturbs less (of several threads it is the sum).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -54,6 +56,8 @@ KEPT = {
     "MALLOC_TOP_PAD_": "67108864",
 }
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
 Record = dict[str, Any]
 
 
@@ -64,6 +68,7 @@ class Row(NamedTuple):
     size: str
     threads: int
     malloc: str
+    clock: str
     against: tuple[str, ...]
 
 
@@ -119,6 +124,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--survey", action="store_true", help="measure the peers against eager")
     parser.add_argument("--seconds", type=float, default=1.5, help="for each row")
     parser.add_argument("--malloc", choices=("default", "kept"), default="default")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it as SVG")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
@@ -131,7 +137,7 @@ def _rows(arguments: argparse.Namespace, peers: Store) -> Iterable[Row]:
         if not arguments.filter.search(name) or (arguments.ladder and name not in LADDER_WORKLOADS):
             continue
         for size in LADDER if arguments.ladder else arguments.sizes:
-            row = Row(name, size, arguments.threads, arguments.malloc, ())
+            row = Row(name, size, arguments.threads, arguments.malloc, arguments.clock, ())
             surveyed = [row._replace(against=("eager", peer)) for peer in arguments.peers]
             if arguments.survey:
                 yield from surveyed
@@ -201,7 +207,7 @@ def _run_process(row: Row, seconds: float, environment: dict[str, str]) -> Recor
 def measure(row: Sequence[Any], seconds: float) -> Record:
     """Prepare, check and time what a row asks for; in no time it is prepared only."""
     warnings.simplefilter("ignore")
-    name, size, threads, _, against = row
+    name, size, threads, _, clock, against = row
     torch.set_num_threads(threads)
     case = WORKLOADS[name].case(parse_size(size))
     ready: list[contenders.Contender] = []
@@ -225,7 +231,8 @@ def measure(row: Sequence[Any], seconds: float) -> Record:
         compile_seconds = {one.name: round(one.compile_seconds, 3) for one in ready}
         if not seconds:
             return {"compile_seconds": compile_seconds}
-        timed = harness.compare({one.name: one.call for one in ready}, seconds=seconds)
+        calls = {one.name: one.call for one in ready}
+        timed = harness.compare(calls, seconds=seconds, clock=CLOCKS[clock])
         peaks = {one.name: peak_bytes(one.call) for one in ready}
     work = Work.of(case)
     return {

@@ -111,7 +111,7 @@ def test_roofline_is_the_larger_of_both() -> None:
 
 def test_rows_meet_the_peer_that_was_fastest(tmp_path: Path) -> None:
     peers = Store(tmp_path / "peers.jsonl", version="test")
-    row = suite.Row("softmax", "8M", 1, "default", ())
+    row = suite.Row("softmax", "8M", 1, "default", "wall", ())
     for peer, seconds in (("inductor", 3.0), ("jax", 1.5), ("openvino", 2.0)):
         record = {"seconds": {"eager": 2.0, peer: seconds}}
         peers.append(row._replace(against=("eager", peer)), record)
@@ -124,7 +124,7 @@ def test_rows_meet_the_peer_that_was_fastest(tmp_path: Path) -> None:
 
 def test_rows_of_other_threads_are_other_rows(tmp_path: Path) -> None:
     peers = Store(tmp_path / "peers.jsonl", version="test")
-    row = suite.Row("softmax", "8M", 1, "default", ("eager", "jax"))
+    row = suite.Row("softmax", "8M", 1, "default", "wall", ("eager", "jax"))
     peers.append(row, {"seconds": {"eager": 2.0, "jax": 1.0}})
     arguments = argparse.Namespace(
         filter=re.compile("^softmax$"),
@@ -132,12 +132,13 @@ def test_rows_of_other_threads_are_other_rows(tmp_path: Path) -> None:
         ladder=False,
         threads=1,
         malloc="default",
+        clock="wall",
         peers=["jax"],
         survey=False,
     )
     (found,) = suite._rows(arguments, peers)
     assert found.against == (*contenders.OWN, "jax")
-    for other in ({"threads": 2}, {"malloc": "kept"}, {"sizes": ["512K"]}):
+    for other in ({"threads": 2}, {"malloc": "kept"}, {"clock": "cpu"}, {"sizes": ["512K"]}):
         (found,) = suite._rows(argparse.Namespace(**{**vars(arguments), **other}), peers)
         assert found.against == contenders.OWN
     environment = suite._environment(row._replace(threads=2, malloc="kept"))
@@ -146,7 +147,7 @@ def test_rows_of_other_threads_are_other_rows(tmp_path: Path) -> None:
 
 
 def test_a_row_is_measured_and_told(tmp_path: Path) -> None:
-    row = suite.Row("pointwise_2", "64K", 1, "default", contenders.OWN)
+    row = suite.Row("pointwise_2", "64K", 1, "default", "wall", contenders.OWN)
     record = suite.run(row, 0.05)
     assert set(record["seconds"]) == set(contenders.OWN)
     assert record["reasons"] == {}
@@ -179,11 +180,13 @@ def test_peak_is_what_a_call_adds() -> None:
 
 def test_a_wrong_result_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlcc, "jit", lambda function, **_: lambda *inputs: function(*inputs) * 1.01)
-    record = suite.measure(suite.Row("pointwise_2", "64K", 1, "default", ("eager", "mlcc")), 0.05)
+    record = suite.measure(
+        suite.Row("pointwise_2", "64K", 1, "default", "wall", ("eager", "mlcc")), 0.05
+    )
     record["warm_compile_seconds"] = {}
     assert set(record["seconds"]) == {"eager"}
     assert record["reasons"]["mlcc"].startswith("WRONG")
-    row = suite.Row("pointwise_2", "64K", 1, "default", ("eager", "mlcc"))
+    row = suite.Row("pointwise_2", "64K", 1, "default", "wall", ("eager", "mlcc"))
     assert suite.print_report([(row, record)], Limits.parse(LIMITS)) == 1
 
 
@@ -228,7 +231,7 @@ def test_missing_peers_are_named(
     assert (
         capsys.readouterr().out == "jax: not installed: no_such_jax; `make peers` installs them\n"
     )
-    row = suite.Row("softmax", "8M", 1, "default", ("eager", "jax"))
+    row = suite.Row("softmax", "8M", 1, "default", "wall", ("eager", "jax"))
     assert not suite._is_final(row, {"seconds": {"eager": 1.0}})
     assert suite._is_final(row._replace(against=("eager", "openvino")), {"seconds": {"eager": 1.0}})
 
