@@ -67,12 +67,16 @@ def test_compare_takes_turns() -> None:
     comparison = compare(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
         seconds=0.0,
-        min_rounds=3,
+        min_rounds=9,
         warmup=1,
     )
     repeats = comparison.calls_per_sample
-    assert comparison.rounds == 3
-    assert calls[2:] == 3 * (repeats * ["a"] + repeats * ["b"])
+    assert comparison.rounds == 9
+    turns = calls[2::repeats]
+    rounds = [turns[i : i + 2] for i in range(0, len(turns), 2)]
+    assert [sorted(one) for one in rounds] == 9 * [["a", "b"]]
+    assert ["a", "b"] in rounds
+    assert ["b", "a"] in rounds
 
 
 def test_ratio_is_taken_within_each_round() -> None:
