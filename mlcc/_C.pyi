@@ -198,6 +198,9 @@ def writes_overlap(arguments: Sequence[Any], written: Sequence[int]) -> bool:
 
 def cache_info(options: _Options = None) -> dict[str, int | str]: ...
 def clear_cache(options: _Options = None) -> None: ...
+def apply_memory_options(options: _Options = None) -> None:
+    """Set how much freed memory this process keeps; each compilation does so too."""
+
 def cpu_info(options: _Options = None) -> dict[str, Any]: ...
 def gpu_info(options: _Options = None, index: int = 0) -> dict[str, str]:
     """What kernels for a GPU are generated for, or under "reason" why none are."""

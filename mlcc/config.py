@@ -32,6 +32,7 @@ repro_data: bool
 cache_dir: str
 cache_size_mb: int
 torch_caches: bool
+idle_memory_mb: int
 disable: bool
 strict: bool
 cpu: str
@@ -59,7 +60,7 @@ class Option:
 _TYPES: dict[str, type[bool] | type[int] | type[str]] = {"bool": bool, "int": int, "str": str}
 _TRUE = {"1", "true", "on", "yes"}
 _FALSE = {"0", "false", "off", "no", ""}
-_MINIMUM = {"bisect": -1, "cache_size_mb": 0, "num_compile_threads": 0}
+_MINIMUM = {"bisect": -1, "cache_size_mb": 0, "idle_memory_mb": 0, "num_compile_threads": 0}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
@@ -217,10 +218,20 @@ def _expand_home(path: str) -> Path:
     return Path(path).expanduser() if os.environ.get("HOME") else Path(path)
 
 
+def _apply(names: Iterable[str]) -> None:
+    """What belongs to the process changes at once, not with the next compilation."""
+    if "logs" in names:
+        _logging.configure(str(_lookup(_option("logs"))[0]))
+    if "idle_memory_mb" in names:
+        from mlcc._load import load_core
+
+        load_core().apply_memory_options()
+
+
 class patch(ContextDecorator):  # noqa: N801 (used like a function)
     """`with mlcc.config.patch(strict=True): ...`, also as a decorator. Holds for this thread (or task) only.
 
-    `logs` is the exception: Python's loggers belong to the process.
+    `logs` and `idle_memory_mb` are the exceptions: Python's loggers and freed memory belong to the process.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -234,7 +245,7 @@ class patch(ContextDecorator):  # noqa: N801 (used like a function)
 
     def __enter__(self) -> patch:
         self._tokens.append(_patched.set({**_patched.get(), **self._options}))
-        self._apply_logs()
+        _apply(self._options)
         return self
 
     def __exit__(
@@ -244,11 +255,7 @@ class patch(ContextDecorator):  # noqa: N801 (used like a function)
         traceback: TracebackType | None,
     ) -> None:
         _patched.reset(self._tokens.pop())
-        self._apply_logs()
-
-    def _apply_logs(self) -> None:
-        if "logs" in self._options:
-            _logging.configure(str(_lookup(_option("logs"))[0]))
+        _apply(self._options)
 
 
 class _Config(ModuleType):
@@ -264,15 +271,13 @@ class _Config(ModuleType):
             super().__setattr__(name, value)
             return
         _assigned[name] = _check_value(_option(name), value, "")
-        if name == "logs":
-            _logging.configure(str(_lookup(_option(name))[0]))
+        _apply((name,))
 
     def __delattr__(self, name: str) -> None:
         """`del mlcc.config.<option>` takes an assignment back."""
         if name in _assigned:
             del _assigned[name]
-            if name == "logs":
-                _logging.configure(str(_lookup(_option(name))[0]))
+            _apply((name,))
         else:
             super().__delattr__(name)
 

@@ -293,6 +293,7 @@ class Compiler {
 }  // namespace
 
 Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options) {
+  apply_memory_options(options);
   return Compiler(std::move(graph), options).compile();
 }
 

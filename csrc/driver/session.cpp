@@ -1,7 +1,9 @@
 #include "driver/session.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -11,6 +13,7 @@
 #include "codegen/cuda/backend.h"
 #include "codegen/cuda/loader.h"
 #include "codegen/cuda/nvrtc_api.h"
+#include "runtime/block_pool.h"
 #include "support/error.h"
 #include "support/logging.h"
 
@@ -175,6 +178,12 @@ Result<std::shared_ptr<codegen::Backend>> open_cuda_compiler(const Options& opti
   const Result<const codegen::cuda::NvrtcApi*> nvrtc = codegen::cuda::open_nvrtc(places);
   if (!nvrtc) return Unsupported{nvrtc.reason()};
   return codegen::cuda::make_backend(**nvrtc, {.arch = options.cuda_arch});
+}
+
+void apply_memory_options(const Options& options) {
+  constexpr int64_t kMaxMebibytes = std::numeric_limits<int64_t>::max() >> 20;
+  runtime::BlockPool::process().set_idle_limit(
+      std::clamp<int64_t>(options.idle_memory_mb, 0, kMaxMebibytes) << 20);
 }
 
 runtime::KernelCache& kernel_cache() { return session().cache; }

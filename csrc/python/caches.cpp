@@ -10,14 +10,16 @@
 #include "driver/session.h"
 #include "python/options.h"
 #include "runtime/arena_pool.h"
+#include "runtime/block_pool.h"
 
 namespace mlcc::python {
 namespace {
 
 namespace py = pybind11;
 
-// Kernels in memory; `store_` entries and bytes are those on disk. `arena` is what idle and running
-// calls hold.
+// Kernels in memory; `store_` entries and bytes are those on disk. `arena` is what the arenas of
+// idle and running calls hold, `large_blocks` what tensors and arenas hold in blocks of a mapping
+// each, and `idle_blocks` those that neither holds any more.
 py::dict cache_info(const py::object& options) {
   const driver::Options values = to_options(options);
   const runtime::KernelCacheInfo kernels = driver::kernel_cache().info();
@@ -33,7 +35,10 @@ py::dict cache_info(const py::object& options) {
   info["store_entries"] = on_disk.entries;
   info["store_bytes"] = on_disk.bytes;
   info["packs"] = 0;
+  const runtime::BlockPool& blocks = runtime::BlockPool::process();
   info["arena"] = arenas.idle_bytes() + arenas.leased_bytes();
+  info["large_blocks"] = blocks.lent_bytes();
+  info["idle_blocks"] = blocks.idle_bytes();
   info["dir"] = values.cache_directory();
   return info;
 }
@@ -42,7 +47,12 @@ void clear_cache(const py::object& options) {
   const driver::Options values = to_options(options);
   driver::kernel_cache().clear();
   runtime::ArenaPool::process().trim();
+  runtime::BlockPool::process().trim();
   if (const std::shared_ptr<runtime::Store> store = driver::store(values)) store->clear();
+}
+
+void apply_memory_options(const py::object& options) {
+  driver::apply_memory_options(to_options(options));
 }
 
 py::list split(const std::string& text) { return py::str(text).attr("split")(","); }
@@ -76,6 +86,8 @@ py::dict gpu_info(const py::object& options, int32_t index) {
 void bind_caches(py::module_& module) {
   module.def("cache_info", &cache_info, py::arg("options") = py::none());
   module.def("clear_cache", &clear_cache, py::arg("options") = py::none());
+  module.def("apply_memory_options", &apply_memory_options, py::arg("options") = py::none(),
+             "Set how much freed memory this process keeps; each compilation does so too.");
   module.def("cpu_info", &cpu_info, py::arg("options") = py::none());
   module.def("gpu_info", &gpu_info, py::arg("options") = py::none(), py::arg("index") = 0);
   module.def("set_llvm_library", &driver::set_llvm_library, py::arg("path"));

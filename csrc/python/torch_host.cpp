@@ -18,6 +18,7 @@
 
 #include "python/device.h"
 #include "python/parallel.h"
+#include "python/tensor_allocator.h"
 #include "support/error.h"
 
 namespace mlcc::python {
@@ -49,10 +50,11 @@ std::string describe(const c10::IValue& value) {
 // current device; that of CUDA is registered by whatever library of torch has it.
 at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
                          c10::Device device) {
-  if (device.is_cpu()) return at::Tensor(at::detail::empty_strided_cpu(shape, strides, dtype));
-  return at::Tensor(
-      at::detail::empty_strided_generic(shape, strides, c10::GetAllocator(device.type()),
-                                        c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype));
+  const auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  c10::Allocator* const allocator =
+      device.is_cpu() ? tensor_allocator() : c10::GetAllocator(device.type());
+  return at::Tensor(at::detail::empty_strided_generic(shape, strides, allocator,
+                                                      c10::DispatchKeySet(key), dtype));
 }
 
 // The same elements without the negative bit, at the same strides: kernels are compiled for those.

@@ -1,9 +1,12 @@
 #include "runtime/arena_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <new>
 
 #include "runtime/arena_plan.h"
+#include "runtime/block_pool.h"
 #include "support/error.h"
 
 namespace mlcc::runtime {
@@ -44,21 +47,21 @@ ArenaPool::~ArenaPool() { trim(); }
 ArenaLease ArenaPool::lease(int64_t bytes) {
   MLCC_CHECK(bytes >= 0, "arena: ", bytes, " bytes asked for");
   if (bytes == 0) return {};
-  Block block{};
-  {
+  Block block;
+  if (bytes < kLargeBlockBytes) {
     const std::lock_guard lock(mutex_);
     block = take_idle(bytes);
-    leased_bytes_ += block.bytes;
+  } else {
+    block = BlockPool::process().take(bytes, kMaxWaste * bytes);
+    if (block.data == nullptr) throw std::bad_alloc();
   }
-  if (block.data == nullptr) {
-    block = {allocate(bytes), bytes};
-    const std::lock_guard lock(mutex_);
-    leased_bytes_ += bytes;
-  }
+  if (block.data == nullptr) block = {allocate(bytes), bytes};
+  const std::lock_guard lock(mutex_);
+  leased_bytes_ += block.bytes;
   return ArenaLease(this, block.data, block.bytes);
 }
 
-ArenaPool::Block ArenaPool::take_idle(int64_t bytes) {
+Block ArenaPool::take_idle(int64_t bytes) {
   size_t best = num_idle_;
   for (size_t i = 0; i < num_idle_; ++i) {
     const bool fits = idle_[i].bytes >= bytes && idle_[i].bytes / kMaxWaste <= bytes;
@@ -77,13 +80,16 @@ void ArenaPool::give_back(Block block) noexcept {
   {
     const std::lock_guard lock(mutex_);
     leased_bytes_ -= block.bytes;
-    if (num_idle_ == kMaxIdleBlocks) {
-      evicted = idle_[0];
-      std::move(idle_.begin() + 1, idle_.end(), idle_.begin());
-      --num_idle_;
+    if (block.bytes < kLargeBlockBytes) {
+      if (num_idle_ == kMaxIdleBlocks) {
+        evicted = idle_[0];
+        std::move(idle_.begin() + 1, idle_.end(), idle_.begin());
+        --num_idle_;
+      }
+      idle_[num_idle_++] = block;
     }
-    idle_[num_idle_++] = block;
   }
+  if (block.bytes >= kLargeBlockBytes) BlockPool::process().give_back(block.data);
   if (evicted.data != nullptr) deallocate(evicted.data);
 }
 
@@ -106,7 +112,11 @@ void ArenaPool::trim() {
 }
 
 ArenaPool& ArenaPool::process() {
-  static ArenaPool* pool = new ArenaPool;
+  static ArenaPool* const pool = [] {
+    ::pthread_atfork([] { process().mutex_.lock(); }, [] { process().mutex_.unlock(); },
+                     [] { process().mutex_.unlock(); });
+    return new ArenaPool;
+  }();
   return *pool;
 }
 

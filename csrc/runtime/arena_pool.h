@@ -1,10 +1,13 @@
-// Blocks of memory that calls borrow for their arena and give back. Thread safe.
+// Blocks of memory that calls borrow for their arena and give back: small ones are kept here, large
+// ones come from the pool of blocks that serves tensors too. Thread safe.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <mutex>
 #include <utility>
+
+#include "runtime/block_pool.h"
 
 namespace mlcc::runtime {
 
@@ -43,19 +46,15 @@ class ArenaPool {
   // there is none.
   ArenaLease lease(int64_t bytes);
 
-  int64_t idle_bytes() const;
-  int64_t leased_bytes() const;
-  void trim();  // gives idle blocks back to the system
+  int64_t idle_bytes() const;    // of small blocks
+  int64_t leased_bytes() const;  // of all
+  void trim();                   // gives small idle blocks back to the system
 
   // The pool that executables share; never destroyed, since calls may run while the process ends.
   static ArenaPool& process();
 
  private:
   friend class ArenaLease;
-  struct Block {
-    char* data;
-    int64_t bytes;
-  };
   // Blocks kept for the next call: as many as calls are expected to run at the same time.
   static constexpr size_t kMaxIdleBlocks = 8;
 

@@ -38,10 +38,26 @@ TEST(ArenaPool, ZeroBytesAreNoBlock) {
 
 TEST(ArenaPool, DoesNotServeSmallRequestsFromLargeBlocks) {
   ArenaPool pool;
-  pool.lease(1 << 20).end();
+  pool.lease(1 << 19).end();
   const ArenaLease small = pool.lease(64);
   EXPECT_EQ(pool.leased_bytes(), 64);
-  EXPECT_EQ(pool.idle_bytes(), 1 << 20);
+  EXPECT_EQ(pool.idle_bytes(), 1 << 19);
+}
+
+TEST(ArenaPool, LargeBlocksComeFromThoseOfTensors) {
+  BlockPool& blocks = BlockPool::process();
+  blocks.trim();
+  ArenaPool pool;
+  ArenaLease lease = pool.lease(3 * kLargeBlockBytes);
+  const char* const data = lease.data();
+  EXPECT_EQ(pool.leased_bytes(), 3 * kLargeBlockBytes);
+  lease.end();
+  EXPECT_EQ(pool.leased_bytes(), 0);
+  EXPECT_EQ(pool.idle_bytes(), 0);
+  EXPECT_EQ(blocks.idle_bytes(), 3 * kLargeBlockBytes);
+  const Block block = blocks.take(3 * kLargeBlockBytes, 3 * kLargeBlockBytes);
+  EXPECT_EQ(block.data, data);
+  blocks.give_back(block.data);
 }
 
 TEST(ArenaPool, TakesTheTightestBlock) {

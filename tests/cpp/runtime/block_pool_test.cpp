@@ -1,0 +1,157 @@
+#include "runtime/block_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace mlcc::runtime {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The pool is the process's: each test starts with nothing idle and the default limit.
+class BlockPoolTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    pool_.set_idle_limit(512 * kMiB);
+    pool_.trim();
+  }
+
+  BlockPool& pool_ = BlockPool::process();
+};
+
+TEST_F(BlockPoolTest, GivesWhatWasGivenBack) {
+  const int64_t lent = pool_.lent_bytes();
+  const Block block = pool_.take(5 * kMiB + 1, 5 * kMiB + 1);
+  ASSERT_NE(block.data, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data) % (2 * kMiB), 0u);
+  EXPECT_EQ(block.bytes, 5 * kMiB + 4096);
+  std::memset(block.data, 1, static_cast<size_t>(block.bytes));
+  EXPECT_EQ(pool_.lent_bytes(), lent + block.bytes);
+  pool_.give_back(block.data);
+  EXPECT_EQ(pool_.lent_bytes(), lent);
+  EXPECT_EQ(pool_.idle_bytes(), block.bytes);
+  const Block again = pool_.take(5 * kMiB, 6 * kMiB);
+  EXPECT_EQ(again.data, block.data);
+  EXPECT_EQ(pool_.idle_bytes(), 0);
+  pool_.give_back(again.data);
+}
+
+TEST_F(BlockPoolTest, TakesTheTightestThatIsNotTooLarge) {
+  const Block large = pool_.take(8 * kMiB, 8 * kMiB);
+  const Block middle = pool_.take(4 * kMiB, 4 * kMiB);
+  pool_.give_back(middle.data);
+  pool_.give_back(large.data);
+  const Block tight = pool_.take(3 * kMiB, 12 * kMiB);
+  EXPECT_EQ(tight.data, middle.data);
+  const Block fresh = pool_.take(3 * kMiB, 4 * kMiB);
+  EXPECT_EQ(fresh.bytes, 3 * kMiB);
+  pool_.give_back(tight.data);
+  pool_.give_back(fresh.data);
+}
+
+// A program whose sizes change needs no more memory than without a pool.
+TEST_F(BlockPoolTest, HoldsNoMoreThanWasLentAtOnce) {
+  const int64_t lent = pool_.lent_bytes();
+  for (int64_t i = 0; i < 20; ++i) {
+    const int64_t bytes = (2 + 3 * (i % 7)) * kMiB;
+    const Block block = pool_.take(bytes, bytes);
+    EXPECT_LE(pool_.lent_bytes() + pool_.idle_bytes(), lent + 20 * kMiB);
+    pool_.give_back(block.data);
+  }
+}
+
+TEST_F(BlockPoolTest, KeepsNoMoreThanTheLimit) {
+  std::vector<Block> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(pool_.take(2 * kMiB, 2 * kMiB));
+  pool_.set_idle_limit(5 * kMiB);
+  for (const Block block : blocks) pool_.give_back(block.data);
+  EXPECT_EQ(pool_.idle_bytes(), 4 * kMiB);
+  pool_.set_idle_limit(0);
+  EXPECT_EQ(pool_.idle_bytes(), 0);
+  pool_.give_back(pool_.take(2 * kMiB, 2 * kMiB).data);
+  EXPECT_EQ(pool_.idle_bytes(), 0);
+}
+
+TEST_F(BlockPoolTest, KeepsABoundedNumber) {
+  std::vector<Block> blocks;
+  for (int i = 0; i < 300; ++i) blocks.push_back(pool_.take(kMiB, kMiB));
+  for (const Block block : blocks) pool_.give_back(block.data);
+  EXPECT_EQ(pool_.idle_bytes(), 256 * kMiB);
+}
+
+TEST_F(BlockPoolTest, GivesIdleBlocksBackByItself) {
+  pool_.give_back(pool_.take(kMiB, kMiB).data);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(pool_.idle_bytes(), kMiB);
+  for (int i = 0; i < 100 && pool_.idle_bytes() > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(pool_.idle_bytes(), 0);
+}
+
+TEST_F(BlockPoolTest, SaysWhereThereIsNoMemory) {
+  const int64_t lent = pool_.lent_bytes();
+  constexpr int64_t kTooMuch = int64_t{1} << 60;
+  EXPECT_EQ(pool_.take(kTooMuch, kTooMuch).data, nullptr);
+  EXPECT_EQ(pool_.lent_bytes(), lent);
+}
+
+TEST_F(BlockPoolTest, ThreadsDoNotShareBlocks) {
+  const int64_t lent = pool_.lent_bytes();
+  const auto work = [this](char mark) {
+    for (int i = 0; i < 200; ++i) {
+      const int64_t bytes = kMiB * (1 + i % 3);
+      const Block block = pool_.take(bytes, 2 * bytes);
+      for (int64_t b = 0; b < bytes; b += 4096) block.data[b] = mark;
+      for (int64_t b = 0; b < bytes; b += 4096) ASSERT_EQ(block.data[b], mark);
+      pool_.give_back(block.data);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) threads.emplace_back(work, static_cast<char>('a' + t));
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool_.lent_bytes(), lent);
+}
+
+// A tensor that a static object holds is freed after main.
+TEST_F(BlockPoolTest, TakesBlocksWhenTheProcessEnds) {
+  struct Holder {
+    const char* data;
+    ~Holder() { BlockPool::process().give_back(data); }
+  };
+  static const Holder holder{pool_.take(kMiB, kMiB).data};
+  EXPECT_NE(holder.data, nullptr);
+}
+
+// What is lent at a fork is the child's too; what is idle is not, and its blocks age there as well.
+TEST_F(BlockPoolTest, AForkedChildHasItsOwn) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer allows no threads in a forked child";
+#endif
+  const Block lent = pool_.take(2 * kMiB, 2 * kMiB);
+  lent.data[0] = 'x';
+  pool_.give_back(pool_.take(4 * kMiB, 4 * kMiB).data);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    bool right = pool_.idle_bytes() == 0 && lent.data[0] == 'x';
+    pool_.give_back(lent.data);
+    right = right && pool_.idle_bytes() == 2 * kMiB;
+    for (int i = 0; i < 100 && pool_.idle_bytes() > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::_exit(right && pool_.idle_bytes() == 0 ? 0 : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(lent.data[0], 'x');
+  pool_.give_back(lent.data);
+}
+
+}  // namespace
+}  // namespace mlcc::runtime
