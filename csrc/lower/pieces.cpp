@@ -69,6 +69,7 @@ Reduced Pieces::combine(const std::vector<Reducer>& reducers, Block& block) cons
   const Variable* piece = Variable::make(arena, DType::kI64, arena.fresh_name(kPieceAxis));
   evaluator_.bind_axis(kPieceAxis, piece);
   PassAxis axis{piece, nest_.schedule().pieces, {}, 1};
+  axis.is_partials = true;
   if (nest_.vector_is_reduced()) {
     const int64_t width = nest_.schedule().width;
     axis.mode = {LoopKind::kVector, is_gpu ? 1 : width, 1, 1};

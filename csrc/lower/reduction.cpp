@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "loop/mutator.h"
 #include "support/error.h"
 
 namespace mlcc::lower {
@@ -57,8 +58,7 @@ Reducer::Reducer(loop::Arena& arena, Op op, DType dtype) : arena_(arena), op_(op
 
 std::vector<Expr> Reducer::identity() const {
   if (op_ == Op::kArgMax || op_ == Op::kArgMin)
-    return {extreme(arena_, dtype_, op_ == Op::kArgMax),
-            loop::int_constant(arena_, std::numeric_limits<int64_t>::max())};
+    return {extreme(arena_, dtype_, op_ == Op::kArgMax), nowhere()};
   if (op_ == Op::kMax || op_ == Op::kMin) return {extreme(arena_, dtype_, op_ == Op::kMax)};
   const int64_t value = op_ == Op::kProd || op_ == Op::kAll ? 1 : 0;
   if (is_float(dtype_))
@@ -67,7 +67,7 @@ std::vector<Expr> Reducer::identity() const {
 }
 
 std::vector<DType> Reducer::dtypes() const {
-  if (is_arg()) return {dtype_, DType::kI64};
+  if (is_arg()) return {dtype_, position_};
   return {dtype_};
 }
 
@@ -78,6 +78,40 @@ bool Reducer::accumulates_error() const {
 std::vector<Expr> Reducer::step(const std::vector<Expr>& carried, Expr element, Expr at) const {
   if (is_arg()) return merge_arg(carried, {element, at});
   return merge(carried, {element});
+}
+
+std::vector<Expr> Reducer::step_behind(const std::vector<Expr>& carried, Expr element,
+                                       Expr at) const {
+  if (!is_arg()) return merge(carried, {element});
+  const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
+    return loop::apply(arena_, op, std::move(args));
+  };
+  Expr takes = apply(op_ == Op::kArgMax ? ScalarOp::kGt : ScalarOp::kLt, {element, carried[0]});
+  if (is_float(dtype_)) {  // also NaN, unless there is one already
+    const ScalarOp no_better = op_ == Op::kArgMax ? ScalarOp::kLe : ScalarOp::kGe;
+    const Expr has_number = apply(ScalarOp::kNot, {apply(ScalarOp::kIsNan, {carried[0]})});
+    const Expr differs = apply(ScalarOp::kNot, {apply(no_better, {element, carried[0]})});
+    takes = apply(ScalarOp::kAnd, {has_number, differs});
+  }
+  return {apply(ScalarOp::kSelect, {takes, element, carried[0]}),
+          apply(ScalarOp::kSelect, {takes, at, carried[1]})};
+}
+
+Expr Reducer::nowhere() const {
+  return loop::Constant::make_int(arena_, position_, highest_integer(position_));
+}
+
+Expr Reducer::result(const std::vector<Expr>& carried) const {
+  if (!is_arg()) return carried.back();
+  const Expr is_nowhere = loop::apply(arena_, ScalarOp::kEq, {carried.back(), nowhere()});
+  const Expr first = loop::Constant::make_int(arena_, position_, 0);
+  return loop::apply(arena_, ScalarOp::kSelect, {is_nowhere, first, carried.back()});
+}
+
+Reducer Reducer::with_short_positions() const {
+  Reducer reducer = *this;
+  reducer.position_ = DType::kI32;
+  return reducer;
 }
 
 std::vector<Expr> Reducer::merge(const std::vector<Expr>& left,
@@ -113,14 +147,34 @@ namespace {
 
 using Values = std::vector<std::vector<Expr>>;  // per reducer, its carried values
 
+// Iterations of a loop that counts positions in i32.
+constexpr int64_t kMostShortPositions = int64_t{1} << 30;
+
+// An expression with another one in the place of a variable.
+class Substitution : public loop::Mutator {
+ public:
+  Substitution(loop::Arena& arena, const Variable* variable, Expr replacement)
+      : Mutator(arena), variable_(variable), replacement_(replacement) {}
+
+ protected:
+  Expr rewrite(Expr e) override { return e == variable_ ? replacement_ : e; }
+
+ private:
+  const Variable* variable_;
+  Expr replacement_;
+};
+
 class PassEmitter {
  public:
   PassEmitter(loop::Arena& arena, const std::vector<Reducer>& reducers,
               const std::vector<PassAxis>& axes, const Assumptions& assumptions,
               const PassBody& body)
       : arena_(arena), reducers_(reducers), axes_(axes), assumptions_(assumptions), body_(body) {
-    bounded_ = std::any_of(reducers.begin(), reducers.end(),
-                           [](const Reducer& r) { return r.accumulates_error(); });
+    for (const Reducer& reducer : reducers) {
+      bounded_ |= reducer.accumulates_error();
+      counts_places_ |= reducer.is_arg() && !axes.back().is_partials;
+      inner_reducers_.push_back(counts_places_ ? reducer.with_short_positions() : reducer);
+    }
   }
 
   Values emit(Block& block) { return over_axis(0, block); }
@@ -137,23 +191,28 @@ class PassEmitter {
     static constexpr size_t kMaxLevels = 4;
     while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back())
       sizes.push_back(sizes.back() * terms);
-    if (!bounded_) sizes = {std::numeric_limits<int64_t>::max()};
+    if (!bounded_)
+      sizes = {counts_places_ ? kMostShortPositions : std::numeric_limits<int64_t>::max()};
+    if (!bounded_ && high > sizes.back()) sizes.push_back(std::numeric_limits<int64_t>::max());
     return over_blocks(i, sizes, sizes.size() - 1, begin, end, block);
   }
 
   // [begin, end) of axis i; level 0 runs the axis itself, higher ones step by sizes[level - 1].
   Values over_blocks(size_t i, const std::vector<int64_t>& sizes, size_t level, Expr begin,
                      Expr end, Block& block) {
+    if (level == 0 && i + 1 == axes_.size()) return over_points(begin, end, block);
     if (level == 0)
-      return loop_over(axes_[i].variable, begin, end, axes_[i].mode, block,
-                       [&](Block& inner, const Values& c) { return point(i, inner, c); });
+      return loop_over(reducers_, axes_[i].variable, begin, end, axes_[i].mode, block,
+                       [&](Block& inner, const Values& carried) {
+                         return merged(carried, over_axis(i + 1, inner));
+                       });
     const Expr step = loop::int_constant(arena_, sizes[level - 1]);
     const Expr length = loop::apply(arena_, ScalarOp::kSub, {end, begin});
     const Expr padded = loop::apply(arena_, ScalarOp::kAdd,
                                     {length, loop::int_constant(arena_, sizes[level - 1] - 1)});
     const Expr blocks = loop::apply(arena_, ScalarOp::kFloorDiv, {padded, step});
     const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("block"));
-    return loop_over(variable, loop::int_constant(arena_, 0), blocks, {}, block,
+    return loop_over(reducers_, variable, loop::int_constant(arena_, 0), blocks, {}, block,
                      [&](Block& inner, const Values& carried) {
                        const Expr offset = loop::apply(arena_, ScalarOp::kMul, {variable, step});
                        const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
@@ -164,26 +223,59 @@ class PassEmitter {
                      });
   }
 
-  // One iteration of axis i: the next axis, or the body.
-  Values point(size_t i, Block& inner, const Values& carried) {
-    if (i + 1 < axes_.size()) return merged(carried, over_axis(i + 1, inner));
-    const std::vector<ReducedElement> elements = body_(inner);
-    Values next;
-    for (size_t r = 0; r < reducers_.size(); ++r)
-      next.push_back(reducers_[r].step(carried[r], elements[r].element, elements[r].at));
-    return next;
+  // [begin, end) of the last axis. Positions are counted from `begin` in i32, half of what an i64
+  // takes in registers, and turned into those of the elements behind the loop.
+  Values over_points(Expr begin, Expr end, Block& block) {
+    const PassAxis& axis = axes_.back();
+    std::vector<ReducedElement> elements;
+    const auto step = [&](Block& inner, const Values& carried) {
+      elements = body_(inner);
+      const Expr place = loop::Cast::make(
+          arena_, DType::kI32, loop::apply(arena_, ScalarOp::kSub, {axis.variable, begin}));
+      Values next;
+      for (size_t r = 0; r < reducers_.size(); ++r) {
+        const auto& [element, at] = elements[r];
+        next.push_back(counts_places_ ? inner_reducers_[r].step_behind(carried[r], element, place)
+                                      : reducers_[r].step(carried[r], element, at));
+      }
+      return next;
+    };
+    Values results = loop_over(inner_reducers_, axis.variable, begin, end, axis.mode, block, step);
+    for (size_t r = 0; counts_places_ && r < reducers_.size(); ++r)
+      if (reducers_[r].is_arg())
+        results[r].back() = position(r, elements[r].at, begin, results[r].back(), block);
+    return results;
+  }
+
+  // `at` where the last axis is `place` behind `begin`.
+  Expr position(size_t r, Expr at, Expr begin, Expr place, Block& block) {
+    const Expr there =
+        loop::apply(arena_, ScalarOp::kAdd, {begin, loop::Cast::make(arena_, DType::kI64, place)});
+    const Expr found = Substitution(arena_, axes_.back().variable, there).mutate(at);
+    const Expr is_nowhere =
+        loop::apply(arena_, ScalarOp::kEq, {place, inner_reducers_[r].nowhere()});
+    const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("at"));
+    block.push_back(loop::Let::make(
+        arena_, variable,
+        loop::apply(arena_, ScalarOp::kSelect, {is_nowhere, reducers_[r].nowhere(), found})));
+    return variable;
   }
 
   Values merged(const Values& left, const Values& right) const {
+    return merged(reducers_, left, right);
+  }
+
+  static Values merged(const std::vector<Reducer>& reducers, const Values& left,
+                       const Values& right) {
     Values result;
-    for (size_t r = 0; r < reducers_.size(); ++r)
-      result.push_back(reducers_[r].merge(left[r], right[r]));
+    for (size_t r = 0; r < reducers.size(); ++r)
+      result.push_back(reducers[r].merge(left[r], right[r]));
     return result;
   }
 
-  Values fresh(std::string_view base) const {
+  Values fresh(const std::vector<Reducer>& reducers, std::string_view base) const {
     Values values;
-    for (const Reducer& reducer : reducers_) {
+    for (const Reducer& reducer : reducers) {
       values.emplace_back();
       for (const DType dtype : reducer.dtypes())
         values.back().push_back(Variable::make(arena_, dtype, arena_.fresh_name(base)));
@@ -203,13 +295,14 @@ class PassEmitter {
     return all;
   }
 
-  Values loop_over(const Variable* variable, Expr begin, Expr end, const loop::LoopMode& mode,
-                   Block& block, const std::function<Values(Block&, const Values&)>& step) {
-    const Values carried = fresh("acc");
-    const Values results = fresh("r");
+  Values loop_over(const std::vector<Reducer>& reducers, const Variable* variable, Expr begin,
+                   Expr end, const loop::LoopMode& mode, Block& block,
+                   const std::function<Values(Block&, const Values&)>& step) {
+    const Values carried = fresh(reducers, "acc");
+    const Values results = fresh(reducers, "r");
     std::vector<loop::Carried> description;
-    for (size_t r = 0; r < reducers_.size(); ++r) {
-      const std::vector<Expr> identity = reducers_[r].identity();
+    for (size_t r = 0; r < reducers.size(); ++r) {
+      const std::vector<Expr> identity = reducers[r].identity();
       for (size_t k = 0; k < identity.size(); ++k)
         description.push_back(
             {loop::as<Variable>(carried[r][k]), identity[k], loop::as<Variable>(results[r][k])});
@@ -218,8 +311,9 @@ class PassEmitter {
     const std::vector<Expr> yields = flat(step(body, carried));
     std::optional<loop::Combine> combine;
     if (mode.kind == loop::LoopKind::kVector) {
-      const Values left = fresh("l"), right = fresh("rr");
-      combine = loop::Combine{variables(left), variables(right), {}, flat(merged(left, right))};
+      const Values left = fresh(reducers, "l"), right = fresh(reducers, "rr");
+      combine =
+          loop::Combine{variables(left), variables(right), {}, flat(merged(reducers, left, right))};
     }
     block.push_back(loop::Reduce::make(arena_, variable, begin, end, mode, std::move(description),
                                        std::move(body), yields, std::move(combine)));
@@ -232,6 +326,8 @@ class PassEmitter {
   const Assumptions& assumptions_;
   const PassBody& body_;
   bool bounded_ = false;
+  bool counts_places_ = false;
+  std::vector<Reducer> inner_reducers_;  // of the last axis
 };
 
 }  // namespace

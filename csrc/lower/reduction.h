@@ -22,9 +22,17 @@ class Reducer {
   // (argmax, argmin).
   std::vector<loop::Expr> step(const std::vector<loop::Expr>& carried, loop::Expr element,
                                loop::Expr at) const;
+  // The same where `at` lies behind what `carried` has taken in: equal elements lose.
+  std::vector<loop::Expr> step_behind(const std::vector<loop::Expr>& carried, loop::Expr element,
+                                      loop::Expr at) const;
   std::vector<loop::Expr> merge(const std::vector<loop::Expr>& left,
                                 const std::vector<loop::Expr>& right) const;
-  loop::Expr result(const std::vector<loop::Expr>& carried) const { return carried.back(); }
+  // What no element was better than is the first one's.
+  loop::Expr result(const std::vector<loop::Expr>& carried) const;
+  // The position of an element that was never found.
+  loop::Expr nowhere() const;
+  // The same reduction with positions as i32; without positions itself.
+  Reducer with_short_positions() const;
   bool accumulates_error()
       const;  // float sums and products: the number of terms per accumulator is bounded
   bool is_arg() const { return op_ == graph::Op::kArgMax || op_ == graph::Op::kArgMin; }
@@ -35,6 +43,7 @@ class Reducer {
   loop::Arena& arena_;
   graph::Op op_;
   DType dtype_;  // of the elements
+  DType position_ = DType::kI64;
 };
 
 // One loop of the nest a pass runs over.
@@ -44,10 +53,12 @@ struct PassAxis {
   loop::LoopMode mode;  // serial or vector
   int64_t lanes = 1;    // accumulators side by side, each with its part of the terms
   loop::Expr begin = nullptr, end = nullptr;  // a part of the axis, at most `extent` long
+  bool is_partials = false;  // elements are partial results, their positions are read from memory
 };
 
 // Emits into `block` the loops over `axes` (outermost first, not empty). `body(inner_block)`
-// returns, for each reducer, (element, position) of the current point, and may append stores.
+// returns, for each reducer, (element, position) of the current point, and may append stores. Along
+// an axis positions grow, unless they are those of partial results.
 // Returns each reducer's carried values after the loops.
 struct ReducedElement {
   loop::Expr element;

@@ -287,7 +287,36 @@ std::vector<ReducedElement> Rows::emit_elements(const Pass& pass, Block& inner) 
   return elements;
 }
 
+// What finds the place of the extreme that `node` finds, in the same pass; null where nothing does.
+const Node* Rows::place_of_extreme(const Pass& pass, const Node& node) {
+  const bool is_max = node.op() == graph::Op::kMax;
+  if (!is_max && node.op() != graph::Op::kMin) return nullptr;
+  const graph::Op wanted = is_max ? graph::Op::kArgMax : graph::Op::kArgMin;
+  const auto dims = [](const Node& n) { return n.attr<std::vector<int64_t>>("dims"); };
+  for (const Node* other : pass.reductions)
+    if (other->op() == wanted && other->operand(0) == node.operand(0) && dims(*other) == dims(node))
+      return other;
+  return nullptr;
+}
+
+// The search for a place carries the extreme itself: nothing else need look for it.
 Reduced Rows::reduce(const Pass& pass, const std::vector<PassAxis>& axes, Block& block) {
+  Pass own{{}, pass.stores};
+  for (const Node* node : pass.reductions)
+    if (place_of_extreme(pass, *node) == nullptr) own.reductions.push_back(node);
+  const Reduced found = reduce_all(own, axes, block);
+  Reduced results;
+  for (const Node* node : pass.reductions) {
+    const Node* place = place_of_extreme(pass, *node);
+    const auto at =
+        std::find(own.reductions.begin(), own.reductions.end(), place != nullptr ? place : node);
+    const std::vector<Expr>& values = found[static_cast<size_t>(at - own.reductions.begin())];
+    results.push_back(place != nullptr ? std::vector<Expr>{values[0]} : values);
+  }
+  return results;
+}
+
+Reduced Rows::reduce_all(const Pass& pass, const std::vector<PassAxis>& axes, Block& block) {
   const std::vector<Reducer> reducers = reducers_of(pass.reductions);
   const auto body = [&](Block& inner) { return emit_elements(pass, inner); };
   if (!axes.empty())

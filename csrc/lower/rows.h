@@ -56,7 +56,9 @@ class Rows {
   void emit_store_pass(const std::vector<const graph::Node*>& stores,
                        const std::vector<PassAxis>& axes, size_t i, loop::Block& block);
   std::vector<ReducedElement> emit_elements(const Pass& pass, loop::Block& inner);
+  static const graph::Node* place_of_extreme(const Pass& pass, const graph::Node& node);
   Reduced reduce(const Pass& pass, const std::vector<PassAxis>& axes, loop::Block& block);
+  Reduced reduce_all(const Pass& pass, const std::vector<PassAxis>& axes, loop::Block& block);
   std::vector<Reducer> reducers_of(const std::vector<const graph::Node*>& reductions) const;
   void finish_reductions(const std::vector<const graph::Node*>& reductions,
                          const std::vector<Reducer>& reducers, const Reduced& results);
