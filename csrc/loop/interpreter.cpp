@@ -293,7 +293,8 @@ class Interpreter {
     const int64_t begin = integer(operands[0]);
     const int64_t end = integer(operands[1]);
     const Tuple init = read_slots(operands.subspan(2));
-    const int64_t n = reduce->combine ? std::max<int64_t>(options_.partials, 1) : 1;
+    const bool may_split = reduce->combine && reduce->mode.kind != LoopKind::kScan;
+    const int64_t n = may_split ? std::max<int64_t>(options_.partials, 1) : 1;
     std::vector<Tuple> partials(static_cast<size_t>(n), init);
     const std::vector<int64_t> all = iterations(begin, end, LoopKind::kSerial);
     for (int64_t p = 0; p < n; ++p) {

@@ -25,8 +25,14 @@
 //             iteration of a vector loop.
 // Reduce      A loop with carried values: init, a step (`yield` gives the next values), and for
 //             vector/parallel loops a `combine` of two partial tuples. With a combine the loop may
-//             be split into any number of partial reductions, each starting at init (the identity),
-//             combined in any order. Without one it runs in order.
+//             be split into any number of partial reductions, each starting at init (the identity)
+//             and taking its iterations in order, combined in any order. Without one it runs in
+//             order.
+// Scan        A reduce whose mode is `scan` runs in order, as its body sees the carried values, and
+//             may take the tuple of an iteration from any tree of combines over the iterations up
+//             to it, in their order, each of them starting at init. The yields are variables of
+//             lets in the body, each its own; what depends on the carried values before the last of
+//             these lets is lets that nothing reads behind it.
 // Floats      IEEE, round to nearest even, NaN and denormals kept; nothing is reassociated or
 //             contracted except by a combine. min and max propagate NaN and give either one of two
 //             zeros. The sign and payload of a NaN that arithmetic makes are unspecified; a NaN
@@ -183,7 +189,12 @@ enum class StmtKind : uint8_t {
   kAlloc,
   kContract
 };
-enum class LoopKind : uint8_t { kSerial, kParallel, kVector, kUnrolled, kBlock, kThread };
+enum class LoopKind : uint8_t { kSerial, kParallel, kVector, kUnrolled, kBlock, kThread, kScan };
+
+// Whether a loop of this kind runs several iterations at once in the lanes of vectors.
+constexpr bool has_lanes(LoopKind kind) {
+  return kind == LoopKind::kVector || kind == LoopKind::kScan;
+}
 
 struct StmtNode {
   const StmtKind kind;
@@ -229,8 +240,8 @@ constexpr int64_t kMostGroupThreads = 1024;
 // How a loop runs: what a schedule decides. Printed with the loop.
 struct LoopMode {
   LoopKind kind = LoopKind::kSerial;
-  int64_t width = 0;  // vector: lanes (0: the backend's natural width)
-  // Vector: vectors per iteration (accumulators of a reduce); else: copies of the body.
+  int64_t width = 0;  // vector, scan: lanes (0: the backend's natural width)
+  // Vector, scan: vectors per iteration (accumulators of a reduce); else: copies of the body.
   int64_t unroll = 1;
   int64_t grain = 1;  // parallel: least iterations a thread should get
   // Parallel: threads of a GPU that run one iteration together, a power of two up to

@@ -515,7 +515,7 @@ class KernelParser {
     for (size_t kind = 1; kind < kLoopKindNames.size(); ++kind)
       if (lexer_.accept(kLoopKindNames[kind])) mode.kind = static_cast<LoopKind>(kind);
     const bool has_width = lexer_.is("(") && lexer_.is(TokenKind::kInteger, 1);
-    if (mode.kind == LoopKind::kVector && has_width) mode.width = parse_parenthesized_count();
+    if (has_lanes(mode.kind) && has_width) mode.width = parse_parenthesized_count();
     if (lexer_.accept("group")) mode.group = parse_parenthesized_count();
     if (lexer_.accept("grain")) mode.grain = parse_parenthesized_count();
     if (lexer_.accept("unroll")) mode.unroll = parse_parenthesized_count();

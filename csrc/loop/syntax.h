@@ -11,8 +11,8 @@ namespace mlcc::loop {
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 4> kScopeNames = {"global", "shared", "stack", "register"};
 constexpr std::array<std::string_view, 5> kAccessNames = {"in", "out", "inout", "scratch", "value"};
-constexpr std::array<std::string_view, 6> kLoopKindNames = {"serial",   "parallel", "vector",
-                                                            "unrolled", "block",    "thread"};
+constexpr std::array<std::string_view, 7> kLoopKindNames = {
+    "serial", "parallel", "vector", "unrolled", "block", "thread", "scan"};
 
 struct Infix {
   ScalarOp op;

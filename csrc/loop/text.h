@@ -28,7 +28,7 @@
 //                'tile' '(' rows, columns, expr ')'
 //   mode     ['parallel' ['group' '(' n ')'] ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] |
 //   'unrolled' | 'block' |
-//            'thread'] ['unroll' '(' n ')']
+//            'thread' | 'scan' ['(' lanes ')']] ['unroll' '(' n ')']
 //   expr     infix, loosest first: |  ^  &  < <= > >= == != (do not chain)  + -  *; every other op
 //            as name(args); dtype(expr) casts; %buf[indices] loads, with a mask:
 //            load(%buf[indices], mask, otherwise); -expr is neg(expr), or a negative literal.

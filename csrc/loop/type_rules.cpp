@@ -192,8 +192,8 @@ TypeError loop_type_error(const Variable& variable, Expr begin, Expr end, const 
   if (begin->dtype != DType::kI64 || end->dtype != DType::kI64)
     return wrong("loop %", variable.name, ": bounds are ", dtype_name(begin->dtype), " and ",
                  dtype_name(end->dtype), ", expected i64");
-  if (mode.width < 0 || (mode.width != 0 && mode.kind != LoopKind::kVector))
-    return wrong("loop %", variable.name, ": only a vector loop has a width, at least 1");
+  if (mode.width < 0 || (mode.width != 0 && !has_lanes(mode.kind)))
+    return wrong("loop %", variable.name, ": only a vector or scan loop has a width, at least 1");
   if (mode.grain < 1 || (mode.grain != 1 && mode.kind != LoopKind::kParallel))
     return wrong("loop %", variable.name, ": only a parallel loop has a grain, at least 1");
   if (mode.group != 0 && mode.kind != LoopKind::kParallel)

@@ -92,4 +92,15 @@ VariableSet varying_variables(const Block& body, VariableSet seeds) {
   return analysis.take();
 }
 
+std::optional<size_t> end_of_step(const Reduce& scan) {
+  VariableSet missing;
+  for (const Expr yield : scan.yields)
+    if (as<Variable>(yield) == nullptr || !missing.insert(as<Variable>(yield)).second)
+      return std::nullopt;
+  size_t end = 0;
+  for (; end < scan.body.size() && !missing.empty(); ++end)
+    if (const auto* let = as<Let>(scan.body[end])) missing.erase(let->variable);
+  return missing.empty() ? std::optional(end) : std::nullopt;
+}
+
 }  // namespace mlcc::loop

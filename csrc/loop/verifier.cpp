@@ -6,6 +6,7 @@
 
 #include "loop/mutator.h"
 #include "loop/text.h"
+#include "loop/varying.h"
 #include "support/error.h"
 
 namespace mlcc::loop {
@@ -194,7 +195,7 @@ class Verifier {
   // Runs `body` as the inside of a loop.
   template <typename Body>
   void inside(LoopKind kind, Body body) {
-    const bool is_vector = kind == LoopKind::kVector;
+    const bool is_vector = has_lanes(kind);
     require(!is_vector || !is_in_vector_, "a vector loop inside a vector loop");
     const bool was_in_vector = std::exchange(is_in_vector_, is_in_vector_ || is_vector);
     const size_t scope = scope_.size();
@@ -204,6 +205,7 @@ class Verifier {
   }
 
   void verify_for(const For& loop) {
+    require(loop.mode.kind != LoopKind::kScan, "only a reduce is a scan");
     verify_exprs({loop.begin, loop.end});
     inside(loop.mode.kind, [&] {
       define(loop.variable, loop.variable->name);
@@ -213,9 +215,10 @@ class Verifier {
 
   void verify_reduce(const Reduce& reduce) {
     const LoopKind kind = reduce.mode.kind;
-    require(kind == LoopKind::kSerial || kind == LoopKind::kVector || kind == LoopKind::kUnrolled,
-            "a reduce is serial, vector or unrolled");
-    require(kind != LoopKind::kVector || reduce.combine, "a vector reduce needs a combine");
+    require(kind == LoopKind::kSerial || has_lanes(kind) || kind == LoopKind::kUnrolled,
+            "a reduce is serial, vector, unrolled or scan");
+    require(!has_lanes(kind) || reduce.combine, "a vector or scan reduce needs a combine");
+    if (kind == LoopKind::kScan) verify_scan(reduce);
     verify_exprs({reduce.begin, reduce.end});
     for (const Carried& carried : reduce.carried) verify_exprs({carried.init});
     inside(kind, [&] {
@@ -232,6 +235,37 @@ class Verifier {
       });
     }
     for (const Carried& carried : reduce.carried) define(carried.result, carried.result->name);
+  }
+
+  // In front of the last let of a yield the carried values are those of a part of the iterations:
+  // nothing but the yields may leave from there.
+  void verify_scan(const Reduce& reduce) {
+    const auto step_end = end_of_step(reduce);
+    require(step_end.has_value(),
+            "the yields of a scan are variables of lets in its body, each its own");
+    VariableSet carried;
+    for (const Carried& c : reduce.carried) carried.insert(c.variable);
+    const auto split = reduce.body.begin() + static_cast<std::ptrdiff_t>(*step_end);
+    const Block step(reduce.body.begin(), split), rest(split, reduce.body.end());
+    VariableSet partial = varying_variables(step, carried);
+    for (const Stmt stmt : step)
+      require(stmt->kind == StmtKind::kLet || !mentions(stmt, partial), "a scan: '", print(stmt),
+              "' reads carried values in front of the yields' lets");
+    for (const Expr yield : reduce.yields) partial.erase(as<Variable>(yield));
+    for (const Stmt stmt : rest)
+      require(!mentions(stmt, partial), "a scan: '", print(stmt),
+              "' reads carried values behind the yields' lets");
+  }
+
+  static bool mentions(Stmt stmt, const VariableSet& variables) {
+    bool found = false;
+    for_each_expr(operands(stmt), [&](Expr e) {
+      const auto* variable = as<Variable>(e);
+      found |= variable != nullptr && variables.contains(variable);
+    });
+    for (const Block* block : blocks(stmt))
+      for (const Stmt inner : *block) found |= mentions(inner, variables);
+    return found;
   }
 
   // The statements, then the values, which see what the statements define.

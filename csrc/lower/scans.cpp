@@ -1,5 +1,6 @@
 #include "lower/scans.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "graph/combine.h"
@@ -67,6 +68,9 @@ class ScanLowering {
     const NestAxes axes(domain(), scanned, recording.indices, context_.graph.assumptions());
     schedule::NestFacts facts = facts_of(recording, axes);
     facts.order = schedule::ReducedOrder::kInside;
+    facts.can_scan = !context_.machine.is_gpu && context_.machine.vector_bits > 0 &&
+                     std::count_if(facts.axes.begin(), facts.axes.end(),
+                                   [](const schedule::Axis& axis) { return axis.reduced; }) == 1;
     facts.widest_bytes = std::max(facts.widest_bytes, dtype_size(carried_));
     lowered_.schedule = context_.choose(facts);
     Evaluator evaluator(context_, buffers_, domain(), &axes, nullptr);
@@ -98,23 +102,54 @@ class ScanLowering {
                               const std::vector<Expr>& values, Block& block) {
     if (i == axes.size()) return point(evaluator, values, block);
     loop::Arena& arena = context_.arena;
+    const bool is_scan = axes[i].mode.kind == loop::LoopKind::kVector;
     std::vector<loop::Carried> carried;
     std::vector<Expr> inside, results;
     for (const Expr value : values) {
-      const auto fresh = [&] {
-        return Variable::make(arena, value->dtype, arena.fresh_name("sofar"));
-      };
-      carried.push_back({fresh(), value, fresh()});
+      carried.push_back({fresh(value->dtype), value, fresh(value->dtype)});
       inside.push_back(carried.back().variable);
       results.push_back(carried.back().result);
     }
     Block inner;
     std::vector<Expr> yields = over_axis(evaluator, axes, i + 1, inside, inner);
+    loop::LoopMode mode = axes[i].mode;
+    std::optional<loop::Combine> combine;
+    if (is_scan) {
+      mode.kind = loop::LoopKind::kScan;
+      combine = combine_partials(evaluator);
+    }
     block.push_back(loop::Reduce::make(arena, axes[i].variable, loop::int_constant(arena, 0),
-                                       loop::from_symbolic(arena, axes[i].extent), axes[i].mode,
+                                       loop::from_symbolic(arena, axes[i].extent), mode,
                                        std::move(carried), std::move(inner), std::move(yields),
-                                       std::nullopt));
+                                       std::move(combine)));
     return results;
+  }
+
+  const Variable* fresh(DType dtype) const {
+    return Variable::make(context_.arena, dtype, context_.arena.fresh_name("sofar"));
+  }
+
+  // What two neighbouring parts of the axis carry, as one.
+  loop::Combine combine_partials(Evaluator& evaluator) const {
+    loop::Combine combine;
+    std::vector<Expr> left, right;
+    for (const Expr value : initial()) {
+      combine.left.push_back(fresh(value->dtype));
+      combine.right.push_back(fresh(value->dtype));
+      left.push_back(combine.left.back());
+      right.push_back(combine.right.back());
+    }
+    evaluator.push(&combine.body);
+    combine.values = merge(evaluator, left, right);
+    evaluator.pop();
+    return combine;
+  }
+
+  std::vector<Expr> merge(Evaluator& evaluator, const std::vector<Expr>& left,
+                          const std::vector<Expr>& right) const {
+    if (combine_ == Combine::kLogAddExp) return merge_log_add_exp(evaluator, left, right);
+    if (is_place()) return take_later(evaluator, left, right);
+    return reducer_.merge(left, right);
   }
 
   // Takes in the current element and stores what that gives.
@@ -124,7 +159,11 @@ class ScanLowering {
     const Expr element = evaluator.evaluate(node_.operand(0), position_);
     std::vector<Expr> next =
         step(evaluator, values, evaluator.let(loop::Cast::make(arena, carried_, element), "x"));
-    for (Expr& value : next) value = evaluator.let(value, "next");
+    for (Expr& value : next) {
+      const Variable* variable = fresh(value->dtype);
+      block.push_back(loop::Let::make(arena, variable, value));
+      value = variable;
+    }
     const DType dtype = node_.result()->type().dtype;
     const Expr stored = combine_ == Combine::kLogAddExp ? log_of_sum(evaluator, next) : next.back();
     evaluator.store(node_.result(), position_, loop::Cast::make(arena, dtype, stored));
@@ -133,18 +172,25 @@ class ScanLowering {
   }
 
   std::vector<Expr> step(Evaluator& evaluator, const std::vector<Expr>& values, Expr element) {
-    loop::Arena& arena = context_.arena;
     if (combine_ == Combine::kLogAddExp) return log_add_exp(evaluator, values, element);
-    if (!is_place()) return reducer_.merge(values, {element});
+    if (is_place())
+      return take_later(evaluator, values, {element, evaluator.index_expr(position_[dim_])});
+    return reducer_.merge(values, {element});
+  }
+
+  // The later one of equal extremes, and NaN.
+  std::vector<Expr> take_later(Evaluator& evaluator, const std::vector<Expr>& values,
+                               const std::vector<Expr>& later) const {
+    loop::Arena& arena = context_.arena;
     const ScalarOp op = combine_ == Combine::kArgMax ? ScalarOp::kGe : ScalarOp::kLe;
-    Expr takes = loop::apply(arena, op, {element, values[0]});
+    Expr takes = loop::apply(arena, op, {later[0], values[0]});
     if (is_float(carried_)) {
-      const Expr is_nan = loop::apply(arena, ScalarOp::kIsNan, {element});
+      const Expr is_nan = loop::apply(arena, ScalarOp::kIsNan, {later[0]});
       takes = loop::apply(arena, ScalarOp::kOr, {takes, is_nan});
     }
-    const Expr at = evaluator.index_expr(position_[dim_]);
-    return {loop::apply(arena, ScalarOp::kSelect, {takes, element, values[0]}),
-            loop::apply(arena, ScalarOp::kSelect, {takes, at, values[1]})};
+    takes = evaluator.let(takes, "takes");
+    return {loop::apply(arena, ScalarOp::kSelect, {takes, later[0], values[0]}),
+            loop::apply(arena, ScalarOp::kSelect, {takes, later[1], values[1]})};
   }
 
   Expr apply(ScalarOp op, std::vector<Expr> args) const {
@@ -160,21 +206,34 @@ class ScanLowering {
   // Nothing rescales a sum of nothing: its scale, -inf, is too far from any other.
   std::vector<Expr> log_add_exp(Evaluator& evaluator, const std::vector<Expr>& values,
                                 Expr element) const {
-    loop::Arena& arena = context_.arena;
     const Expr largest = evaluator.let(apply(ScalarOp::kMax, {values[0], element}), "largest");
-    const Expr before = scale(evaluator, values[0]);
     const Expr after = scale(evaluator, largest);
-    const auto exp_of_difference = [&](Expr from) {
-      const Expr difference = apply(ScalarOp::kSub, {from, after});
-      return loop::Cast::make(arena, DType::kF64, apply(ScalarOp::kExp, {difference}));
-    };
+    return {largest, apply(ScalarOp::kAdd, {rescaled(evaluator, values, after),
+                                            exp_of_difference(element, after)})};
+  }
+
+  std::vector<Expr> merge_log_add_exp(Evaluator& evaluator, const std::vector<Expr>& left,
+                                      const std::vector<Expr>& right) const {
+    const Expr largest = evaluator.let(apply(ScalarOp::kMax, {left[0], right[0]}), "largest");
+    const Expr after = scale(evaluator, largest);
+    return {largest, apply(ScalarOp::kAdd,
+                           {rescaled(evaluator, left, after), rescaled(evaluator, right, after)})};
+  }
+
+  Expr exp_of_difference(Expr from, Expr scale) const {
+    const Expr difference = apply(ScalarOp::kSub, {from, scale});
+    return loop::Cast::make(context_.arena, DType::kF64, apply(ScalarOp::kExp, {difference}));
+  }
+
+  // The sum of `values` at another scale.
+  Expr rescaled(Evaluator& evaluator, const std::vector<Expr>& values, Expr after) const {
+    loop::Arena& arena = context_.arena;
     const Expr lowest =
         loop::Constant::make_float(arena, carried_, -std::numeric_limits<double>::infinity());
     const Expr is_first = apply(ScalarOp::kEq, {values[0], lowest});
-    const Expr rescaled = apply(ScalarOp::kMul, {values[1], exp_of_difference(before)});
+    const Expr factor = exp_of_difference(scale(evaluator, values[0]), after);
     const Expr zero = loop::Constant::make_float(arena, DType::kF64, 0.0);
-    const Expr kept = apply(ScalarOp::kSelect, {is_first, zero, rescaled});
-    return {largest, apply(ScalarOp::kAdd, {kept, exp_of_difference(element)})};
+    return apply(ScalarOp::kSelect, {is_first, zero, apply(ScalarOp::kMul, {values[1], factor})});
   }
 
   Expr log_of_sum(Evaluator& evaluator, const std::vector<Expr>& values) const {

@@ -65,7 +65,8 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint) {
     const double score = axis_score(facts, axis, hint);
     const bool is_ordered = facts.order != ReducedOrder::kFree;
     if (is_excluded(facts, axis)) continue;
-    if (is_ordered && (facts.axes[axis].reduced || score <= 0)) continue;
+    const bool is_scan = facts.can_scan && axis + 1 == facts.axes.size();
+    if (is_ordered && ((facts.axes[axis].reduced && !is_scan) || score <= 0)) continue;
     if (best < 0 || score >= best_score) {  // the innermost of equals
       best = static_cast<int>(axis);
       best_score = score;

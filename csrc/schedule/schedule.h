@@ -34,7 +34,7 @@ struct AccessPattern {
 
 // What the loops over the reduced axes are: free to be cut and reordered (reductions), in order
 // inside the vector axis (scans), or in order around it (updates). Where they are in order the
-// vector axis is a kept one.
+// vector axis is a kept one, or that of a scan.
 enum class ReducedOrder : uint8_t { kFree, kInside, kAround };
 
 struct NestFacts {
@@ -45,6 +45,7 @@ struct NestFacts {
   int64_t widest_bytes = 4;    // widest element type computed in
   int64_t carried_values = 0;  // of the reductions
   bool can_be_cut = false;     // the reduced axes may be reduced in pieces
+  bool can_scan = false;       // the last reduced axis may be the vector axis, as a scan
 };
 
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp

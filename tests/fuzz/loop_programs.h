@@ -364,6 +364,47 @@ class RandomProgram {
                                      std::move(body), std::move(yields), std::move(combine)));
   }
 
+  // A scan over 0..m with one to three carried values; stores the running ones, and others.
+  void add_scan(Block& out, const Variable* row) {
+    const auto* at = Variable::make(arena_, DType::kI64, new_name("k"));
+    std::vector<loop::Carried> carried;
+    std::vector<Op> ops;
+    for (int i = 0; i <= draw(3); ++i) {
+      const DType dtype = draw_fold_dtype();
+      ops.push_back(draw_fold(dtype));
+      carried.push_back({Variable::make(arena_, dtype, new_name("c")), identity(ops.back(), dtype),
+                         Variable::make(arena_, dtype, new_name("r"))});
+    }
+    const Buffer* buffer =
+        row != nullptr ? add_buffer(new_name("y"), draw_dtype(), loop::Access::kOut, {n_, m_})
+                       : add_buffer(new_name("y"), draw_dtype(), loop::Access::kOut, {m_});
+    Block body;
+    std::vector<Expr> yields;
+    inside(at, m_, [&] {
+      add_lets(body, draw(3));
+      for (size_t i = 0; i < carried.size(); ++i) {
+        const DType dtype = carried[i].variable->dtype;
+        const auto* next = Variable::make(arena_, dtype, new_name("next"));
+        const Expr value = apply(ops[i], {carried[i].variable, expression(dtype, options_.depth)});
+        body.push_back(loop::Let::make(arena_, next, value));
+        yields.push_back(next);
+      }
+      for (const Expr next : yields) visible_.push_back(loop::as<Variable>(next));
+      add_lets(body, draw(2));
+      std::vector<Expr> index = {at};
+      if (row != nullptr) index.insert(index.begin(), row);
+      add_store(body, buffer, index);
+    });
+    written_.push_back(buffer);
+    loop::Combine combine = make_combine(carried, ops);
+    loop::LoopMode mode = draw_mode(false);
+    mode.kind = LoopKind::kScan;
+    mode.width = options_.gpu ? 0 : pick<int64_t>({0, 1, 4, 8, 16});
+    for (const loop::Carried& c : carried) visible_.push_back(c.result);
+    out.push_back(loop::Reduce::make(arena_, at, integer(0), m_, mode, std::move(carried),
+                                     std::move(body), std::move(yields), std::move(combine)));
+  }
+
   loop::Combine make_combine(const std::vector<loop::Carried>& carried,
                              const std::vector<Op>& ops) {
     loop::Combine combine;
@@ -482,6 +523,7 @@ class RandomProgram {
   void add_row_statements(Block& out, const Variable* row) {
     add_lets(out, draw(3));
     if (flip_coin(30)) add_reduce(out, true);
+    if (!options_.gpu && flip_coin(25)) add_scan(out, row);
     if (flip_coin(20)) add_table(out);
     if (options_.contractions && flip_coin(15)) add_contraction(out);
     if (options_.checks && flip_coin(5)) add_check(out);

@@ -131,6 +131,11 @@ class FunctionEmitter {
   void emit_vector_reduce(const loop::Reduce& reduce, llvm::Value* begin, llvm::Value* end);
   void emit_partials(const loop::Reduce& reduce, const VectorRange& range,
                      const loop::VariableSet& varying, std::vector<Parts>& partials);
+  void emit_scan(const loop::Reduce& scan, llvm::Value* begin, llvm::Value* end);
+  Parts emit_scan_body(const loop::Reduce& scan, const VectorRange& range, llvm::Value* index,
+                       llvm::ArrayRef<llvm::Value*> carried);
+  Parts emit_prefixes(const loop::Reduce& scan, unsigned width, Parts values);
+  llvm::Value* spread_lane(unsigned width, llvm::Value* value, llvm::Value* last);
   Parts emit_combine(const loop::Reduce& reduce, unsigned width, const Parts& left,
                      const Parts& right);
   Parts combine_lanes(const loop::Reduce& reduce, unsigned width, Parts values);

@@ -5,6 +5,24 @@
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
+namespace {
+
+// Whether a carried value of a scan is a sum that starts at 0.0. A lane may start at -0.0 then,
+// which costs no addition: the 0.0 in front of the first lane decides the sign.
+bool is_zero_of_sum(const loop::Reduce& scan, const loop::Carried& carried) {
+  const auto* init = loop::as<loop::Constant>(carried.init);
+  if (init == nullptr || !is_float(init->dtype) || init->bits != 0) return false;
+  for (const loop::Stmt stmt : scan.body) {
+    const auto* let = loop::as<loop::Let>(stmt);
+    const auto* sum = let != nullptr ? loop::as<loop::Apply>(let->value) : nullptr;
+    if (sum != nullptr && sum->op == loop::ScalarOp::kAdd &&
+        (sum->args[0] == carried.variable || sum->args[1] == carried.variable))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 // The carried values of a loop are passed through its phis as one flat list: for each carried
 // variable its vectors, or its one scalar where all lanes agree.
@@ -14,6 +32,7 @@ void FunctionEmitter::emit_reduce(const loop::Reduce& reduce) {
   const Value end = emit_expr(reduce.end);
   if (reduce.mode.kind == loop::LoopKind::kVector)
     return emit_vector_reduce(reduce, begin.scalar, end.scalar);
+  if (reduce.mode.kind == loop::LoopKind::kScan) return emit_scan(reduce, begin.scalar, end.scalar);
   Parts inits;
   for (const loop::Carried& carried : reduce.carried)
     inits.append(flatten(carried, emit_expr(carried.init)));
@@ -118,6 +137,105 @@ void FunctionEmitter::emit_partials(const loop::Reduce& reduce, const VectorRang
   for (size_t i = 0; i < num_carried; ++i)
     for (unsigned p = 0; p < range.lanes.parts; ++p)
       partials[p][i] = next[i * range.lanes.parts + p];
+}
+
+// ---- Scans
+// -----------------------------------------------------------------------------------------------------
+
+// Every lane takes its own iteration in, as if it were the first. Prefixes of these within a vector
+// cost log2(width) combines, and one more takes in what came before the vector: the carried values,
+// which each lane of a vector holds.
+void FunctionEmitter::emit_scan(const loop::Reduce& scan, llvm::Value* begin, llvm::Value* end) {
+  loop::VariableSet seeds = {scan.variable};
+  for (const loop::Carried& carried : scan.carried) seeds.insert(carried.variable);
+  const loop::VariableSet varying = loop::varying_variables(scan.body, seeds);
+  const Lanes lanes = lanes_of_mode(scan.mode, begin, end);
+  Parts init;
+  for (const loop::Carried& carried : scan.carried) {
+    llvm::Value* value = emit_scalar(carried.init);
+    const bool is_sum = is_zero_of_sum(scan, carried);
+    variables_[carried.variable] =
+        uniform_value(is_sum ? llvm::ConstantFP::getNegativeZero(value->getType()) : value);
+    init.push_back(splat(ops_, lanes.width, value));
+  }
+  Parts sofar = init;
+  for (const VectorRange& range : split_vector_range(lanes, begin, end))
+    sofar = emit_counted(range.begin, range.end, range.lanes.count(), sofar,
+                         [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried) {
+                           enter_vector_loop(range, index, varying);
+                           variables_[scan.variable] = linear_value(index, ir_.getInt64(1));
+                           const Parts next = emit_scan_body(scan, range, index, carried);
+                           vector_ = VectorState();
+                           return next;
+                         });
+  for (size_t i = 0; i < sofar.size(); ++i)
+    variables_[scan.carried[i].result] = uniform_value(
+        lanes.width == 1 ? sofar[i] : ir_.CreateExtractElement(sofar[i], uint64_t{0}));
+}
+
+// Returns the carried values behind the iterations that run at once.
+Parts FunctionEmitter::emit_scan_body(const loop::Reduce& scan, const VectorRange& range,
+                                      llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried) {
+  const auto step_end = loop::end_of_step(scan);
+  MLCC_CHECK(step_end, "%", scan.variable->name, ": a yield of a scan is not a let of its body");
+  const auto split = scan.body.begin() + static_cast<std::ptrdiff_t>(*step_end);
+  emit_block({scan.body.begin(), split});
+  std::vector<Parts> values;
+  for (loop::Expr yield : scan.yields)
+    values.push_back(to_parts(ops_, vector_.lanes, emit_expr(yield)));
+  cache_.clear();
+  llvm::Value* last = nullptr;  // the last lane with an iteration, where that is not the last one
+  if (range.is_masked) {
+    llvm::Value* left = ir_.CreateBinaryIntrinsic(
+        llvm::Intrinsic::smin, ir_.CreateSub(range.end, index), ir_.getInt64(range.lanes.width));
+    last = ir_.CreateSub(left, ir_.getInt64(1));
+  }
+  const VectorState state = vector_;
+  Parts sofar(carried);
+  for (unsigned p = 0; p < state.lanes.parts; ++p) {
+    Parts part;
+    for (const Parts& value : values) part.push_back(value[p]);
+    part = emit_prefixes(scan, state.lanes.width, part);
+    const Parts whole = emit_combine(scan, state.lanes.width, sofar, part);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i][p] = whole[i];
+      sofar[i] = spread_lane(state.lanes.width, whole[i], last);
+    }
+  }
+  vector_ = state;
+  for (size_t i = 0; i < values.size(); ++i)
+    variables_[loop::as<loop::Variable>(scan.yields[i])] = lanes_value(values[i]);
+  emit_block({split, scan.body.end()});
+  return sofar;
+}
+
+// In each lane the combination of all lanes up to it. Blocks of lanes are done, then of twice as
+// many: the upper half takes in the last lane of the lower one (Sklansky's network). A shuffle then
+// has one source, most are within 128 bits, and none needs zeros.
+Parts FunctionEmitter::emit_prefixes(const loop::Reduce& scan, unsigned width, Parts values) {
+  for (unsigned half = 1; half < width; half *= 2) {
+    llvm::SmallVector<int, 32> lanes(width);
+    llvm::SmallVector<llvm::Constant*, 32> is_upper(width);
+    for (unsigned lane = 0; lane < width; ++lane) {
+      const bool upper = (lane & half) != 0;
+      lanes[lane] = static_cast<int>(upper ? (lane & ~(2 * half - 1)) + half - 1 : lane);
+      is_upper[lane] = ir_.getInt1(upper);
+    }
+    Parts lower;
+    for (llvm::Value* value : values) lower.push_back(ir_.CreateShuffleVector(value, lanes));
+    const Parts merged = emit_combine(scan, width, lower, values);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = ir_.CreateSelect(llvm::ConstantVector::get(is_upper), merged[i], values[i]);
+  }
+  return values;
+}
+
+// What lane `last` (null: the last one) holds, in all lanes.
+llvm::Value* FunctionEmitter::spread_lane(unsigned width, llvm::Value* value, llvm::Value* last) {
+  if (width == 1) return value;
+  if (last != nullptr) return splat(ops_, width, ir_.CreateExtractElement(value, last));
+  const llvm::SmallVector<int, 32> lanes(width, static_cast<int>(width - 1));
+  return ir_.CreateShuffleVector(value, lanes);
 }
 
 // combine(left, right) of two tuples of vectors.

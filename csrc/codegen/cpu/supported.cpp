@@ -67,7 +67,7 @@ class Search {
   Reason visit_mode(const loop::Variable& variable, const loop::LoopMode& mode) {
     if (mode.kind == LoopKind::kBlock || mode.kind == LoopKind::kThread)
       return because("%", variable.name, ": block and thread loops have no code on a cpu");
-    if (mode.kind != LoopKind::kVector) {
+    if (!has_lanes(mode.kind)) {
       if (mode.unroll > kMostCopies)
         return because("%", variable.name, ": unroll above ", kMostCopies);
       return std::nullopt;
@@ -86,7 +86,7 @@ class Search {
   Reason visit_lanes(const loop::LoopMode& mode, Body body) {
     const int64_t outer = lanes_;
     const int64_t width = mode.width == 0 ? 16 : mode.width;
-    if (mode.kind == LoopKind::kVector)
+    if (has_lanes(mode.kind))
       lanes_ = options_.vector_bits == 0 ? mode.unroll : width * mode.unroll;
     Reason reason = body();
     lanes_ = outer;
@@ -101,7 +101,7 @@ class Search {
 
   Reason visit_reduce(const loop::Reduce& reduce) {
     if (Reason reason = visit_mode(*reduce.variable, reduce.mode)) return reason;
-    if (reduce.mode.kind == LoopKind::kVector && !reduce.combine)
+    if (has_lanes(reduce.mode.kind) && !reduce.combine)
       return because("%", reduce.variable->name, ": a vector reduction without a combine");
     if (Reason reason = visit_all({reduce.begin, reduce.end})) return reason;
     for (const loop::Carried& carried : reduce.carried)

@@ -58,6 +58,13 @@ constexpr std::string_view kEverything =
     yield select(%is_left, %bl, %br), select(%is_left, %al, %ar)
   } -> %value, %index
   store %n[] = %index
+  reduce %p in 0..%s0 scan(8) unroll(2) (%sofar: f64 = 0.0) {
+    let %next: f64 = %sofar + f64(%x[%p, 0])
+    store %y[%p, 0] = f32(%next)
+    yield %next
+  } combine (%before, %here) {
+    yield %before + %here
+  } -> %all
   reduce %q in 1..floordiv(%s0, 2) unroll(4) (%sum: f64 = 0.0) {
     yield fma(f64(%x[%q, 0]), f64(f32(2.5)), %sum)
   } -> %total

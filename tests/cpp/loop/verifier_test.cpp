@@ -56,9 +56,35 @@ TEST(LoopVerifierTest, LoopRules) {
       verify_error("for %a in 0..4 vector { for %b in 0..4 { for %c in 0..4 vector { } } }"),
       EndsWith("a vector loop inside a vector loop"));
   EXPECT_THAT(verify_error("reduce %a in 0..4 vector (%s: f32 = 0) { yield %s } -> %r"),
-              EndsWith("a vector reduce needs a combine"));
+              EndsWith("a vector or scan reduce needs a combine"));
   EXPECT_THAT(verify_error("reduce %a in 0..4 parallel (%s: f32 = 0) { yield %s } -> %r"),
-              EndsWith("a reduce is serial, vector or unrolled"));
+              EndsWith("a reduce is serial, vector, unrolled or scan"));
+}
+
+TEST(LoopVerifierTest, ScanRules) {
+  const auto scan = [](const std::string& body) {
+    return verify_error("reduce %a in 0..4 scan (%s: f32 = 0.0, %t: f32 = 0.0) { " + body +
+                        " } combine (%l, %m, %o, %p) { yield %l + %o, %m + %p } -> %r, %q");
+  };
+  const std::string lets = "let %u: f32 = %s + 1.0 let %v: f32 = %t + %u ";
+  EXPECT_EQ(scan(lets + "store %y[%a] = %u + %v yield %u, %v"), "no error");
+  EXPECT_THAT(scan(lets + "yield %u, %v + 1.0"),
+              EndsWith("the yields of a scan are variables of lets in its body, each its own"));
+  EXPECT_THAT(scan(lets + "yield %u, %u"),
+              EndsWith("the yields of a scan are variables of lets in its body, each its own"));
+  EXPECT_THAT(scan("let %u: f32 = %s + 1.0 yield %u, %t"),
+              EndsWith("the yields of a scan are variables of lets in its body, each its own"));
+  EXPECT_THAT(scan(lets + "store %y[%a] = %s yield %u, %v"),
+              EndsWith("reads carried values behind the yields' lets"));
+  EXPECT_THAT(scan("let %w: f32 = %s * 2.0 " + lets + "store %y[%a] = %w yield %u, %v"),
+              EndsWith("reads carried values behind the yields' lets"));
+  EXPECT_THAT(scan("let %u: f32 = %s + 1.0 store %y[%a] = %u let %v: f32 = %t + 1.0 yield %u, %v"),
+              EndsWith("reads carried values in front of the yields' lets"));
+  EXPECT_THAT(verify_error("for %b in 0..4 scan { }"), EndsWith("only a reduce is a scan"));
+  EXPECT_THAT(
+      verify_error("for %b in 0..4 vector { reduce %a in 0..4 scan (%s: f32 = 0.0) { let "
+                   "%u: f32 = %s + 1.0 yield %u } combine (%l, %m) { yield %l + %m } -> %r }"),
+      EndsWith("a vector loop inside a vector loop"));
 }
 
 TEST(LoopVerifierTest, MemoryRules) {

@@ -74,6 +74,23 @@ TEST(Schedule, RowsAreReducedAlongTheRowAndColumnsAcrossIt) {
   EXPECT_EQ(columns.chunk, 64);
 }
 
+// Rows are scanned along themselves, columns side by side; what is strided both ways has no
+// vectors.
+TEST(Schedule, ScansRunAlongWhatIsContiguous) {
+  NestFacts facts;
+  facts.order = ReducedOrder::kInside;
+  facts.axes = {{"d0", 300, false}, {"d1", 700, true}};
+  facts.accesses = {access({700, 1}), access({700, 1}, true)};
+  EXPECT_EQ(choose(facts, {512}, no_symbols).vector_axis, -1);
+  facts.can_scan = true;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).vector_axis, 1);
+  EXPECT_EQ(choose(facts, {512}, no_symbols).pieces, 1);
+  facts.accesses = {access({1400, 2}), access({1400, 2}, true)};
+  EXPECT_EQ(choose(facts, {512}, no_symbols).vector_axis, -1);
+  facts.accesses = {access({1, 300}), access({1, 300}, true)};
+  EXPECT_EQ(choose(facts, {512}, no_symbols).vector_axis, 0);
+}
+
 TEST(Schedule, WidthFollowsTheMachineAndTheWidestElement) {
   NestFacts facts;
   facts.axes = {{"d0", 4096, false}};

@@ -157,6 +157,79 @@ kernel @k(%m: i64, %n: i64; %x: in f32[%m, %n], %w: in f32[%m], %y: out f32[%n],
   for (int64_t n : {1, 16, 32, 47}) expect_as_interpreted(text, {7, n});
 }
 
+// ---- Scans
+
+TEST(Scan, prefixes_of_every_length) {
+  const char* text = R"(
+kernel @k(%m: i64, %n: i64; %x: in $T[%m, %n], %y: out $T[%m, %n], %z: out $T[%m]) {
+  for %i in 0..%m parallel {
+    reduce %j in 0..%n scan($W) unroll($U) (%a: $T = $T($I)) {
+      let %next: $T = $STEP
+      store %y[%i, %j] = %next
+      yield %next
+    } combine (%l, %r) { yield $MERGE } -> %s
+    store %z[%i] = %s
+  }
+})";
+  const auto check = [&](const char* dtype, const char* identity, const char* step,
+                         const char* merge) {
+    for (int width : {1, 2, 8, 16})
+      for (int unroll : {1, 3})
+        for (int64_t n : {0, 1, 2, 7, 8, 9, 16, 23, 24, 40, 63, 64, 65, 200})
+          expect_as_interpreted(substitute(text, {{"T", dtype},
+                                                  {"I", identity},
+                                                  {"STEP", step},
+                                                  {"MERGE", merge},
+                                                  {"W", std::to_string(width)},
+                                                  {"U", std::to_string(unroll)}}),
+                                {2, n}, {.relative = 1e-5, .specials = false});
+  };
+  check("i64", "0", "%a + %x[%i, %j]", "%l + %r");
+  check("u8", "1", "%a * %x[%i, %j]", "%l * %r");
+  check("f32", "0", "%a + %x[%i, %j]", "%l + %r");
+  check("f64", "0", "%a + %x[%i, %j] * %x[%i, %j]", "%l + %r");
+}
+
+// Not commutative: the later of equal extremes, and what precedes a NaN does not come back.
+TEST(Scan, places_of_extremes) {
+  const char* text = R"(
+kernel @k(%n: i64; %x: in f32[%n], %v: out f32[%n], %p: out i64[%n]) {
+  reduce %j in 0..%n scan($W) unroll(2) (%best: f32 = -inf, %at: i64 = 0) {
+    let %e: f32 = floor(%x[%j])
+    let %takes: bool = %e >= %best | isnan(%e)
+    let %value: f32 = select(%takes, %e, %best)
+    let %place: i64 = select(%takes, %j, %at)
+    store %v[%j] = %value
+    store %p[%j] = %place
+    yield %value, %place
+  } combine (%lv, %lp, %rv, %rp) {
+    let %later: bool = %rv >= %lv | isnan(%rv)
+    yield select(%later, %rv, %lv), select(%later, %rp, %lp)
+  } -> %a, %b
+})";
+  for (const char* width : {"4", "8", "16"})
+    for (int64_t n : {0, 1, 5, 16, 33, 100})
+      expect_as_interpreted(substitute(text, {{"W", width}}), {n}, {.zero_sign = false});
+}
+
+TEST(Scan, constant_lengths_and_masks) {
+  for (int n : {1, 8, 20, 32, 50, 100}) {
+    const std::string text = substitute(R"(
+kernel @k(%m: i64; %x: in f32[%m, $N], %y: out f32[%m, $N]) {
+  for %i in 0..%m parallel {
+    reduce %j in 0..$N scan(8) unroll(2) (%a: f64 = 0.0) {
+      let %e: f64 = f64(load(%x[%i, %j - 1], %j > 0))
+      let %next: f64 = %a + %e
+      if %x[%i, %j] > 0.0 { store %y[%i, %j] = f32(%next) } else { store %y[%i, %j] = 0.0 }
+      yield %next
+    } combine (%l, %r) { yield %l + %r } -> %s
+  }
+})",
+                                        {{"N", std::to_string(n)}});
+    expect_as_interpreted(text, {3}, {.relative = 1e-5, .specials = false});
+  }
+}
+
 // Eager's cascade: blocks of the row, each summed by lanes.
 TEST(Reduce, blocks_of_lanes) {
   const char* text = R"(
