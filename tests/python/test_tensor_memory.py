@@ -187,6 +187,7 @@ def test_the_profiler_sees_it(x: torch.Tensor) -> None:
 
 FORK = """
 import os, sys, threading, time, torch, mlcc
+torch.set_num_threads(1)  # eager's threads do not outlive a fork: its own kernels hang in the child
 run = mlcc.jit(lambda x: x + 1)
 x = torch.ones(3 << 20)
 y = run(x)
