@@ -138,9 +138,9 @@ def extreme_index(op: str) -> Handler:
         shape = importer.shape(node.meta["val"])
         if x.dtype == "bool":
             raise Unsupported("eager refuses bools")
-        _check_extent(fake, range(fake.dim()) if bound["dim"] is None else [bound["dim"]])
         if fake.dim() == 0:
             return Tensor(importer.full(shape, "i64", 0, device_of(fake)), "i64")
+        _check_extent(fake, range(fake.dim()) if bound["dim"] is None else [bound["dim"]])
         if bound["dim"] is None:
             flat = importer.reshape(x, [importer.size(math.prod(fake.shape))])
             index = extreme_index_of(importer, op, flat, [0], False)

@@ -122,3 +122,14 @@ def test_rows_are_scanned_by_lanes(dynamic: bool) -> None:
     finally:
         torch.set_num_threads(threads)
     torch.testing.assert_close(one, torch.cumsum(torch.relu(x) * 2 + 1, -1))
+
+
+@pytest.mark.parametrize("name", [*EXACT, "amax", "amin", "all", "any", "sum", "prod", "logsumexp"])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_dimension_of_a_tensor_without_dimensions(name: str, dim: int) -> None:
+    function = getattr(torch, name)
+    torch._dynamo.reset()
+    x = torch.tensor(3.0)
+    with config.patch(strict=True):
+        found = torch.compile(lambda x: function(x, dim), backend="mlcc")(x)
+    torch.testing.assert_close(flat(found), flat(function(x, dim)))
