@@ -168,18 +168,27 @@ Nest::VectorRange Nest::vector_range(const KeptAxes& kept, Expr item, Block& bod
   return {kept.vector, begin, end};
 }
 
-// Emits the segments that `ends` cut an axis into; none sees what another one defines.
-void Nest::for_each_segment(const Axis& axis, const std::vector<SymExpr>& ends,
-                            const std::function<void(const Evaluator::Segment&)>& emit) {
+// Emits the segments that `ends` cut an axis into; none sees what another one defines. Inside one
+// its ends hold as they are said; where it runs is their order at run time: from the largest end so
+// far on, up to its own, and never beyond the axis.
+void Nest::for_each_segment(
+    const Axis& axis, const std::vector<SymExpr>& ends,
+    const std::function<void(const Evaluator::Segment& inside, const Bounds& bounds)>& emit) {
+  const Assumptions& assumptions = axes_.assumptions();
   const Evaluator::Definitions definitions = evaluator_.definitions();
-  SymExpr begin = 0;
+  SymExpr begin = 0, first = 0;
   for (size_t i = 0; i <= ends.size(); ++i) {
-    const Evaluator::Segment segment{axis.name, begin, i < ends.size() ? ends[i] : axis.extent};
+    SymExpr end = i < ends.size() ? ends[i] : axis.extent;
+    SymExpr last = end;
+    if (!assumptions.is_nonnegative(axis.extent - last)) last = SymExpr::min(last, axis.extent);
+    if (!assumptions.is_nonnegative(last - first)) last = SymExpr::max(first, last);
     evaluator_.restore(definitions);
+    const Evaluator::Segment segment{axis.name, begin, end};
     evaluator_.enter(segment);
-    emit(segment);
+    emit(segment, {first, last});
     evaluator_.leave_segment();
-    begin = segment.end;
+    begin = std::move(end);
+    first = std::move(last);
   }
 }
 
@@ -189,7 +198,7 @@ void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, co
   loop::Arena& arena = context_.arena;
   const auto& [axis, ends] = branches_[cut];
   std::vector<Block> cases;
-  for_each_segment(axes()[axis], ends, [&](const Evaluator::Segment&) {
+  for_each_segment(axes()[axis], ends, [&](const Evaluator::Segment&, const Bounds&) {
     emit_branches(cut + 1, cases.emplace_back(), vector, emit);
   });
   Block rest = std::move(cases.back());
@@ -205,9 +214,10 @@ void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, co
 void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
   if (range.axis == nullptr) return row(block);
   if (vector_ends_.empty()) return block.push_back(vector_loop(range, vector_mode(), row));
-  for_each_segment(*range.axis, vector_ends_, [&](const Evaluator::Segment& segment) {
-    block.push_back(vector_loop(part_of(range, segment), segment_mode(segment), row));
-  });
+  const auto emit = [&](const Evaluator::Segment& segment, const Bounds& bounds) {
+    block.push_back(vector_loop(part_of(range, bounds), segment_mode(segment), row));
+  };
+  for_each_segment(*range.axis, vector_ends_, emit);
 }
 
 // One block of the tiled axis: of each vector along the vector axis all elements of the block,
@@ -262,10 +272,10 @@ loop::Stmt Nest::vector_loop(const VectorRange& range, const LoopMode& mode, con
 }
 
 // What of a range lies in a segment.
-Nest::VectorRange Nest::part_of(const VectorRange& range, const Evaluator::Segment& segment) const {
+Nest::VectorRange Nest::part_of(const VectorRange& range, const Bounds& bounds) const {
   loop::Arena& arena = context_.arena;
-  const Expr begin = loop::from_symbolic(arena, segment.begin);
-  const Expr end = loop::from_symbolic(arena, segment.end);
+  const Expr begin = loop::from_symbolic(arena, bounds.begin);
+  const Expr end = loop::from_symbolic(arena, bounds.end);
   if (schedule_.chunk == 0) return {range.axis, begin, end};
   return {range.axis, loop::apply(arena, ScalarOp::kMax, {range.begin, begin}),
           loop::apply(arena, ScalarOp::kMin, {range.end, end})};

@@ -94,10 +94,14 @@ class Nest {
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
   loop::Stmt vector_loop(const VectorRange& range, const loop::LoopMode& mode, const Row& row);
   loop::LoopMode segment_mode(const Evaluator::Segment& segment) const;
-  void for_each_segment(const schedule::Axis& axis, const std::vector<SymExpr>& ends,
-                        const std::function<void(const Evaluator::Segment&)>& emit);
+  struct Bounds {
+    SymExpr begin, end;
+  };
+  void for_each_segment(
+      const schedule::Axis& axis, const std::vector<SymExpr>& ends,
+      const std::function<void(const Evaluator::Segment& inside, const Bounds& bounds)>& emit);
   void emit_branches(size_t cut, loop::Block& block, const VectorRange& vector, const Body& emit);
-  VectorRange part_of(const VectorRange& range, const Evaluator::Segment& segment) const;
+  VectorRange part_of(const VectorRange& range, const Bounds& bounds) const;
 
   const Context& context_;
   const NestAxes& axes_;

@@ -46,14 +46,18 @@ SymExpr ceil_divide(const SymExpr& a, int64_t b) {
   return b == 1 ? a : SymExpr::floordiv(a + (b - 1), b);
 }
 
-// Puts `end` into its place among `ends`; leaves it out where that is not known, or not inside.
+// Puts `end` into its place among `ends`, unless it is known to cut nothing off. Of ends whose
+// order only the sizes tell, numbers come first.
 void insert(SymExpr end, const SymExpr& extent, const Assumptions& assumptions,
             std::vector<SymExpr>& ends) {
   end = assumptions.simplify(end);
-  if (!assumptions.is_positive(end) || !assumptions.is_less(end, extent)) return;
+  if (assumptions.is_nonnegative(0 - end) || assumptions.is_nonnegative(end - extent)) return;
   auto before = ends.begin();
-  while (before != ends.end() && assumptions.is_less(*before, end)) ++before;
-  if (before != ends.end() && !assumptions.is_less(end, *before)) return;
+  for (; before != ends.end(); ++before) {
+    if (assumptions.is_equal(*before, end)) return;
+    if (assumptions.is_less(*before, end)) continue;
+    if (assumptions.is_less(end, *before) || end.is_constant()) break;
+  }
   ends.insert(before, std::move(end));
 }
 
@@ -63,7 +67,7 @@ void widen_borders(std::vector<SymExpr>& ends, const SymExpr& extent, int64_t wi
   if (first.value_or(width) < width) {
     ends.erase(ends.begin());
     const auto next = ends.empty() ? extent.as_constant() : ends.front().as_constant();
-    if (next && *next > width) ends.insert(ends.begin(), width);
+    if (next.value_or(width + 1) > width) ends.insert(ends.begin(), width);
   }
   const int64_t last = ends.empty() ? 0 : ends.back().as_constant().value_or(0);
   const int64_t end = extent.as_constant().value_or(0);

@@ -11,7 +11,8 @@
 
 namespace mlcc::lower {
 
-// A kept axis, and the points in ascending order that cut [0, its extent) into segments.
+// A kept axis, and the points that cut [0, its extent) into segments: in ascending order and
+// inside, as far as is known. A segment whose end the sizes put before its begin is empty.
 struct Cut {
   size_t axis;  // among those of the nest
   std::vector<SymExpr> ends;
