@@ -68,7 +68,9 @@ class ScanLowering {
     const NestAxes axes(domain(), scanned, recording.indices, context_.graph.assumptions());
     schedule::NestFacts facts = facts_of(recording, axes);
     facts.order = schedule::ReducedOrder::kInside;
-    facts.can_scan = !context_.machine.is_gpu && context_.machine.vector_bits > 0 &&
+    // A product of later floats may overflow where the running one stays 0 or small.
+    const bool may_regroup = combine_ != Combine::kMul || !is_float(carried_);
+    facts.can_scan = may_regroup && !context_.machine.is_gpu && context_.machine.vector_bits > 0 &&
                      std::count_if(facts.axes.begin(), facts.axes.end(),
                                    [](const schedule::Axis& axis) { return axis.reduced; }) == 1;
     facts.widest_bytes = std::max(facts.widest_bytes, dtype_size(carried_));

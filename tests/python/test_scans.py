@@ -133,3 +133,16 @@ def test_a_dimension_of_a_tensor_without_dimensions(name: str, dim: int) -> None
     with config.patch(strict=True):
         found = torch.compile(lambda x: function(x, dim), backend="mlcc")(x)
     torch.testing.assert_close(flat(found), flat(function(x, dim)))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
+def test_products_that_overflow_behind_a_zero(dtype: torch.dtype) -> None:
+    """The running product is 0 or small, that of the elements behind alone is not."""
+    x = torch.full((2, 70), torch.finfo(dtype).max / 4, dtype=dtype)
+    x[0, 0] = 0
+    x[1, 0:40:2] = torch.finfo(dtype).tiny
+    with config.patch(strict=True):
+        found = mlcc.jit(lambda x: x.cumprod(1))(x)
+    torch.testing.assert_close(found, x.cumprod(1))
