@@ -16,3 +16,7 @@ class InternalError(Error):
     def headline(self) -> str:
         """The text without the program that did not compile: hundreds of lines, which a reproducer holds."""
         return str(self).partition("\nwhile compiling\n")[0]
+
+
+class SideEffectError(Exception):
+    """What a traced function does beside computing tensors, which its trace would not repeat; users see no such."""

@@ -24,7 +24,7 @@ def full(importer: Importer, node: Node) -> Tensor:
     value = importer.fake(bound[name])
     shape, device = result_shape(importer, node), device_of(node.meta["val"])
     if isinstance(value, bool | int | float):
-        if dtype not in FLOATS:
+        if dtype not in FLOATS and dtype != "bool":
             value = int(value)
         return Tensor(importer.full(shape, dtype, value, device), dtype)
     number = importer.number(value, dtype, device)

@@ -81,6 +81,8 @@ def pointwise(importer: Importer, node: Node) -> Tensor:
     rows = importer.table.rows(name, operands.form)
     if not rows:
         raise Unsupported(f"no rule for the form {operands.form or 'without optional arguments'}")
+    if name.startswith("aten.rsub.") and importer.fake(node.args[0]).dtype == torch.bool:
+        raise Unsupported("eager refuses to subtract a bool")
     expected = DTYPES[node.meta["val"].dtype]
     for row in rows:
         if row.arity != len(operands.values):

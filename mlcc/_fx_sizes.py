@@ -41,7 +41,8 @@ class SizePrinter:
         expression = _torch_compat.sym_expr(value)
         if expression.is_Integer:
             return int(expression)
-        return self.expression(expression)
+        # torch leaves the expression as it is where a guard says that it is 1, and that dimensions broadcast.
+        return 1 if _torch_compat.is_one(value) else self.expression(expression)
 
     def declare(self, value: Any) -> None:
         """Names the symbols inside a SymInt, SymFloat or SymBool."""

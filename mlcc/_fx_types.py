@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +101,17 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in leaves(item)]
     return [value]
+
+
+def overflows(number: Any, dtype: torch.dtype) -> bool:
+    """Whether eager finds that a plain number does not fit: a finite one beyond the largest, or NaN as an integer."""
+    if type(number) not in (int, float) or dtype == torch.bool or dtype.is_complex:
+        return False
+    if dtype.is_floating_point:
+        return not math.isinf(number) and abs(number) > torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    lowest = limits.min if dtype.is_signed else -limits.max
+    return not lowest <= number <= limits.max
 
 
 def source_line(node: Node) -> str:

@@ -2,8 +2,8 @@
 
 A call is looked up by the structure of its arguments (nesting, dtypes, devices, ranks, layouts, requires-grad, the
 modes that torch is in); sizes and numbers are symbols with guards. On a miss the function is traced with fake tensors
-through AOTAutograd, by the same compilers as the backend's. What the trace would have to read from globals or closure
-cells is an error that names the variable, since nothing would notice that it changed.
+through AOTAutograd, by the same compilers as the backend's. Plain values that the trace reads from globals or closure
+cells are guards; another object there is an error that names the variable, since nothing would notice that it changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, overload
 import torch
 
 from mlcc import _reads, _torch_compat, backend, config
-from mlcc._errors import Error, InternalError
+from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._jit_guards import ModuleSnapshot, ModuleState, SizeGuards, all_of, always, exact
 from mlcc._load import load_core
 from mlcc.logging import get_logger
@@ -196,7 +196,7 @@ class Jitted:
                 raise Error(self._data_dependence(error)) from None
             result = self._function(*args, **kwargs)  # raises what eager raises
             reason = str(error)
-            if not isinstance(error, _SideEffectError):
+            if not isinstance(error, SideEffectError):
                 reason = f"its trace failed: {type(error).__name__}: {reason}".split("\n")[0]
             get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
             entry.run, entry.guard = None, always
@@ -232,7 +232,7 @@ class Jitted:
             compiled = session.compile(traced, [inputs[place] for place in varying])
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
         module = ModuleState(self._module)
-        entry.guard = all_of(sizes.holds(), module.holds())
+        entry.guard = all_of(sizes.holds(), module.holds(), traced.outside.holds())
         metadata = fakes.metadata()
         entry.writes_inputs = _torch_compat.writes_inputs(metadata)
         direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
@@ -300,7 +300,7 @@ class _Description:
                 return f"{name}.size({dim}) was {old[dim]}, now {new[dim]}, for which a guard of the trace fails"
             if old != new:
                 return f"{name} was {old}, now {new}, for which a guard of the trace fails"
-        return "an attribute, a parameter or a hook of the module changed"
+        return "an attribute, a parameter or a hook of the module, a global or a closure variable changed"
 
 
 def _form_difference(name: str, old: Any, new: Any) -> str:
@@ -357,8 +357,15 @@ class _Entry:
         self.writes_inputs = False
 
 
-class _SideEffectError(Exception):
-    """What a function does beside computing tensors, which a trace would not repeat."""
+def _reinterprets(result: torch.Tensor, given: Sequence[Any]) -> bool:
+    """Whether it is a view of a tensor of another dtype, which AOTAutograd of torch 2.13 may give that one's dtype."""
+    storage = result.untyped_storage()._cdata
+    return any(
+        isinstance(one, torch.Tensor)
+        and one.dtype != result.dtype
+        and one.untyped_storage()._cdata == storage
+        for one in given
+    )
 
 
 def _unregistered(module: torch.nn.Module | None) -> str:
@@ -378,7 +385,11 @@ def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: An
 
 
 class _TensorState:
-    """What a function may do to a tensor that no graph records: its `data`, `grad`, `requires_grad` and attributes."""
+    """What a function may do to a tensor that no graph records: its `data`, `grad`, `requires_grad` and attributes.
+
+    And its shape: where one input gets another shape and another one is written, AOTAutograd of torch 2.13 mistakes the
+    one for the other.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -386,7 +397,7 @@ class _TensorState:
 
     def change(self) -> str:
         """Which part is another one now, or ''."""
-        names = ("data", "grad", "requires_grad", "attributes")
+        names = ("data", "shape", "grad", "requires_grad", "attributes")
         changed = (a != b for a, b in zip(self._before, self._now(), strict=True))
         return next((name for name, differs in zip(names, changed, strict=True) if differs), "")
 
@@ -394,7 +405,8 @@ class _TensorState:
         tensor = self._tensor
         grad = id(tensor.grad) if tensor.is_leaf else 0
         storage = tensor.untyped_storage()._cdata
-        return storage, grad, tensor.requires_grad, tuple(tensor.__dict__)
+        layout = (*tensor.shape, *tensor.stride())
+        return storage, layout, grad, tensor.requires_grad, tuple(tensor.__dict__)
 
 
 class _TracedModule(torch.nn.Module):
@@ -410,7 +422,8 @@ class _TracedModule(torch.nn.Module):
         self._fixed = dict(call.fixed)
         self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._varying = varying
-        self._name = jitted._name
+        # Watched once, in the first of AOTAutograd's runs.
+        self.outside = _reads.OutsideValues(_plain_function(jitted._function), jitted._name)
         self._checked = False
         # Per output leaf: (is a result, its place or the constant).
         self.places: list[tuple[bool, Any]] = []
@@ -426,7 +439,7 @@ class _TracedModule(torch.nn.Module):
             args, kwargs = _torch_compat.unflatten(leaves, self._structure)
         name = _unregistered(self._module[0])
         if name:
-            raise _SideEffectError(
+            raise SideEffectError(
                 f"attribute {name} is a tensor that changes; register it as a parameter or buffer"
             )
         before = ModuleSnapshot(self._module[0])
@@ -437,18 +450,18 @@ class _TracedModule(torch.nn.Module):
         finally:
             changed = before.restore()
         if changed:
-            raise _SideEffectError(f"it changes the module's {changed}")
+            raise SideEffectError(f"it changes the module's {changed}")
         for part in filter(None, (state.change() for state in states)):
-            raise _SideEffectError(f"it changes {part} of an argument")
+            raise SideEffectError(f"it changes {part} of an argument")
         if not _is_same_tree(_torch_compat.flatten((args, kwargs)), leaves, self._structure):
-            raise _SideEffectError("it changes a list or dict that it was given")
+            raise SideEffectError("it changes a list or dict that it was given")
         return self._flatten_result(result, leaves)
 
     def _watch(self) -> contextlib.AbstractContextManager[Any]:
         if self._checked:
             return contextlib.nullcontext()
         self._checked = True
-        return _reads.refuse_outside_values(self._name)
+        return self.outside.watch()
 
     def _flatten_result(self, result: Any, inputs: list[Any]) -> list[Any]:
         leaves, self.structure = _torch_compat.flatten(result)
@@ -458,14 +471,16 @@ class _TracedModule(torch.nn.Module):
         for leaf in leaves:
             is_leaf = isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf
             if is_leaf and not any(leaf is one for one in given):
-                raise _SideEffectError("a result is a new leaf that requires gradients")
+                raise SideEffectError("a result is a new leaf that requires gradients")
+            if isinstance(leaf, torch.Tensor) and _reinterprets(leaf, given):
+                raise SideEffectError("a result is the memory of an argument as another dtype")
             if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
                 self.places.append((True, len(results)))
                 results.append(leaf)
             elif isinstance(leaf, _CONSTANTS) or type(leaf) in (int, float, complex):
                 self.places.append((False, leaf))
             else:
-                raise _SideEffectError(f"a result is a {type(leaf).__name__}")
+                raise SideEffectError(f"a result is a {type(leaf).__name__}")
         return results
 
     @property
@@ -529,6 +544,8 @@ def _facts(
         "objects": module.objects,
         "plain": module.plain,
         "identical": module.identical,
+        "globals": traced.outside.globals,
+        "cells": traced.outside.cells,
         "parameters": module.parameters,
         "constants": graph.imported.constants,
         "inputs": varying,

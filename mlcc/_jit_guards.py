@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,9 +103,9 @@ class SizeGuards:
         return GuardExpressions(symbols, texts)
 
 
-def _is_same(found: Any, expected: Any) -> bool:
+def is_same_value(found: Any, expected: Any) -> bool:
     """Plain values by value, all else by identity: what an object holds is its own affair."""
-    return found is expected or (_is_plain(expected) and exact(found) == exact(expected))
+    return found is expected or (is_plain(expected) and exact(found) == exact(expected))
 
 
 def _compiled(text: str) -> Guard:
@@ -118,18 +119,21 @@ def _compiled(text: str) -> Guard:
 
 # Of a module's own attributes: held entry by entry.
 _MEMBERS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (
+    *(bool, int, float, complex, str, type(None), type(...), enum.Enum),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size),
+)
 
 # Equal values under the names of a dict, or the very objects: (dict, names, values).
 Names = tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether it is a number, a string or None, or made of them by lists, tuples and dicts."""
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, a string, None, a dtype or the like, or made of them by lists, tuples and dicts."""
     if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     if type(value) is dict:
-        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+        return all(map(is_plain, value)) and all(map(is_plain, value.values()))
     return isinstance(value, _PLAIN)
 
 
@@ -172,7 +176,7 @@ class ModuleState:
     def _hold(self, attributes: dict[str, Any]) -> list[Any]:
         """Hold the attributes of a module; returns those that are held by identity."""
         self._hold_plain(attributes)
-        names = tuple(n for n, v in attributes.items() if n[0] != "_" and not _is_plain(v))
+        names = tuple(n for n, v in attributes.items() if n[0] != "_" and not is_plain(v))
         values = tuple(attributes[n] for n in names)
         if names:
             self.identical.append((attributes, names, values))
@@ -184,7 +188,7 @@ class ModuleState:
     def _hold_plain(self, attributes: Any) -> None:
         if type(attributes) is not dict:
             return
-        names = tuple(n for n, v in attributes.items() if _is_plain(v))
+        names = tuple(n for n, v in attributes.items() if is_plain(v))
         if names:
             values = tuple(copy.deepcopy(attributes[n]) for n in names)
             self.plain.append((attributes, names, values))
@@ -216,7 +220,7 @@ class ModuleState:
                     for members, names, values in identical
                 )
                 and all(
-                    all(map(_is_same, map(members.get, names), values))
+                    all(map(is_same_value, map(members.get, names), values))
                     for members, names, values in plain
                 )
                 and all(_are_same(_contents(value), held) for value, held in containers)
@@ -233,7 +237,7 @@ def _contents(container: Any) -> list[Any]:
 
 
 def _are_same(found: list[Any], expected: list[Any]) -> bool:
-    return len(found) == len(expected) and all(map(_is_same, found, expected))
+    return len(found) == len(expected) and all(map(is_same_value, found, expected))
 
 
 class ModuleSnapshot:

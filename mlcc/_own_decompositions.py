@@ -60,6 +60,26 @@ def soft_margin_loss_backward(
     return target * z * -norm / (z + 1) * grad_output
 
 
+def elu_backward(
+    grad_output: torch.Tensor,
+    alpha: float,
+    scale: float,
+    input_scale: float,
+    is_result: bool,
+    self_or_result: torch.Tensor,
+) -> torch.Tensor:
+    """The gradient of elu; of NaN it is NaN, as in eager's vectors (those left over give `grad_output`)."""
+    wide = _wide(grad_output.dtype)
+    grad, x = grad_output.to(wide), self_or_result.to(wide)
+    factor = alpha * scale
+    below = (
+        input_scale * (x + factor)
+        if is_result
+        else input_scale * factor * torch.exp(x * input_scale)
+    )
+    return torch.where(x > 0, grad * scale, grad * below).to(grad_output.dtype)
+
+
 def weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> Any:
     """v * (g / norm), rounded once as in eager, and the norms over all dimensions but `dim` in the shape of `g`."""
     if v.dtype != g.dtype or v.dim() == 0:

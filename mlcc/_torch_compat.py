@@ -362,6 +362,24 @@ def is_known(condition: bool | torch.SymBool) -> bool:
     return bool(statically_known_true(condition))
 
 
+def is_number(argument: Any) -> bool:
+    """Whether an argument of an op's schema is a number of any dtype (a Scalar), which may be optional."""
+    return bool(argument.type.isSubtypeOf(torch._C.OptionalType(torch._C.NumberType.get())))
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a fake tensor lie without gaps and apart from each other; asking adds no guard."""
+    from torch._prims_common import is_non_overlapping_and_dense_or_false
+
+    return bool(is_non_overlapping_and_dense_or_false(tensor))
+
+
+def is_one(size: torch.SymInt | torch.SymBool) -> bool:
+    """Whether a guard of the trace says that a size is 1; asking adds none."""
+    is_size = isinstance(size, torch.SymInt)
+    return is_size and size.node.has_hint() and size.node.hint == 1 and is_known(size == 1)
+
+
 def sym_expr(size: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
     return size.node.expr

@@ -17,6 +17,7 @@ import torch
 
 from mlcc import _own_decompositions as own
 from mlcc import _torch_compat
+from mlcc._fx_types import overflows
 
 _NORMALIZATIONS = """
     native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
@@ -38,7 +39,7 @@ _LOSSES = """
 
 _ACTIVATIONS = """
     celu glu hardshrink log_sigmoid_forward logit mish relu6 selu softshrink
-    elu_backward glu_backward log_sigmoid_backward logit_backward mish_backward _prelu_kernel_backward
+    glu_backward log_sigmoid_backward logit_backward mish_backward _prelu_kernel_backward
 """
 
 _POINTWISE = """
@@ -94,7 +95,33 @@ def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_FLOATS_ONLY = ("_softmax", "_log_softmax")
+def _of_numbers_that_fit(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition of a fill unless its number has no place in the dtype, for which eager has an error."""
+
+    @functools.wraps(decomposition)
+    def run(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
+        return NotImplemented if overflows(value, x.dtype) else decomposition(x, mask, value)
+
+    return run
+
+
+def _of_dense(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition unless the result has gaps in memory as its input does."""
+
+    @functools.wraps(decomposition)
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return decomposition(x, *args, **kwargs) if _torch_compat.is_dense(x) else NotImplemented
+
+    return run
+
+
+# What torch's decompositions are not for.
+_LIMITED = {
+    "_softmax": _of_floats,
+    "_log_softmax": _of_floats,
+    "masked_fill.Scalar": _of_numbers_that_fit,
+    "select_scatter": _of_dense,
+}
 
 
 def _in_eager_layout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,6 +154,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "bucketize.Scalar": own.bucketize,
     "bucketize.Tensor": own.bucketize,
     "dist": own.dist,
+    "elu_backward": own.elu_backward,
     "linspace": own.linspace,
     "linspace.Tensor_Tensor": own.linspace,
     "linspace.Tensor_Scalar": own.linspace,
@@ -207,9 +235,8 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """
     found = _torch_compat.decompositions_of(names())
     kept = {op: function for op, function in found.items() if str(op) not in generated}
-    for name in _FLOATS_ONLY:
-        op = getattr(torch.ops.aten, name).default
-        kept[op] = _of_floats(kept[op])
+    for name, wrapper in _LIMITED.items():
+        kept[_overload(name)] = wrapper(kept[_overload(name)])
     for name in _IN_EAGER_LAYOUT:
         kept[_overload(name)] = _in_eager_layout(kept[_overload(name)])
     ours = {_overload(name): function for name, function in _OWN.items()}

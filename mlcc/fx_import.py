@@ -43,6 +43,7 @@ from mlcc._fx_types import (
     Unsupported,
     device_of,
     leaves,
+    overflows,
     source_line,
 )
 from mlcc._op_table import OpTable
@@ -382,11 +383,26 @@ class Importer:
         for value in leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
             if isinstance(value, torch.Tensor) and value.dtype in FOREIGN_DTYPES:
                 return f"dtype {value.dtype}"
+        overflow = self._overflow(node)
+        if overflow:
+            return overflow
         if name in DRAWS:
             return "fallback_random" if self._fallback_random else None
         if name in HANDLERS or self.table.knows(name):
             return None
         return _EXTERN_REASONS.get(name.rsplit(".", 1)[0], "no rule for this op")
+
+    def _overflow(self, node: Node) -> str:
+        """Says which number of the node its dtype cannot hold, for most of which eager has an error; or ''."""
+        schema, fake = getattr(node.target, "_schema", None), node.meta.get("val")
+        if schema is None or not isinstance(fake, torch.Tensor):
+            return ""
+        bound = self.bind(node)
+        for argument in schema.arguments:
+            number = bound[argument.name]
+            if _torch_compat.is_number(argument) and overflows(number, fake.dtype):
+                return f"{number} is no {str(fake.dtype).removeprefix('torch.')}"
+        return ""
 
     def _run_handler(self, node: Node, name: str) -> Any:
         handler = HANDLERS.get(name) or DRAWS.get(name)

@@ -49,7 +49,14 @@ struct HeldNames {
   py::dict dict;
   std::vector<std::pair<py::object, py::object>> values;
   bool by_identity;
-  Py_ssize_t size;  // of the dict: a new name may hide what the trace found in a class
+  // Of the dict, if it matters: a new name may hide what the trace found in a class.
+  std::optional<Py_ssize_t> size;
+  bool is_unchanged() const;
+};
+
+// A closure variable that held a plain value.
+struct HeldCell {
+  py::object cell, value;
   bool is_unchanged() const;
 };
 
@@ -90,7 +97,7 @@ bool HeldDict::is_unchanged() const {
 }
 
 bool HeldNames::is_unchanged() const {
-  if (PyDict_GET_SIZE(dict.ptr()) != size) return false;
+  if (size && PyDict_GET_SIZE(dict.ptr()) != *size) return false;
   for (const auto& [name, expected] : values) {
     PyObject* found = PyDict_GetItemWithError(dict.ptr(), name.ptr());
     if (found == expected.ptr()) continue;
@@ -100,6 +107,11 @@ bool HeldNames::is_unchanged() const {
     if (!is_same_constant(kept.ptr(), expected.ptr())) return false;
   }
   return true;
+}
+
+bool HeldCell::is_unchanged() const {
+  const auto found = py::reinterpret_steal<py::object>(PyCell_Get(cell.ptr()));
+  return found && is_same_constant(found.ptr(), value.ptr());
 }
 
 // One executable and the calls that it is for.
@@ -115,7 +127,7 @@ class Entry {
       fixed_sizes_.push_back({leaf, dim, size});
     for (const auto& text : py::cast<std::vector<std::string>>(facts["guards"]))
       guards_.push_back(SymExpr::parse(text));
-    read_module(facts);
+    read_held(facts);
     read_program(facts);
   }
 
@@ -139,6 +151,8 @@ class Entry {
     for (const HeldDict& held : objects_)
       if (!held.is_unchanged()) return false;
     for (const HeldNames& held : names_)
+      if (!held.is_unchanged()) return false;
+    for (const HeldCell& held : cells_)
       if (!held.is_unchanged()) return false;
     for (const HeldTensor& held : tensors_)
       if (!held.is_unchanged()) return false;
@@ -173,6 +187,10 @@ class Entry {
       Py_VISIT(held.dict.ptr());
       for (const auto& [name, value] : held.values) Py_VISIT(value.ptr());
     }
+    for (const HeldCell& held : cells_) {
+      Py_VISIT(held.cell.ptr());
+      Py_VISIT(held.value.ptr());
+    }
     for (const auto& [place, constant] : outputs_) Py_VISIT(constant.ptr());
     Py_VISIT(restore_.ptr());
     return form_.traverse(visit, arg);
@@ -182,20 +200,31 @@ class Entry {
   using Output =
       std::pair<int64_t, py::object>;  // place among the executable's outputs, or constant
 
-  void read_module(const py::dict& facts) {
+  void read_held(const py::dict& facts) {
     for (py::handle row : facts["objects"]) {
       const auto [dict, values] = py::cast<std::pair<py::dict, std::vector<py::object>>>(row);
       objects_.push_back({dict, values});
     }
-    read_names(facts["plain"], false);
-    read_names(facts["identical"], true);
+    read_names(facts["plain"], {.by_identity = false, .sized = true});
+    read_names(facts["identical"], {.by_identity = true, .sized = true});
+    read_names(facts["globals"], {.by_identity = false, .sized = false});
+    for (py::handle row : facts["cells"]) {
+      auto [cell, value] = py::cast<std::pair<py::object, py::object>>(row);
+      MLCC_CHECK(PyCell_Check(cell.ptr()), "no closure variable");
+      cells_.push_back({std::move(cell), std::move(value)});
+    }
   }
 
-  void read_names(const py::object& rows, bool by_identity) {
+  struct Comparison {
+    bool by_identity, sized;
+  };
+
+  void read_names(const py::object& rows, Comparison comparison) {
     for (py::handle row : rows) {
       const auto [dict, names, values] =
           py::cast<std::tuple<py::dict, std::vector<py::object>, std::vector<py::object>>>(row);
-      HeldNames held{dict, {}, by_identity, PyDict_GET_SIZE(dict.ptr())};
+      HeldNames held{dict, {}, comparison.by_identity, std::nullopt};
+      if (comparison.sized) held.size = PyDict_GET_SIZE(dict.ptr());
       for (size_t i = 0; i < names.size(); ++i) held.values.emplace_back(names[i], values[i]);
       names_.push_back(std::move(held));
     }
@@ -249,6 +278,7 @@ class Entry {
   std::vector<SymExpr> guards_;  // each is 1 where the trace holds
   std::vector<HeldDict> objects_;
   std::vector<HeldNames> names_;
+  std::vector<HeldCell> cells_;
   std::vector<HeldTensor> tensors_;
   std::vector<c10::IValue> parameters_, constants_;
   std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs

@@ -156,6 +156,7 @@ CREATIONS = {
     "full": lambda x: x + torch.full((6,), 2.5),
     "full of ints": lambda x: torch.full((3,), 7) + 1,
     "full of bool": lambda x: torch.full((3,), True) & True,
+    "full of bool from a fraction": lambda x: torch.full((3,), 0.5, dtype=torch.bool) & True,
     "zeros like": lambda x: torch.zeros_like(x) + x,
     "new ones": lambda x: x.new_ones(6) * x,
     "full like": lambda x: torch.full_like(x, 3) * x,

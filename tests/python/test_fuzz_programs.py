@@ -132,42 +132,69 @@ def test_the_judge_takes_normalizations_apart() -> None:
 
 # -- found by `make fuzz`
 
+FLOAT = Input((3, 3), "float32", 4, "")
 HALF_T = Input((3, 3, 3), "float16", 4, ".mT")
+
+
+def found(*statements: str, of: Input = HALF_T, **changes: Any) -> Program:
+    return replace(program_of(*statements), **{"inputs": (of,), **changes})
+
+
 FOUND = {
-    "strides of put": (["v0 = x0.put(torch.tensor([0, 2, 0]), x0.flatten()[:3])"], HALF_T),
-    "strides of batch norm": (
-        ["v0 = F.batch_norm(x0[None], None, None, training=True)"],
-        replace(HALF_T, dtype="float32"),
+    "strides of put": found("v0 = x0.put(torch.tensor([0, 2, 0]), x0.flatten()[:3])"),
+    "strides of batch norm": found(
+        "v0 = F.batch_norm(x0[None], None, None, training=True)",
+        of=replace(HALF_T, dtype="float32"),
     ),
-    "bucketize of a number": (
-        ["v0 = torch.bucketize(x0, x0.flatten())"],
-        Input((), "float32", 4, ""),
+    "strides of select_scatter": found(
+        "v0 = x0.select_scatter(x0.select(-2, 0), -2, -1)",
+        of=Input((3, 4), "float32", 4, "[..., ::2]"),
+    ),
+    "bucketize of a number": found(
+        "v0 = torch.bucketize(x0, x0.flatten())", of=Input((), "float32", 4, "")
     ),
     # Kernels and their reference agree on what the IR leaves open.
-    "casts of NaN": (["v1 = x0 * 0", "v0 = (v1 / v1).int()"], HALF_T),
-    "casts out of range": (
-        ["v0 = torch.stack([(x0 * 3e38).to(torch.int16).int(), (x0 * 3e9).int()])"],
-        replace(HALF_T, dtype="float32"),
+    "casts of NaN": found("v1 = x0 * 0", "v0 = (v1 / v1).int()"),
+    "casts out of range": found(
+        "v0 = torch.stack([(x0 * 3e38).to(torch.int16).int(), (x0 * 3e9).int()])",
+        of=replace(HALF_T, dtype="float32"),
+    ),
+    "casts of a number out of range": found(
+        "v0 = (x0 > 0) + torch.tensor([1e30, -1e30]).to(torch.int64)[:, None, None]"
+    ),
+    "a size that is 1 by a guard": found(
+        "v0 = F.avg_pool1d(x0, 2) > x0", of=Input((3, 2), "float32", 4, ""), dynamic=True
+    ),
+    "the gradient of elu at NaN": found(
+        "v1 = x0 * 100",
+        "v0 = F.elu(v1.atanh())",
+        of=Input((4, 16), "float32", 4, ""),
+        backward=True,
+    ),
+    "shape and elements of two inputs change": found(
+        "x1.unsqueeze_(0)", "x0.mul_(2)", "v0 = x0 + 1", inputs=(FLOAT, FLOAT)
+    ),
+    "another dtype of an expanded input": found(
+        "v1 = x0.broadcast_to(x0.shape)", "v0 = v1.view(torch.int32)[1:]", of=FLOAT, dynamic=True
     ),
 }
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str) -> None:
-    statements, tensor = FOUND[name]
-    program = replace(program_of(*statements), inputs=(tensor,))
     with mlcc.config.patch(verify="always", strict=True):
-        assert check_program(program) is None
+        assert check_program(FOUND[name]) is None
 
 
 def test_a_text_that_a_library_evaluates_reads_no_globals_of_the_user() -> None:
     """As sympy does during a trace with symbolic sizes."""
-    with _reads.refuse_outside_values("function"):
-        assert sympy.sympify("E + x") == sympy.E + sympy.Symbol("x")
-    scope: dict[str, Any] = {"value": [1]}
+    scope: dict[str, Any] = {"value": torch.ones(2)}
     exec("def function():\n    return value", scope)
+    outside = _reads.OutsideValues(scope["function"], "function")
+    with outside.watch():
+        assert sympy.sympify("E + x") == sympy.E + sympy.Symbol("x")
     told = pytest.raises(mlcc.Error, match="the global value")  # of the user, also from a text
-    with told, _reads.refuse_outside_values("function"):
+    with told, outside.watch():
         scope["function"]()
 
 

@@ -6,8 +6,10 @@ import functools
 import gc
 import math
 import pickle
+import sys
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,6 +20,12 @@ import mlcc.backend
 from tests.python.accuracy import check_all
 
 SCALE = 3.0
+DIMS = [0]
+DTYPE = torch.float32
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
 
 
 def test_answers_are_eagers() -> None:
@@ -100,15 +108,102 @@ def test_numbers_and_strings_are_part_of_the_signature() -> None:
     assert f(x, 5.0, "add").tolist() == [6.0] * 3
 
 
-def test_a_value_read_from_a_global_is_refused_by_name() -> None:
+def test_a_plain_value_read_from_a_global_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    @mlcc.jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return scaled(x).sum(DIMS).to(DTYPE)
+
+    module = sys.modules[__name__]
+    for name, value in (("SCALE", 3.0), ("SCALE", -0.0), ("DIMS", [1]), ("DTYPE", torch.float64)):
+        for n in (2, 5):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(f(x), scaled(x).sum(DIMS).to(DTYPE))
+        monkeypatch.setattr(module, name, value)
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(f(x), scaled(x).sum(DIMS).to(DTYPE))
+    DIMS.append(0)  # a list is held by what it holds
+    torch.testing.assert_close(f(x), scaled(x).sum((0, 1)).to(DTYPE))
+
+
+def test_a_global_that_did_not_change_needs_no_python() -> None:
     @mlcc.jit
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * SCALE
 
-    with pytest.raises(
-        mlcc.Error, match=r"f: the global SCALE \(test_jit.py:\d+\) is a float; pass it"
-    ):
-        f(torch.ones(2))
+    f(torch.ones(2))
+    calls = []
+    f._read_call = lambda *_: calls.append(1)  # type: ignore[method-assign]
+    assert f(torch.ones(3)).tolist() == [SCALE] * 3
+    assert not calls
+
+
+def test_a_plain_value_read_from_a_closure_is_held() -> None:
+    def make(power: int) -> tuple[Callable[..., torch.Tensor], Callable[[int], None]]:
+        shift = 1
+
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x**power + shift
+
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return inner(x) * shift
+
+        def change(value: int) -> None:
+            nonlocal shift
+            shift = value
+
+        return mlcc.jit(f), change
+
+    squared, change = make(2)
+    cubed, _ = make(3)
+    x = torch.randn(7)
+    for shift in (1, 5, 5, 1):
+        change(shift)
+        torch.testing.assert_close(squared(x), (x**2 + shift) * shift)
+        torch.testing.assert_close(cubed(x), x**3 + 1)
+
+
+def test_functions_made_inside_read_their_own_variables() -> None:
+    def scale_by(factor: torch.Tensor, power: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: x * factor**power
+
+    @mlcc.jit
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return scale_by(y, 2)(x)
+
+    for n in (3, 4):
+        x, y = torch.randn(n), torch.randn(n)
+        torch.testing.assert_close(f(x, y), x * y**2)
+
+
+def test_what_a_function_changes_outside_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    count = 0
+
+    @mlcc.jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return x + 1
+
+    @mlcc.jit
+    def g(x: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return x + count
+
+    @mlcc.jit
+    def h(x: torch.Tensor) -> torch.Tensor:
+        global SCALE
+        SCALE = 7.0
+        return x * SCALE
+
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)
+    for n in (1, 2, 3):
+        assert f(torch.zeros(n)).tolist() == [1] * n
+        assert len(seen) == n
+        assert g(torch.zeros(n)).tolist() == [n] * n
+        assert count == n
+        assert h(torch.ones(n)).tolist() == [7] * n
+        assert SCALE == 7
 
 
 def test_a_tensor_read_from_a_closure_is_refused_by_name() -> None:

@@ -1,3 +1,4 @@
+#include <llvm/ADT/APSInt.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
 
@@ -152,13 +153,29 @@ llvm::Value* integer_to_float(const OpContext& c, DType from, DType to, llvm::Va
   return to == DType::kF64 ? converted : float_to_float(c, DType::kF32, to, converted);
 }
 
-// LLVM's conversion is poison out of range; frozen it is some value. Narrow integers are cut from
-// an i32, which is what C code does on this machine.
+// A number as the machine converts it, the least integer out of range, or null.
+llvm::Constant* convert_constant(llvm::Value* value, llvm::Type* type) {
+  const auto* constant = llvm::dyn_cast<llvm::Constant>(value);
+  if (constant != nullptr && value->getType()->isVectorTy()) constant = constant->getSplatValue();
+  const auto* number = llvm::dyn_cast_or_null<llvm::ConstantFP>(constant);
+  if (number == nullptr) return nullptr;
+  llvm::APSInt integer(type->getScalarSizeInBits(), /*isUnsigned=*/false);
+  bool is_exact = false;
+  const auto status =
+      number->getValueAPF().convertToInteger(integer, llvm::APFloat::rmTowardZero, &is_exact);
+  if (status == llvm::APFloat::opInvalidOp)
+    return ConstantInt::get(type, llvm::APInt::getSignedMinValue(integer.getBitWidth()));
+  return ConstantInt::get(type, integer);
+}
+
+// LLVM's conversion is poison out of range, which it makes 0 of constants; frozen it is what the
+// machine gives. Narrow integers are cut from an i32, which is what C code does on this machine.
 llvm::Value* float_to_integer(const OpContext& c, DType from, DType to, llvm::Value* value) {
   if (from != DType::kF64) value = widen_to_f32(c, from, value);
   const bool is_wide = to == DType::kI64;
   llvm::Type* type = like(value, is_wide ? c.ir.getInt64Ty() : c.ir.getInt32Ty());
-  llvm::Value* integer = c.ir.CreateFreeze(c.ir.CreateFPToSI(value, type));
+  llvm::Value* integer = convert_constant(value, type);
+  if (integer == nullptr) integer = c.ir.CreateFreeze(c.ir.CreateFPToSI(value, type));
   return c.ir.CreateTrunc(integer, like(value, register_type(c.ir.getContext(), to)));
 }
 
