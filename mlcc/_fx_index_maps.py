@@ -164,6 +164,8 @@ def diagonal(importer: Importer, node: Node) -> Tensor:
     fake = importer.fake(bound["self"])
     rank, offset = fake.dim(), importer.fake(bound["offset"])
     dim1, dim2 = bound["dim1"] % rank, bound["dim2"] % rank
+    if isinstance(offset, int) and _torch_compat.is_known(fake.stride(dim1) < fake.stride(dim2)):
+        dim1, dim2, offset = dim2, dim1, -offset  # so that the two together are a view
     rows, columns = importer.size(fake.shape[dim1]), importer.size(fake.shape[dim2])
     others = [d for d in range(rank) if d not in (dim1, dim2)]
     matrices = permuted(importer, bound["self"], [*others, dim1, dim2])

@@ -622,7 +622,9 @@ def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool)
 
 def _share_memory(leaves: Iterable[Any]) -> bool:
     storages = [
-        leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, torch.Tensor)
+        leaf.untyped_storage().data_ptr()
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and not leaf._is_zerotensor()
     ]
     return len(set(storages)) != len(storages)
 

@@ -220,6 +220,7 @@ class Reference::Run {
     loop::InterpreterOptions options;
     options.seed = rounding_;
     options.partials = rounding_ == 0 ? 1 : kPartials;
+    options.has_inexact_functions = rounding_ != 0;
     loop::CheckDetails details{};
     const int64_t code = loop::interpret(lowered.kernel, reference_.evaluate(lowered.sizes, sizes_),
                                          buffers, options, &details);

@@ -52,8 +52,9 @@ class Reference {
 
   // `rounding` 0 is the plain evaluation. Any other number is a seed: sums are then taken in
   // another order, every float that is not a whole number is off by one epsilon of its dtype, up or
-  // down, in intermediate results, outputs, and inputs that reductions read. How far such runs part
-  // from the plain one shows what rounding may do to each element.
+  // down, in intermediate results, outputs, inputs that reductions read, and where an elementary
+  // function gives it. How far such runs part from the plain one shows what rounding may do to each
+  // element.
   ReferenceRun run(std::span<const HostTensor> inputs, std::span<const int64_t> sizes,
                    uint64_t rounding) const;
 

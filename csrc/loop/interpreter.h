@@ -14,6 +14,9 @@ struct InterpreterOptions {
   // combines, so that a wrong claim of independence shows.
   int64_t partials = 1;
   uint64_t seed = 0;
+  // Elementary functions are off by one epsilon, up or down by the seed, as those of a kernel may
+  // be.
+  bool has_inexact_functions = false;
 };
 
 // buffers[i] points to the first element of kernel.buffers[i]; sizes in the kernel's order.

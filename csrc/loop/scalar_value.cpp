@@ -286,6 +286,14 @@ uint64_t convert(DType from, DType to, uint64_t bits) {
   return encode_int(to, to == DType::kI64 ? truncate<int64_t>(value) : truncate<int32_t>(value));
 }
 
+bool is_function(ScalarOp op) {
+#define SCALAR_FUNCTION(enumerator, text, arity, value, meaning) op == ScalarOp::enumerator ||
+  return
+#include "loop/scalar_functions.def"
+      false;
+#undef SCALAR_FUNCTION
+}
+
 std::optional<uint64_t> evaluate(ScalarOp op, DType dtype, std::span<const uint64_t> args) {
   if (op == ScalarOp::kSelect) return args[0] != 0 ? args[1] : args[2];
   if (dtype == DType::kF32) return evaluate_float<float>(op, args);

@@ -22,6 +22,8 @@ int64_t decode_int(DType dtype, uint64_t bits);    // an integer dtype or bool
 
 uint64_t convert(DType from, DType to, uint64_t bits);
 
+bool is_function(ScalarOp op);  // an elementary function, of scalar_functions.def
+
 // op(args), the args of `dtype` (a select's first is bool). Nothing where an integer division has
 // no answer: by 0, or the lowest value by -1.
 std::optional<uint64_t> evaluate(ScalarOp op, DType dtype, std::span<const uint64_t> args);

@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/resolve_neg.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -57,9 +58,15 @@ at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::Sc
                                                       c10::DispatchKeySet(key), dtype));
 }
 
-// The same elements without the negative bit, at the same strides: kernels are compiled for those.
-// All memory that the tensor spans is copied, since elements of it may lie at one place.
-at::Tensor resolve_negation(const at::Tensor& given) {
+// Whether the elements are not what lies in its memory: those with the negative bit, and zeros that
+// have no memory at all, as torch's gradients of `sign` have.
+bool is_lazy(const at::Tensor& tensor) { return tensor.is_neg() || tensor._is_zerotensor(); }
+
+// The same elements in memory, at the same strides: kernels are compiled for those. All memory that
+// the tensor spans is copied, since elements of it may lie at one place.
+at::Tensor resolve(const at::Tensor& given) {
+  if (given._is_zerotensor())
+    return at::empty_strided(given.sizes(), given.strides(), given.options()).zero_();
   if (given.numel() == 0) return at::resolve_neg(given);
   int64_t span = 1;
   for (int64_t dim = 0; dim < given.dim(); ++dim) span += (given.size(dim) - 1) * given.stride(dim);
@@ -160,7 +167,7 @@ class TensorHost final : public runtime::Host {
       MLCC_USER_CHECK(tensor(slot).device() == device, "extern op ", step.op, ": a result is on ",
                       tensor(slot).device(), ", expected ", device);
       // Kernels read memory as it is.
-      if (tensor(slot).is_neg()) slots_[static_cast<size_t>(slot)] = resolve_negation(tensor(slot));
+      if (is_lazy(tensor(slot))) slots_[static_cast<size_t>(slot)] = resolve(tensor(slot));
     }
   }
 
@@ -186,8 +193,8 @@ class TensorHost final : public runtime::Host {
     return nullptr;
   }
 
-  // A kernel reads memory as it is: a lazily negated input is negated first, and written back if an
-  // op changes it.
+  // A kernel reads memory as it is: a lazy input is computed first, and written back if an op
+  // changes it.
   void prepare_input(size_t index) {
     c10::IValue& value = slots_[index];
     MLCC_USER_CHECK(value.isTensor(), "input ", index, ": found ", describe(value),
@@ -197,8 +204,8 @@ class TensorHost final : public runtime::Host {
                         !given.key_set().has(c10::DispatchKey::Python),
                     "input ", index, ": found ", describe(value), ", expected a plain tensor");
     check_device(index, given, program_.executable().plan().inputs[index]);
-    if (!given.is_neg()) return;
-    at::Tensor resolved = resolve_negation(given);
+    if (!is_lazy(given)) return;
+    at::Tensor resolved = resolve(given);
     if (program_.is_mutated_input_[index]) resolved_.emplace_back(given, resolved);
     value = std::move(resolved);
   }

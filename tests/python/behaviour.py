@@ -49,6 +49,8 @@ def seen(function: Callable[..., Any], make: Callable[[], Sequence[Any]]) -> lis
 def _place(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or leaf.numel() == 0:
         return id(leaf)
+    if leaf._is_zerotensor():  # it has no memory
+        return id(leaf)
     return leaf.untyped_storage().data_ptr()
 
 

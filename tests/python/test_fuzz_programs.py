@@ -171,6 +171,19 @@ FOUND = {
         of=Input((4, 16), "float32", 4, ""),
         backward=True,
     ),
+    # erf is next to -1 there.
+    "a sum that cancels within one node": found(
+        "v1 = x0.log_softmax(-1)", "v0 = F.gelu(v1)", of=Input((3, 33), "float32", 45346, "")
+    ),
+    "a gradient that has no memory": found(
+        "v0 = F.max_pool2d(x0[None], 2)",
+        "v2 = x0[None].sgn()",
+        "v1 = F.cosine_similarity(v2, v2, -1)",
+        of=Input((16, 2, 16), "float64", 4, ""),
+        outputs=("v0", "v1"),
+        backward=True,
+        entry="compile",
+    ),
     "shape and elements of two inputs change": found(
         "x1.unsqueeze_(0)", "x0.mul_(2)", "v0 = x0 + 1", inputs=(FLOAT, FLOAT)
     ),

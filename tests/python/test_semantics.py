@@ -29,6 +29,14 @@ BITS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] = {
     "an argument with the negative bit": (lambda x: x.exp() + x, lambda: [negative()]),
     "a view of one": (lambda x: (x.t(), x[1] * 2), lambda: [negative()]),
     "a write to one": (lambda x: x.mul_(2).add_(1), lambda: [negative()]),
+    "zeros that have no memory": (
+        lambda x, y: (x + 1, (x.t() * y).sum(0)),
+        lambda: [torch._efficientzerotensor(3, 4), torch.randn(4, 1)],
+    ),
+    "zeros that have no memory beside what is written": (
+        lambda x, y: y.add_(x).exp(),
+        lambda: [torch._efficientzerotensor(3), torch.randn(3)],
+    ),
     "two": (lambda x, y: x @ y.t(), lambda: [negative(), negative()]),
     "one that arises inside": (
         lambda x: x.conj().imag * 2,
