@@ -170,7 +170,11 @@ def diagonal(importer: Importer, node: Node) -> Tensor:
     others = [d for d in range(rank) if d not in (dim1, dim2)]
     matrices = permuted(importer, bound["self"], [*others, dim1, dim2])
     shape = result_shape(importer, node)
-    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)):
+    # Else the slice of the flattened matrix below would be one of a copy, in strides of its own.
+    is_view = _torch_compat.is_known(fake.stride(dim1) == fake.stride(dim2) * fake.shape[dim2])
+    if not (
+        is_view and isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)
+    ):
         return _gathered_diagonal(importer, node, matrices, offset, shape)
     flat = importer.reshape(matrices, [*shape[:-1], rows * columns])
     start = min(offset if offset >= 0 else -offset * columns, rows * columns)

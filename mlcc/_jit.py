@@ -111,7 +111,7 @@ class Jitted:
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
-        if entry.run is None or (entry.writes_inputs and _must_see_writes(call.leaves)):
+        if entry.run is None or _must_see_writes(call.leaves, entry.written):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
@@ -205,7 +205,7 @@ class Jitted:
         self._entries.setdefault(call.key, []).append(entry)
         if entry.facts is not None:
             self._add_to_dispatch(entry.facts, call, args, kwargs)
-        if entry.run is None or (entry.writes_inputs and _must_see_writes(call.leaves)):
+        if entry.run is None or _must_see_writes(call.leaves, entry.written):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
@@ -234,9 +234,12 @@ class Jitted:
         module = ModuleState(self._module)
         entry.guard = all_of(sizes.holds(), module.holds(), traced.outside.holds())
         metadata = fakes.metadata()
-        entry.writes_inputs = _torch_compat.writes_inputs(metadata)
-        direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
         count = len(module.parameters) + len(varying)
+        written = _torch_compat.changed_inputs(metadata, count)
+        if written:
+            own = len(module.parameters)
+            entry.written = [varying[place - own] for place in written if place >= own]
+        direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
         if direct is None or direct.imported.num_inputs != count:
             entry.run = _wrapped_caller(compiled, varying, traced)
             return
@@ -348,13 +351,14 @@ def _place_of(function: Callable[..., Any]) -> str:
 class _Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
-    __slots__ = ("facts", "guard", "run", "writes_inputs")
+    __slots__ = ("facts", "guard", "run", "written")
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
         self.guard: Callable[[list[Any]], bool] = always
         self.run: Callable[[list[Any]], Any] | None = None
-        self.writes_inputs = False
+        # Which leaves the function writes; None if it writes nothing, neither leaves nor a module's tensors.
+        self.written: list[int] | None = None
 
 
 def _reinterprets(result: torch.Tensor, given: Sequence[Any]) -> bool:
@@ -629,12 +633,16 @@ def _share_memory(leaves: Iterable[Any]) -> bool:
     return len(set(storages)) != len(storages)
 
 
-def _must_see_writes(leaves: Sequence[Any]) -> bool:
-    """Whether writing to the arguments is eager's affair: they overlap, or autograd refuses to have one written."""
-    if _share_memory(leaves):
-        return True
-    return torch.is_grad_enabled() and any(
-        isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf for leaf in leaves
+def _must_see_writes(leaves: Sequence[Any], written: list[int] | None) -> bool:
+    """Whether writing to the arguments is eager's affair: they overlap, or autograd follows one that is written.
+
+    Autograd refuses writes to its leaves, and the trace's inputs are leaves whatever the arguments are: AOTAutograd
+    would hide the writes from it.
+    """
+    if written is None:
+        return False
+    return _share_memory(leaves) or (
+        torch.is_grad_enabled() and any(leaves[place].requires_grad for place in written)
     )
 
 

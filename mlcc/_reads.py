@@ -142,11 +142,7 @@ class OutsideValues:
             raise SideEffectError(f"it changes the {kind} {name}")
         if value is _MISSING or value is getattr(builtins, name, _MISSING):
             return  # a builtin, or an error that Python raises itself
-        if (
-            isinstance(value, _ASIDE)
-            or callable(getattr(value, "__wrapped__", None))
-            or _is_op(value)
-        ):
+        if _is_aside(value):
             return
         if is_plain(value) and self._hold(frame, kind, name, value):
             return
@@ -218,6 +214,14 @@ def _is_text_of_a_library(frame: types.FrameType) -> bool:
 
 _MISSING = object()
 _OURS = os.path.dirname(__file__) + os.sep
+
+
+def _is_aside(value: Any) -> bool:
+    """Whether it is not expected to change: a module, a function, a class, or a tuple of them."""
+    if type(value) is tuple:
+        return bool(value) and all(map(_is_aside, value))
+    is_wrapper = callable(getattr(value, "__wrapped__", None))
+    return isinstance(value, _ASIDE) or is_wrapper or _is_op(value)
 
 
 def _is_op(value: Any) -> bool:

@@ -769,10 +769,12 @@ def written_inputs() -> tuple[int, tuple[int, ...]]:
     return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
 
 
-def writes_inputs(metadata: Any) -> bool:
-    """Whether the traced function writes into an input; True if torch does not say."""
+def changed_inputs(metadata: Any, count: int) -> list[int]:
+    """Which of `count` inputs the traced function changes, their elements or their form; all if torch does not say."""
     info = getattr(metadata, "input_info", None)
-    return info is None or any(one.mutates_data or one.mutates_metadata for one in info)
+    if info is None:
+        return list(range(count))
+    return [i for i, one in enumerate(info) if one.mutates_data or one.mutates_metadata]
 
 
 def needs_no_wrapper(metadata: Any) -> bool:
@@ -780,7 +782,7 @@ def needs_no_wrapper(metadata: Any) -> bool:
     try:
         plain = {"non_alias", "unsafe_view_alias"}
         return (
-            not writes_inputs(metadata)
+            not changed_inputs(metadata, 1)
             and all(one.output_type.name in plain for one in metadata.output_info)
             and metadata.num_intermediate_bases == 0
             and not metadata.is_rng_op_functionalized

@@ -150,6 +150,9 @@ FOUND = {
         "v0 = x0.select_scatter(x0.select(-2, 0), -2, -1)",
         of=Input((3, 4), "float32", 4, "[..., ::2]"),
     ),
+    "strides of a diagonal of what lies otherwise": found(
+        "v0 = x0.exp().permute(2, 0, 1).diagonal()", of=replace(HALF_T, dtype="float32")
+    ),
     "bucketize of a number": found(
         "v0 = torch.bucketize(x0, x0.flatten())", of=Input((), "float32", 4, "")
     ),

@@ -162,6 +162,19 @@ def test_a_plain_value_read_from_a_closure_is_held() -> None:
         torch.testing.assert_close(cubed(x), x**3 + 1)
 
 
+FLOATS = (torch.float32, torch.float64)
+KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+def test_tuples_of_constants_and_classes_may_be_read() -> None:
+    @mlcc.jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.dtype in FLOATS and isinstance(x, KINDS) else x
+
+    assert f(torch.ones(2)).tolist() == [2, 2]
+    assert f(torch.ones(2, dtype=torch.int32)).tolist() == [1, 1]
+
+
 def test_functions_made_inside_read_their_own_variables() -> None:
     def scale_by(factor: torch.Tensor, power: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda x: x * factor**power
@@ -869,6 +882,25 @@ def test_methods_of_other_objects_are_refused() -> None:
     for one in (Scale(), Scale().scaled):
         with pytest.raises(mlcc.Error, match="attributes of a Scale would be read as constants"):
             mlcc.jit(one)
+
+
+@pytest.mark.parametrize("inner", [lambda x: x, lambda x: x[None], lambda x: x[1:]])
+def test_gradients_follow_what_is_written(inner: Callable[..., torch.Tensor]) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        inner(x).mul_(3 * w)
+        return x + w
+
+    def gradients(function: Callable[..., torch.Tensor], given: int) -> list[torch.Tensor]:
+        leaves = [torch.full((3,), 2.0, requires_grad=True), torch.ones(1, requires_grad=True)]
+        x = leaves[0] * 1 if given else torch.full((3,), 2.0)
+        out = function(x, leaves[1] * 1)
+        found = torch.autograd.grad([out.sum(), x.sum()], leaves, allow_unused=True)
+        return [x, out, *(g for g in found if g is not None)]
+
+    jitted = mlcc.jit(f)
+    for given in (0, 1, 0, 1):
+        for found, expected in zip(gradients(jitted, given), gradients(f, given), strict=True):
+            torch.testing.assert_close(found, expected)
 
 
 def test_writing_to_a_leaf_that_requires_grad_is_eagers_error() -> None:
