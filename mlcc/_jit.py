@@ -478,6 +478,12 @@ class _TracedModule(torch.nn.Module):
                 raise SideEffectError("a result is a new leaf that requires gradients")
             if isinstance(leaf, torch.Tensor) and _reinterprets(leaf, given):
                 raise SideEffectError("a result is the memory of an argument as another dtype")
+            if (
+                isinstance(leaf, torch.Tensor)
+                and leaf.requires_grad
+                and _torch_compat.may_overlap(leaf)
+            ):
+                raise SideEffectError("a result with a gradient overlaps itself")
             if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
                 self.places.append((True, len(results)))
                 results.append(leaf)

@@ -162,6 +162,8 @@ def compile_with_aot(
         context.callback(_keep_numbers.reset, token)
     if _has_while_loop(module):
         context.enter_context(_item_allowed(example_inputs))
+    if any(may_overlap(result) for result in _results(module)):
+        context.enter_context(_gradients_of_any_strides())
     counters["aot_autograd"]["total"] += 1
     with context:
         compiled = aot_module_simplified(
@@ -176,6 +178,41 @@ def compile_with_aot(
         )
     counters["aot_autograd"]["ok"] += 1
     return without_dynamo(compiled, "do not trace compiled code")
+
+
+def _gradients_of_any_strides() -> contextlib.AbstractContextManager[None]:
+    return torch._functorch.config.patch(guess_tangent_strides_as_outputs=False)
+
+
+def _results(module: Any) -> list[Any]:
+    """What a graph of Dynamo returns, as far as the trace tells."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return []
+    (output,) = module.graph.find_nodes(op="output")
+    return [node.meta.get("example_value") for node in output.all_input_nodes]
+
+
+def may_overlap(result: Any) -> bool:
+    """Whether elements of a tensor may lie at one place, as windows do: strides that its gradient must not be given.
+
+    torch 2.13 copies the gradients of compiled results to their strides, but for those of expanded tensors. Sizes that
+    are symbols keep it from doing so.
+    """
+    if not isinstance(result, torch.Tensor) or result.layout != torch.strided:
+        return False
+    if any(isinstance(number, torch.SymInt) for number in (*result.shape, *result.stride())):
+        return False
+    axes = sorted(
+        (stride, size)
+        for stride, size in zip(result.stride(), result.shape, strict=True)
+        if size > 1
+    )
+    reached = 0
+    for stride, size in axes:
+        if axes[0][0] > 0 and stride <= reached:
+            return True
+        reached += stride * (size - 1)
+    return False
 
 
 def _has_while_loop(module: Any) -> bool:

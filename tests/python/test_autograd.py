@@ -508,3 +508,24 @@ def test_anomaly_detection() -> None:
         warnings.simplefilter("ignore")
         with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="nan values"):
             run(x).sum().backward()
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).unfold(0, 2, 1),
+        lambda x: (x * 2).as_strided((3, 2), (1, 1)),
+        lambda x: (x * 2).expand(3, 4),
+    ],
+)
+def test_gradients_of_results_that_overlap_themselves(
+    function: Callable[..., torch.Tensor], way: Callable[..., Any]
+) -> None:
+    x = torch.ones(4, requires_grad=True)
+    expected, found = function(x), way(function)(x)
+    weights = torch.arange(expected.numel()).view(expected.shape) + 1.0
+    (theirs,) = torch.autograd.grad(expected, x, weights)
+    (ours,) = torch.autograd.grad(found, x, weights)
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(ours, theirs)
