@@ -42,6 +42,9 @@ class Failure:
     text: str
 
 
+# What the kind of a failure starts with that `aot_eager` shows as well.
+TORCHS_OWN = "aot_eager too: "
+
 Leaves = list[torch.Tensor]
 
 
@@ -87,6 +90,18 @@ def check_program(program: Program) -> Failure | None:
     else:
         torch._dynamo.reset()
         function = torch.compile(program.function, backend="mlcc", dynamic=program.dynamic)
+    return _check_calls(program, function)
+
+
+def fails_without_mlcc(program: Program, failure: Failure) -> bool:
+    """Whether torch's own tracing with eager's kernels, `aot_eager`, fails in the same way."""
+    torch._dynamo.reset()
+    traced = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic)
+    other = _check_calls(program, traced)
+    return other is not None and other.kind.replace("aot_eager", "mlcc") == failure.kind
+
+
+def _check_calls(program: Program, function: Any) -> Failure | None:
     for one in (program, program.resized()) if program.dynamic else (program,):
         failure = _check_call(one, function)
         if failure is not None:

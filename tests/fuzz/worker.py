@@ -1,6 +1,7 @@
 """A process that checks random programs on demand: {"seed": n} in; {"outcome": {kind, text, script}} out.
 
-The kind is empty where the program is right; else the script is the program, reduced, for people.
+The kind is empty where the program is right; else the script is the program, reduced, for people. It starts with
+TORCHS_OWN where torch's own tracing fails in the same way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from tests.fuzz.program_check import check_program, reduce_program
+from tests.fuzz.program_check import (
+    TORCHS_OWN,
+    check_program,
+    fails_without_mlcc,
+    reduce_program,
+)
 from tests.fuzz.torch_programs import draw_program
 from tests.worker import Record, Work, serve
 
@@ -34,7 +40,9 @@ def check_seed(task: Record, at: Callable[[str], None]) -> dict[str, Any]:
         return {"kind": "", "text": "", "script": ""}
     program, failure = reduce_program(program, failure, lambda: at("while it was reduced"))
     script = program.as_script(f"seed {seed}: {failure.text}")
-    return {"kind": failure.kind, "text": failure.text, "script": script}
+    at("while it ran without mlcc")
+    kind = f"{TORCHS_OWN}{failure.kind}" if fails_without_mlcc(program, failure) else failure.kind
+    return {"kind": kind, "text": failure.text, "script": script}
 
 
 if __name__ == "__main__":

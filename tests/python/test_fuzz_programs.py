@@ -15,7 +15,14 @@ import torch
 import mlcc
 from mlcc import _reads
 from tests.fuzz import run
-from tests.fuzz.program_check import check_program, compare, other_runs, reduce_program
+from tests.fuzz.program_check import (
+    TORCHS_OWN,
+    check_program,
+    compare,
+    fails_without_mlcc,
+    other_runs,
+    reduce_program,
+)
 from tests.fuzz.torch_programs import Input, Program, draw_program
 from tests.pool import Lost, Pool
 from tests.python.accuracy import Wrong
@@ -84,6 +91,21 @@ def test_a_failure_is_found_and_reduced(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.undo()
     environment = {**os.environ, "PYTHONPATH": str(run.ROOT)}
     subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True)
+
+
+def test_failures_of_torchs_own_tracing_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of("v0 = x0.expand(2, *x0.shape)", "v0.fill_(3)")
+    failure = check_program(program)
+    assert failure is not None
+    assert fails_without_mlcc(program, failure)
+    monkeypatch.setattr(mlcc, "jit", WrongSine)
+    program = program_of("v0 = x0.sin()")
+    failure = check_program(program)
+    assert failure is not None
+    assert not fails_without_mlcc(program, failure)
+    kinds = [{"kind": ""}, {"kind": f"{TORCHS_OWN}wrong"}]
+    assert run.report(kinds) == 0
+    assert run.report([*kinds, {"kind": "wrong"}]) == 1
 
 
 def test_judge() -> None:
