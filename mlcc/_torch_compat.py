@@ -399,9 +399,16 @@ def is_known(condition: bool | torch.SymBool) -> bool:
     return bool(statically_known_true(condition))
 
 
-def is_number(argument: Any) -> bool:
-    """Whether an argument of an op's schema is a number of any dtype (a Scalar), which may be optional."""
-    return bool(argument.type.isSubtypeOf(torch._C.OptionalType(torch._C.NumberType.get())))
+@functools.cache
+def number_arguments(op: Any) -> tuple[tuple[int, str], ...]:
+    """Place and name of an op's arguments that are numbers of any dtype (Scalars), which may be optional."""
+    schema = getattr(op, "_schema", None)
+    number = torch._C.OptionalType(torch._C.NumberType.get())
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments if schema is not None else ())
+        if argument.type.isSubtypeOf(number)
+    )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -394,13 +394,12 @@ class Importer:
 
     def _overflow(self, node: Node) -> str:
         """Says which number of the node its dtype cannot hold, for most of which eager has an error; or ''."""
-        schema, fake = getattr(node.target, "_schema", None), node.meta.get("val")
-        if schema is None or not isinstance(fake, torch.Tensor):
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
             return ""
-        bound = self.bind(node)
-        for argument in schema.arguments:
-            number = bound[argument.name]
-            if _torch_compat.is_number(argument) and overflows(number, fake.dtype):
+        for place, name in _torch_compat.number_arguments(node.target):
+            number = node.args[place] if place < len(node.args) else node.kwargs.get(name)
+            if overflows(number, fake.dtype):
                 return f"{number} is no {str(fake.dtype).removeprefix('torch.')}"
         return ""
 
