@@ -34,11 +34,8 @@ def reshape(importer: Importer, node: Node) -> Tensor:
 
 def expand(importer: Importer, node: Node) -> Tensor:
     """expand: the fake result says the shape."""
-    x = importer.tensor(node.args[0])
-    shape = result_shape(importer, node)
-    if shape == importer.shape(importer.fake(node.args[0])):
-        return x
-    return importer.expand(x, shape)
+    given = importer.shape(importer.fake(node.args[0]))
+    return importer.broadcast(importer.tensor(node.args[0]), given, result_shape(importer, node))
 
 
 def permute(importer: Importer, node: Node) -> Tensor:

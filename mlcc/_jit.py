@@ -111,7 +111,7 @@ class Jitted:
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
-        if entry.run is None or _must_see_writes(call.leaves, entry.written):
+        if entry.run is None or entry.is_eagers(call.leaves):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
@@ -205,7 +205,7 @@ class Jitted:
         self._entries.setdefault(call.key, []).append(entry)
         if entry.facts is not None:
             self._add_to_dispatch(entry.facts, call, args, kwargs)
-        if entry.run is None or _must_see_writes(call.leaves, entry.written):
+        if entry.run is None or entry.is_eagers(call.leaves):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
@@ -236,6 +236,7 @@ class Jitted:
         metadata = fakes.metadata()
         count = len(module.parameters) + len(varying)
         written = _torch_compat.changed_inputs(metadata, count)
+        entry.returns_views = self._dynamic and _torch_compat.returns_views(metadata)
         if written:
             own = len(module.parameters)
             entry.written = [varying[place - own] for place in written if place >= own]
@@ -351,7 +352,7 @@ def _place_of(function: Callable[..., Any]) -> str:
 class _Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
-    __slots__ = ("facts", "guard", "run", "written")
+    __slots__ = ("facts", "guard", "returns_views", "run", "written")
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
@@ -359,6 +360,15 @@ class _Entry:
         self.run: Callable[[list[Any]], Any] | None = None
         # Which leaves the function writes; None if it writes nothing, neither leaves nor a module's tensors.
         self.written: list[int] | None = None
+        # Views of arguments with symbolic sizes: AOTAutograd makes them anew as if those began where their memory does.
+        self.returns_views = False
+
+    def is_eagers(self, leaves: Sequence[Any]) -> bool:
+        """Whether these arguments are not for the trace."""
+        return _must_see_writes(leaves, self.written) or (
+            self.returns_views
+            and any(isinstance(leaf, torch.Tensor) and leaf.storage_offset() for leaf in leaves)
+        )
 
 
 def _reinterprets(result: torch.Tensor, given: Sequence[Any]) -> bool:

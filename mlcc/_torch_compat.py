@@ -821,6 +821,12 @@ def changed_inputs(metadata: Any, count: int) -> list[int]:
     return [i for i, one in enumerate(info) if one.mutates_data or one.mutates_metadata]
 
 
+def returns_views(metadata: Any) -> bool:
+    """Whether a result of the traced function is a view of an input; True if torch does not say."""
+    info = getattr(metadata, "output_info", None)
+    return info is None or any(one.output_type.name == "alias_of_input" for one in info)
+
+
 def needs_no_wrapper(metadata: Any) -> bool:
     """Whether the compiled graph alone does what the function does: plain outputs, no input written."""
     try:

@@ -43,6 +43,20 @@ void perturb(HostTensor& tensor, uint64_t seed) {
   }
 }
 
+bool is_computed_float(const Value* value) {
+  const graph::Node* node = value->producer();
+  if (node == nullptr || !is_float(value->type().dtype) || node->op() == graph::Op::kCast)
+    return false;
+  const OpClass op_class = graph::op_info(node->op()).op_class;
+  return op_class == OpClass::kPointwise || op_class == OpClass::kReduction;
+}
+
+bool compares_computed_floats(const graph::Node& node) {
+  const bool is_equality = node.op() == graph::Op::kEq || node.op() == graph::Op::kNe;
+  return is_equality && std::any_of(node.operands().begin(), node.operands().end(),
+                                    [](const Value* v) { return is_computed_float(v); });
+}
+
 int64_t count(const std::vector<int64_t>& shape) {
   int64_t elements = 1;
   for (const int64_t size : shape) elements *= size;
@@ -98,6 +112,7 @@ void Reference::add_step(const fusion::Group& group) {
       lower::lower_group(*nodes_->graph, nodes_->plan, group, {}, *arena);
   for (const Value* value : group.outputs)
     rounds_to_16_bits_ |= is_float(value->type().dtype) && dtype_size(value->type().dtype) == 2;
+  for (const graph::Node* node : group.nodes) compares_computed_ |= compares_computed_floats(*node);
   steps_.push_back({&group, accumulates, copies, std::move(arena), std::move(lowered)});
 }
 

@@ -49,6 +49,9 @@ class Reference {
   std::string graph_text() const;
   // Whether a value that the kernel may keep wider is rounded to 16 bits.
   bool rounds_to_16_bits() const { return rounds_to_16_bits_; }
+  // Whether floats that it computes are compared for equality, as gradients of extremes do: no
+  // rounding of theirs may show what the kernel's own one gives.
+  bool compares_computed() const { return compares_computed_; }
 
   // `rounding` 0 is the plain evaluation. Any other number is a seed: sums are then taken in
   // another order, every float that is not a whole number is off by one epsilon of its dtype, up or
@@ -81,6 +84,7 @@ class Reference {
   std::vector<Step> steps_;  // in an order that computes what is read before
   std::vector<std::string> symbols_;
   bool rounds_to_16_bits_ = false;
+  bool compares_computed_ = false;
 };
 
 }  // namespace mlcc::driver

@@ -200,6 +200,12 @@ FOUND = {
     "a sum that cancels within one node": found(
         "v1 = x0.log_softmax(-1)", "v0 = F.gelu(v1)", of=Input((3, 33), "float32", 45346, "")
     ),
+    "computed floats that are compared for equality": found(
+        "v1 = torch.ops.aten.special_exp2.default(x0)",
+        "v0 = v1 / (v1.abs().amax(-2, keepdim=True) + 1)",
+        of=Input((2, 8, 33), "float64", 139292, ""),
+        backward=True,
+    ),
     "a gradient that has no memory": found(
         "v0 = F.max_pool2d(x0[None], 2)",
         "v2 = x0[None].sgn()",
@@ -211,6 +217,9 @@ FOUND = {
     ),
     "shape and elements of two inputs change": found(
         "x1.unsqueeze_(0)", "x0.mul_(2)", "v0 = x0 + 1", inputs=(FLOAT, FLOAT)
+    ),
+    "a view of an argument that begins within its memory": found(
+        "v0 = x0.reshape(x0.shape[::-1])", of=Input((3, 5, 8), "uint8", 4, "[1:]"), dynamic=True
     ),
     "another dtype of an expanded input": found(
         "v1 = x0.broadcast_to(x0.shape)", "v0 = v1.view(torch.int32)[1:]", of=FLOAT, dynamic=True

@@ -532,3 +532,11 @@ def test_externs_are_logged_once(mlcc_log: Any) -> None:
         trace(lambda x: (x @ x) @ x, torch.randn(4, 4))
         trace(lambda x: x @ x, torch.randn(4, 4))
     assert lines == ["aten.mm.default: ATen call (contraction)"]
+
+
+def test_expansion_to_a_size_that_is_the_same_by_a_guard() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        even = torch.full(((x.shape[0] + 1) // 2 * 2, 1), 2.0)
+        return x[:, None].expand(even.shape[0], 4) * even
+
+    check_function(f, torch.randn(6), dynamic=True)
