@@ -187,6 +187,11 @@ FOUND = {
     "casts of a number out of range": found(
         "v0 = (x0 > 0) + torch.tensor([1e30, -1e30]).to(torch.int64)[:, None, None]"
     ),
+    "a product with 0 in a transposed loop": found(
+        "v1 = x0[None].to(memory_format=torch.channels_last) * 1",
+        "v0 = (v1 == x0) * 0",
+        of=Input((16, 3, 3), "float16", 4, ""),
+    ),
     "a size that is 1 by a guard": found(
         "v0 = F.avg_pool1d(x0, 2) > x0", of=Input((3, 2), "float32", 4, ""), dynamic=True
     ),

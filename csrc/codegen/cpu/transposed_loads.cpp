@@ -1,6 +1,7 @@
 // Loads of an unrolled loop in a vector loop that are contiguous along the unrolled one: a block of
 // as many elements either way is loaded row by row and transposed in registers, before the loop.
 #include "codegen/cpu/function_emitter.h"
+#include "loop/mutator.h"
 
 namespace mlcc::codegen::cpu {
 namespace {
@@ -10,13 +11,19 @@ using loop::StmtKind;
 // What lets of the loop's body have defined; nothing where that is no index.
 using Definitions = std::map<std::string, std::optional<SymExpr>, std::less<>>;
 
-// Over what is defined before the loop, and its variable.
+// Over what is defined before the loop, and its variable; nothing also where a part reads what is
+// no index but falls out of the sum (`0 * %x`): the whole is evaluated.
 std::optional<SymExpr> index_of(loop::Expr e, const Definitions& definitions) {
   const std::optional<SymExpr> index = loop::to_symbolic(e);
   if (!index) return std::nullopt;
-  for (const std::string& name : index->symbols())
-    if (const auto found = definitions.find(name); found != definitions.end() && !found->second)
-      return std::nullopt;
+  bool reads_others = false;
+  loop::for_each_expr({e}, [&](loop::Expr part) {
+    const auto* variable = loop::as<loop::Variable>(part);
+    if (variable == nullptr) return;
+    const auto found = definitions.find(variable->name);
+    reads_others |= found != definitions.end() && !found->second;
+  });
+  if (reads_others) return std::nullopt;
   return index->substitute([&](std::string_view name) {
     const auto found = definitions.find(name);
     return found == definitions.end() ? std::nullopt : found->second;
