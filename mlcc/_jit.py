@@ -12,6 +12,7 @@ import contextlib
 import enum
 import functools
 import inspect
+import itertools
 import logging
 import operator
 import threading
@@ -508,10 +509,35 @@ class _TracedModule(torch.nn.Module):
         """Whether the result is one tensor or number."""
         return self.places == [(True, 0)] and self.structure == _LEAF
 
+    @property
+    def constants(self) -> list[Any]:
+        """Leaves of the result that no graph computes, in their order."""
+        return [value for is_result, value in self.places if not is_result]
+
+    @property
+    def nesting(self) -> Any:
+        """The function's result with a number for each leaf: its place among results, then constants.
+
+        None if the result holds other containers than tuples, lists and dicts.
+        """
+        constants = itertools.count(sum(is_result for is_result, _ in self.places))
+        numbers = [value if is_result else next(constants) for is_result, value in self.places]
+        nesting = _torch_compat.unflatten(numbers, self.structure)
+        return nesting if _is_plain_nesting(nesting) else None
+
     def restore(self, results: Sequence[Any]) -> Any:
         """The function's result from the flat list."""
         leaves = [results[value] if is_result else value for is_result, value in self.places]
         return _torch_compat.unflatten(leaves, self.structure)
+
+
+def _is_plain_nesting(value: Any) -> bool:
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return all(map(_is_plain_nesting, value))
+    if kind is dict:
+        return all(map(_is_plain_nesting, value.values()))
+    return kind is int
 
 
 def _direct_caller(
@@ -556,7 +582,7 @@ def _facts(
     outputs = [
         (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
     ]
-    single = traced.is_single and outputs == [(0, None)]
+    outputs += [(-1, constant) for constant in traced.constants]
     return {
         "symbols": guards.symbols,
         "fixed_sizes": sizes.fixed,
@@ -570,7 +596,8 @@ def _facts(
         "constants": graph.imported.constants,
         "inputs": varying,
         "outputs": outputs,
-        "restore": None if single else traced.restore,
+        "nesting": traced.nesting,
+        "restore": traced.restore,
         "executable": graph.executable,
     }
 

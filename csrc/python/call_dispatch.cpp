@@ -114,6 +114,35 @@ bool HeldCell::is_unchanged() const {
   return found && is_same_constant(found.ptr(), value.ptr());
 }
 
+// Tuples, lists and dicts as in `nesting`, with values[i] in the place of the number i.
+py::object filled(py::handle nesting, const std::vector<py::object>& values) {
+  if (PyTuple_CheckExact(nesting.ptr())) {
+    py::tuple result(PyTuple_GET_SIZE(nesting.ptr()));
+    for (size_t i = 0; i < result.size(); ++i) {
+      py::handle item = PyTuple_GET_ITEM(nesting.ptr(), static_cast<Py_ssize_t>(i));
+      PyTuple_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i),
+                       filled(item, values).release().ptr());
+    }
+    return result;
+  }
+  if (PyList_CheckExact(nesting.ptr())) {
+    py::list result(PyList_GET_SIZE(nesting.ptr()));
+    for (size_t i = 0; i < result.size(); ++i) {
+      py::handle item = PyList_GET_ITEM(nesting.ptr(), static_cast<Py_ssize_t>(i));
+      PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i),
+                      filled(item, values).release().ptr());
+    }
+    return result;
+  }
+  if (PyDict_CheckExact(nesting.ptr())) {
+    py::dict result;
+    for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(nesting))
+      result[key] = filled(item, values);
+    return result;
+  }
+  return values.at(py::cast<size_t>(nesting));
+}
+
 // One executable and the calls that it is for.
 class Entry {
  public:
@@ -175,7 +204,7 @@ class Entry {
       const WithoutGil no_gil;
       outputs = program_->run(std::move(inputs));
     }
-    return result(std::move(outputs));
+    return result(outputs);
   }
 
   int traverse(visitproc visit, void* arg) const {
@@ -192,6 +221,7 @@ class Entry {
       Py_VISIT(held.value.ptr());
     }
     for (const auto& [place, constant] : outputs_) Py_VISIT(constant.ptr());
+    Py_VISIT(nesting_.ptr());
     Py_VISIT(restore_.ptr());
     return form_.traverse(visit, arg);
   }
@@ -239,6 +269,7 @@ class Entry {
       for (const c10::IValue& value : *held) tensors_.emplace_back(value.toTensor());
     inputs_ = py::cast<std::vector<size_t>>(facts["inputs"]);
     outputs_ = py::cast<std::vector<Output>>(facts["outputs"]);
+    nesting_ = facts["nesting"];
     restore_ = facts["restore"];
     program_ = py::cast<const ExecutableObject&>(facts["executable"]).program;
   }
@@ -259,16 +290,12 @@ class Entry {
     return true;
   }
 
-  // The single output, or what `restore` makes of the list of them.
-  py::object result(std::vector<c10::IValue> outputs) const {
-    if (restore_.is_none()) return from_ivalue(std::move(outputs[0]));
-    py::list values(outputs_.size());
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const auto& [place, constant] = outputs_[i];
-      py::object value = place >= 0 ? from_ivalue(outputs[static_cast<size_t>(place)]) : constant;
-      PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), value.release().ptr());
-    }
-    return restore_(values);
+  py::object result(const std::vector<c10::IValue>& outputs) const {
+    std::vector<py::object> values;
+    values.reserve(outputs_.size());
+    for (const auto& [place, constant] : outputs_)
+      values.push_back(place >= 0 ? from_ivalue(outputs[static_cast<size_t>(place)]) : constant);
+    return nesting_.is_none() ? restore_(py::cast(values)) : filled(nesting_, values);
   }
 
   ModeState modes_;
@@ -283,7 +310,8 @@ class Entry {
   std::vector<c10::IValue> parameters_, constants_;
   std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs
   std::vector<Output> outputs_;
-  py::object restore_;
+  py::object nesting_;  // of tuples, lists and dicts, with places in outputs_; or None
+  py::object restore_;  // of a list of values: the function's result
   std::shared_ptr<const TensorProgram> program_;
 };
 

@@ -396,6 +396,30 @@ def test_the_result_keeps_its_structure() -> None:
         assert found["a"][0].tolist() == [1.0] * size
 
 
+def test_results_are_put_together_anew_for_each_call() -> None:
+    class Pair(NamedTuple):
+        a: torch.Tensor
+        b: list[Any]
+
+    def nested(x: torch.Tensor) -> dict[Any, Any]:
+        return {2: [x + 1, ()], "d": {"x": x * 3}, "flag": (True, None, [torch.float32, 1.5])}
+
+    def named(x: torch.Tensor) -> list[Any]:
+        return [Pair(x * 2, ["text", x - 1])]
+
+    x = torch.randn(3)
+    for function in (nested, named):
+        jitted = mlcc.jit(function)
+        first = jitted(x)
+        assert found_in_core(jitted, x)
+        second = jitted(x)
+        for found in (first, second):
+            assert repr(found) == repr(function(x))
+        assert second is not first
+        second.clear()
+        assert repr(jitted(x)) == repr(function(x))
+
+
 def test_containers_that_only_pytree_knows() -> None:
     class Pair(NamedTuple):
         a: torch.Tensor
