@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,12 +33,24 @@ def full(importer: Importer, node: Node) -> Tensor:
 
 
 def empty(importer: Importer, node: Node) -> Tensor:
-    """Memory without values: zeros, which fold into whoever reads them. What is written over is never filled."""
+    """Memory without values: zeros, which fold into whoever reads them. What is written over is never filled.
+
+    As eager does it, NaN and largest integers where torch's algorithms are to be deterministic.
+    """
     if importer.bind(node).get("pin_memory"):
         raise Unsupported("pinned memory")
     fake = node.meta["val"]
     dtype = DTYPES[fake.dtype]
-    return Tensor(importer.full(result_shape(importer, node), dtype, 0, device_of(fake)), dtype)
+    value: float = 0
+    if (
+        torch.are_deterministic_algorithms_enabled()
+        and torch.utils.deterministic.fill_uninitialized_memory
+    ):
+        if dtype in FLOATS:
+            value = math.nan
+        else:
+            value = True if dtype == "bool" else torch.iinfo(fake.dtype).max
+    return Tensor(importer.full(result_shape(importer, node), dtype, value, device_of(fake)), dtype)
 
 
 def arange(importer: Importer, node: Node) -> Tensor:

@@ -55,7 +55,7 @@ def soft_margin_loss_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
     """By eager's steps: torch's decomposition has sigmoid(y) - 1, of which nothing is left for large y."""
-    norm = 1 / self.numel() if reduction == 1 else 1.0
+    norm = 1 / self.numel() if reduction == 1 and self.numel() else 1.0
     z = torch.exp(-target * self)
     return target * z * -norm / (z + 1) * grad_output
 
@@ -282,7 +282,8 @@ def searchsorted(
     if sorter is not None:
         sorted_sequence = sorted_sequence.gather(-1, sorter)
     if not isinstance(self, torch.Tensor):
-        self = torch.scalar_tensor(self, device=sorted_sequence.device)
+        dtype = torch.result_type(sorted_sequence, self)  # a number takes part as in arithmetic
+        self = torch.full((), self, dtype=dtype, device=sorted_sequence.device)
     rows: torch.Tensor | int = 0
     if sorted_sequence.dim() > 1:
         lead = sorted_sequence.shape[:-1]

@@ -98,6 +98,41 @@ def test_small_gradients_of_soft_margin_loss(reduction: str, dtype: torch.dtype)
         check_all(ours[place : place + 1], eager[place : place + 1], exact[place : place + 1])
 
 
+def test_soft_margin_loss_of_nothing() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.soft_margin_loss(x, torch.ones(0, 3))
+
+    found = []
+    for run in (function, compiled(function)):
+        x = torch.empty(0, 3, requires_grad=True)
+        run(x).backward()
+        found.append(x.grad)
+    assert found[0] is not None and found[1] is not None
+    assert found[1].shape == found[0].shape
+
+
+@pytest.mark.parametrize(
+    ("sequence", "number"),
+    [
+        (torch.tensor([0.1, 0.2], dtype=torch.float64), 0.1),
+        (torch.tensor([2**24, 2**24 + 1, 2**24 + 2]), 2**24 + 1),
+        (torch.tensor([1, 2, 3]), 2.5),
+        (torch.tensor([0.1, 0.2]), 0.1),
+    ],
+)
+def test_a_number_among_sorted_ones_is_as_exact_as_they_are(
+    sequence: torch.Tensor, number: float
+) -> None:
+    def function(sequence: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            torch.searchsorted(sequence, number),
+            torch.searchsorted(sequence, number, right=True),
+            torch.bucketize(number, sequence),
+        ]
+
+    assert compiled(function)(sequence) == function(sequence)
+
+
 def test_soft_margin_loss_overflows_as_eager_does() -> None:
     x, target = torch.tensor([-12.0, -11.0, 3.0]).half(), torch.ones(3).half()
     run = compiled(lambda x, t: F.soft_margin_loss(x, t, reduction="none"))

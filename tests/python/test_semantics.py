@@ -231,6 +231,17 @@ def deterministic() -> Iterator[None]:
 
 @WAYS
 @pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_memory_without_values_is_filled(way: Callable[..., Any], dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.empty(3, dtype=dtype), torch.empty_like(x).to(torch.float64), x.new_empty(2)]
+
+    x = torch.zeros(2, dtype=dtype)
+    torch.testing.assert_close(way(function)(x), function(x), equal_nan=True)
+
+
+@WAYS
+@pytest.mark.usefixtures("deterministic")
 def test_deterministic_algorithms(way: Callable[..., Any]) -> None:
     """The same bits each time and with any number of threads; what eager refuses is refused."""
 
