@@ -9,6 +9,10 @@ class LoadError(Error):
     """A device's driver does not load compiled code: it is too old, broken, or its memory is full."""
 
 
+class UnsupportedError(Error):
+    """What the core was asked for is right, but it cannot do it; torch runs the graph."""
+
+
 class InternalError(Error):
     """A bug in mlcc. The text names where; a reproducer is on disk where the text says so."""
 

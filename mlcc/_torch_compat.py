@@ -19,6 +19,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
 try:
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
@@ -115,15 +116,43 @@ def min_cut(views: Iterable[str], others: Iterable[str]) -> Callable[..., Any]:
 
     more = packets(views), packets(others)
 
-    def partition(*args: Any, **kwargs: Any) -> Any:
+    def partition(joint: Any, *args: Any, **kwargs: Any) -> Any:
+        _save_overwritten(joint.graph)
         _install_recomputable()
         token = _recomputable.set(more)
         try:
-            return min_cut_rematerialization_partition(*args, **kwargs)
+            return min_cut_rematerialization_partition(joint, *args, **kwargs)
         finally:
             _recomputable.reset(token)
 
     return partition
+
+
+def _save_overwritten(graph: torch.fx.Graph) -> None:
+    """Let the backward pass read a copy of what the forward pass overwrites.
+
+    torch's partition (2.13) takes an input that is written for one that is not: the backward pass would read what was
+    written, or compute again from it.
+    """
+    copy = torch.ops.aten.copy_.default
+    writes = [node for node in graph.nodes if node.target is copy]
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    backward = {node for node in inputs if "tangents" in str(node.target)}
+    for node in graph.nodes:
+        if node.op != "output" and not backward.isdisjoint(node.all_input_nodes):
+            backward.add(node)
+    needed = set(backward)
+    for node in reversed(graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    written = {node.args[0] for node in writes} & needed - backward
+    for overwritten in filter(written.__contains__, inputs):
+        with graph.inserting_after(inputs[-1]):
+            saved = graph.call_function(torch.ops.aten.clone.default, (overwritten,))
+        saved.meta = {**overwritten.meta, "recompute": CheckpointPolicy.MUST_SAVE}
+        for user in list(overwritten.users):
+            if user in needed and user is not saved and user.target is not copy:
+                user.replace_input_with(overwritten, saved)
 
 
 def compile_with_aot(
@@ -619,11 +648,11 @@ def as_outside_of_ops() -> Iterator[None]:
 # -- tracing without Dynamo
 
 
-def flatten(value: Any) -> tuple[list[Any], Any]:
+def flatten(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
     """Leaves of nested tuples, lists and dicts, and their structure, which is hashable."""
     from torch.utils._pytree import tree_flatten
 
-    return tree_flatten(value)
+    return tree_flatten(value, is_leaf)
 
 
 def unflatten(leaves: Sequence[Any], structure: Any) -> Any:
@@ -670,6 +699,16 @@ def under_modes() -> bool:
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.maybe_current_level() is not None
         or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def has_tangents(arguments: Sequence[Any]) -> bool:
+    """Whether a tensor among them is a dual one, of forward-mode derivatives."""
+    level = torch.autograd.forward_ad._current_level
+    return level >= 0 and any(
+        isinstance(one, torch.Tensor)
+        and torch.autograd.forward_ad.unpack_dual(one, level=level).tangent is not None
+        for one in arguments
     )
 
 

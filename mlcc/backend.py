@@ -28,7 +28,7 @@ from mlcc import (
     decompositions,
     fx_import,
 )
-from mlcc._errors import Error, InternalError, LoadError
+from mlcc._errors import Error, InternalError, LoadError, UnsupportedError
 from mlcc._fx_types import GraphUnsupported
 from mlcc._load import has_cpu_code_generator, load_core
 from mlcc._op_table import OpTable
@@ -350,11 +350,13 @@ class Session:
 
 
 def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:
-    """The executable; GraphUnsupported where it needs the CPU's code generator and this build has none."""
+    """The executable; GraphUnsupported where the core cannot, as where it needs a code generator that is not built."""
     try:
         return core.compile(builder, dict(options))
     except (InternalError, LoadError):
         raise
+    except UnsupportedError as error:
+        raise GraphUnsupported(str(error)) from error
     except Error as error:
         if has_cpu_code_generator():
             raise
@@ -419,25 +421,30 @@ def compile(
     _recompiles.log()
     session = Session(mode, resolved)
     compiled = session.compile(gm, example_inputs)
-    written = session.written(gm, len(example_inputs))
-    return _seeing_overlaps(compiled, gm, written) if written else compiled
+    return _or_eager(compiled, gm, session.written(gm, len(example_inputs)))
 
 
-def _seeing_overlaps(
+def _or_eager(
     compiled: Callable[..., Any], gm: GraphModule, written: list[int]
 ) -> Callable[..., Any]:
-    """`compiled`, or `gm` where an argument that is written overlaps another one: none did when it was traced."""
+    """`compiled`, or `gm` where its arguments are not as they were when it was traced.
+
+    One that is written overlaps another one, or they carry forward-mode derivatives: kernels know nothing of those.
+    """
     overlap = load_core().writes_overlap
+    has_tangents = _torch_compat.has_tangents
 
     def run(*arguments: Any) -> Any:
-        if not overlap(arguments, written):
+        if written and overlap(arguments, written):
+            reason = "an argument that is written overlaps another one"
+        elif has_tangents(arguments):
+            reason = "an argument carries a forward-mode derivative"
+        else:
             return compiled(*arguments)
-        get_logger("fallback").info(
-            "a call runs eagerly: an argument that is written overlaps another one"
-        )
+        get_logger("fallback").info("a call runs eagerly: %s", reason)
         return gm(*arguments)
 
-    return _torch_compat.without_dynamo(run, "do not trace compiled code")
+    return run  # Dynamo runs what a backend gives it untraced
 
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:

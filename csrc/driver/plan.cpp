@@ -94,7 +94,7 @@ class PlanBuilder {
               ? input->size().contains(name)
               : std::any_of(input->type().shape.begin(), input->type().shape.end(),
                             [&](const SymExpr& size) { return size.contains(name); });
-      MLCC_USER_CHECK(!inside, "symbol ", name, ": no input gives its value by itself");
+      if (inside) throw UnsupportedError("symbol " + name + ": no input gives its value by itself");
     }
   }
 

@@ -17,8 +17,10 @@ void set_error(const char* class_name, const std::string& text) {
 }  // namespace
 
 void set_python_error(const Error& error) {
-  const bool is_load = dynamic_cast<const LoadError*>(&error) != nullptr;
-  set_error(is_load ? "LoadError" : "Error", error.what());
+  const char* name = "Error";
+  if (dynamic_cast<const LoadError*>(&error) != nullptr) name = "LoadError";
+  if (dynamic_cast<const UnsupportedError*>(&error) != nullptr) name = "UnsupportedError";
+  set_error(name, error.what());
 }
 
 void set_python_internal_error(const std::string& text) { set_error("InternalError", text); }

@@ -1,4 +1,4 @@
-// mlcc::Error, its LoadError and mlcc::InternalError as the Python classes of mlcc._errors.
+// mlcc::Error, its kinds and mlcc::InternalError as the Python classes of mlcc._errors.
 #pragma once
 
 #include <string>

@@ -27,6 +27,12 @@ class LoadError : public Error {
   using Error::Error;
 };
 
+// What is asked for is right, but we cannot do it; something else can.
+class UnsupportedError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A mistake of ours. Never turned silently into a fallback.
 class InternalError : public std::runtime_error {
  public:

@@ -340,13 +340,16 @@ def test_transforms_of_compiled_functions(name: str) -> None:
     torch.testing.assert_close(transform(run, x), transform(function, x))
 
 
-def test_forward_mode_derivatives() -> None:
+@WAYS
+@pytest.mark.parametrize("is_called_before", [False, True])
+def test_forward_mode_derivatives(way: Callable[..., Any], is_called_before: bool) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.exp() * x
 
     x, t = torch.randn(4), torch.randn(4)
-    run = jitted(function)
-    run(x)
+    run = way(function)
+    if is_called_before:
+        run(x)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, t)
         ours = torch.autograd.forward_ad.unpack_dual(run(dual))
@@ -355,6 +358,28 @@ def test_forward_mode_derivatives() -> None:
 
 
 # -- checkpoints, saved tensors
+
+
+OVERWRITTEN = {
+    "embedding": lambda x, c: F.embedding(torch.tensor([2, 0, 1]), c) * x,
+    "flip": lambda x, c: c.flip(0) * x,
+    "softmax": lambda x, c: (c.softmax(-1) * x).sin(),
+    "product": lambda x, c: (c * 2 * x).sin(),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("name", OVERWRITTEN)
+def test_what_is_read_and_then_overwritten(way: Callable[..., Any], name: str) -> None:
+    """Gradients need what was read; torch's partition would compute it again from what was written."""
+    read = OVERWRITTEN[name]
+
+    def function(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        y = read(x, c)
+        c.mul_(2)
+        return y
+
+    check_gradients(way, function, leaf(3, 3), torch.randn(3, 3, dtype=torch.float64))
 
 
 def block(x: torch.Tensor) -> torch.Tensor:

@@ -192,6 +192,12 @@ FOUND = {
         "v0 = (v1 == x0) * 0",
         of=Input((16, 3, 3), "float16", 4, ""),
     ),
+    "a size of which a gradient knows a function only": found(
+        "v0 = F.unfold(x0, 2, dilation=2, padding=1, stride=2)",
+        of=Input((3, 2, 3, 3), "float32", 4, ""),
+        dynamic=True,
+        backward=True,
+    ),
     "a size that is 1 by a guard": found(
         "v0 = F.avg_pool1d(x0, 2) > x0", of=Input((3, 2), "float32", 4, ""), dynamic=True
     ),
