@@ -16,14 +16,23 @@ import itertools
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import torch
 
 from mlcc import _reads, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError, SideEffectError
-from mlcc._jit_guards import ModuleSnapshot, ModuleState, SizeGuards, all_of, always, exact
+from mlcc._jit_guards import (
+    ModuleSnapshot,
+    ModuleState,
+    SizeGuards,
+    all_of,
+    always,
+    exact,
+    is_plain,
+    keep_layouts,
+)
 from mlcc._load import load_core
 from mlcc.logging import get_logger
 
@@ -233,7 +242,10 @@ class Jitted:
             compiled = session.compile(traced, [inputs[place] for place in varying])
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
         module = ModuleState(self._module)
-        entry.guard = all_of(sizes.holds(), module.holds(), traced.outside.holds())
+        constants = [one for graph in session.graphs for one in graph.imported.constants]
+        entry.guard = all_of(
+            sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(constants)
+        )
         metadata = fakes.metadata()
         count = len(module.parameters) + len(varying)
         written = _torch_compat.changed_inputs(metadata, count)
@@ -384,12 +396,39 @@ def _reinterprets(result: torch.Tensor, given: Sequence[Any]) -> bool:
 
 
 def _unregistered(module: torch.nn.Module | None) -> str:
-    """An attribute that a trace would take for a constant: a tensor to differentiate by, or a number of one element."""
+    """An attribute that a trace would take for a constant: a tensor to differentiate by, or a number of one element.
+
+    Also where it stands in a list, a tuple or a dict, or is a parameter of a module there.
+    """
     for one in module.modules() if module is not None else ():
+        registered = {id(value) for value in (*one.parameters(), *one.buffers())}
         for name, value in one.__dict__.items():
-            if isinstance(value, torch.Tensor) and (value.requires_grad or value.numel() < 2):
-                return name
+            if name in _REGISTERED:
+                continue
+            for part in _parts_of(value):
+                is_constant = isinstance(part, torch.Tensor) and (
+                    part.requires_grad or part.numel() < 2
+                )
+                if is_constant and id(part) not in registered:
+                    return name
     return ""
+
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """The value, or what a container or a module that is no submodule holds."""
+    if isinstance(value, list | tuple | set):
+        for part in value:
+            yield from _parts_of(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _parts_of(part)
+    elif isinstance(value, torch.nn.Module):
+        yield from (*value.parameters(), *value.buffers())
+    else:
+        yield value
 
 
 def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: Any) -> bool:
@@ -443,6 +482,7 @@ class _TracedModule(torch.nn.Module):
         # Per output leaf: (is a result, its place or the constant).
         self.places: list[tuple[bool, Any]] = []
         self.structure: Any = None
+        self.ranks: list[int | None] = []  # of leaves of `structure` that are sizes, not places
 
     def forward(self, *values: Any) -> list[Any]:
         """Run the function on fakes."""
@@ -460,7 +500,7 @@ class _TracedModule(torch.nn.Module):
         before = ModuleSnapshot(self._module[0])
         states = [_TensorState(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         try:
-            with self._watch():
+            with self._watch([*leaves, *self.parameters()]):
                 result = self._call_function[0](*args, **kwargs, **self._fixed)
         finally:
             changed = before.restore()
@@ -472,18 +512,25 @@ class _TracedModule(torch.nn.Module):
             raise SideEffectError("it changes a list or dict that it was given")
         return self._flatten_result(result, leaves)
 
-    def _watch(self) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def _watch(self, inputs: list[Any]) -> Iterator[None]:
         if self._checked:
-            return contextlib.nullcontext()
+            yield
+            return
         self._checked = True
-        return self.outside.watch()
+        with self.outside.watch(), _reads.TensorReads(inputs):
+            yield
 
     def _flatten_result(self, result: Any, inputs: list[Any]) -> list[Any]:
-        leaves, self.structure = _torch_compat.flatten(result)
+        # A size is a leaf here: torch's pytree would give a tuple back for it.
+        leaves, self.structure = _torch_compat.flatten(result, lambda v: isinstance(v, torch.Size))
+        self.ranks = [len(leaf) if isinstance(leaf, torch.Size) else None for leaf in leaves]
         results: list[Any] = []
         self.places = []
         given = [*inputs, *self.parameters()]
-        for leaf in leaves:
+        for leaf in itertools.chain.from_iterable(
+            leaf if isinstance(leaf, torch.Size) else (leaf,) for leaf in leaves
+        ):
             is_leaf = isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf
             if is_leaf and not any(leaf is one for one in given):
                 raise SideEffectError("a result is a new leaf that requires gradients")
@@ -507,7 +554,7 @@ class _TracedModule(torch.nn.Module):
     @property
     def is_single(self) -> bool:
         """Whether the result is one tensor or number."""
-        return self.places == [(True, 0)] and self.structure == _LEAF
+        return self.places == [(True, 0)] and self.structure == _LEAF and self.ranks == [None]
 
     @property
     def constants(self) -> list[Any]:
@@ -522,18 +569,27 @@ class _TracedModule(torch.nn.Module):
         """
         constants = itertools.count(sum(is_result for is_result, _ in self.places))
         numbers = [value if is_result else next(constants) for is_result, value in self.places]
-        nesting = _torch_compat.unflatten(numbers, self.structure)
+        nesting = self._nested(numbers)
         return nesting if _is_plain_nesting(nesting) else None
 
     def restore(self, results: Sequence[Any]) -> Any:
         """The function's result from the flat list."""
-        leaves = [results[value] if is_result else value for is_result, value in self.places]
+        return self._nested(
+            [results[value] if is_result else value for is_result, value in self.places]
+        )
+
+    def _nested(self, values: Sequence[Any]) -> Any:
+        given = iter(values)
+        leaves = [
+            next(given) if rank is None else torch.Size(itertools.islice(given, rank))
+            for rank in self.ranks
+        ]
         return _torch_compat.unflatten(leaves, self.structure)
 
 
 def _is_plain_nesting(value: Any) -> bool:
     kind = type(value)
-    if kind is tuple or kind is list:
+    if kind in (tuple, list, torch.Size):
         return all(map(_is_plain_nesting, value))
     if kind is dict:
         return all(map(_is_plain_nesting, value.values()))
@@ -575,7 +631,8 @@ def _facts(
 ) -> dict[str, Any] | None:
     """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
     guards = sizes.as_expressions()
-    if guards is None or module.containers:
+    defaults = traced.outside.defaults
+    if guards is None or module.containers or not all(is_plain(held) for _, held in defaults):
         return None
     if any(o.kind == "float" or isinstance(o.constant, float) for o in graph.imported.outputs):
         return None
@@ -592,6 +649,7 @@ def _facts(
         "identical": module.identical,
         "globals": traced.outside.globals,
         "cells": traced.outside.cells,
+        "defaults": [(function, *held) for function, held in defaults],
         "parameters": module.parameters,
         "constants": graph.imported.constants,
         "inputs": varying,
@@ -611,6 +669,8 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if leaf.is_conj() or leaf.is_neg() or leaf.layout != torch.strided:
             return None
+        if leaf.__dict__ and any(name[0] != "_" for name in leaf.__dict__):
+            return None
         layout = _layout_of(leaf) if dynamic else (leaf.shape, leaf.stride())
         return (
             leaf.dtype,
@@ -620,7 +680,7 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
             leaf.requires_grad,
             leaf.is_inference(),
         )
-    if isinstance(leaf, torch.Tensor):
+    if isinstance(leaf, torch.Tensor | torch.Generator | complex):
         return None
     if isinstance(leaf, _CONSTANTS):
         return exact(leaf)
@@ -637,9 +697,9 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
 
 def _layout_of(tensor: torch.Tensor) -> Any:
     """ "c" for row-major, the order of the dimensions for other dense layouts, else sizes and strides themselves."""
-    if tensor.is_contiguous():
-        return "c"
     strides, shape = tensor.stride(), tensor.shape
+    if tensor.is_contiguous():
+        return (tuple(shape), strides) if _may_be_channels_last(tensor) else "c"
     order = sorted(range(tensor.dim()), key=lambda d: (strides[d], shape[d]))
     expected = 1
     for dim in order:
@@ -649,11 +709,31 @@ def _layout_of(tensor: torch.Tensor) -> Any:
     return tuple(order) if 1 not in shape else (tuple(shape), strides)
 
 
+def _may_be_channels_last(tensor: torch.Tensor) -> bool:
+    """Of a row-major image or volume: whether strides of dimensions of size 1 tell torch's kernels another format."""
+    if tensor.dim() not in (4, 5):
+        return False
+    elements = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != elements:
+            return True
+        elements *= max(size, 1)
+    return False
+
+
+_INT_LIMIT = 2**31
+
+
 def _varies(leaf: Any, dynamic: bool) -> bool:
-    """Whether the leaf is an input of the trace. NaN is a constant: to a symbol, it would be equal to itself."""
+    """Whether the leaf is an input of the trace.
+
+    NaN is a constant: to a symbol, it would be equal to itself. So is an int whose products may not fit in 64 bits.
+    """
     if isinstance(leaf, torch.Tensor):
         return True
-    return dynamic and type(leaf) in (int, float) and leaf == leaf
+    if not dynamic or leaf != leaf:
+        return False
+    return type(leaf) is float or (type(leaf) is int and abs(leaf) < _INT_LIMIT)
 
 
 def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool) -> Any:

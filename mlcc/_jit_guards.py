@@ -118,7 +118,10 @@ def _compiled(text: str) -> Guard:
 
 
 # Of a module's own attributes: held entry by entry.
-_MEMBERS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_MEMBERS = (
+    *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
+    *("_backward_hooks", "_backward_pre_hooks"),
+)
 _PLAIN = (
     *(bool, int, float, complex, str, type(None), type(...), enum.Enum),
     *(torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size),
@@ -139,6 +142,14 @@ def is_plain(value: Any) -> bool:
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.requires_grad
+
+
+def keep_layouts(tensors: list[torch.Tensor]) -> Guard:
+    """Whether the tensors, which a graph reads beside its arguments, are as they were but for their values."""
+    if not tensors:
+        return always
+    layouts = [_layout(tensor) for tensor in tensors]
+    return lambda leaves: layouts == [_layout(tensor) for tensor in tensors]
 
 
 class ModuleState:
@@ -176,7 +187,7 @@ class ModuleState:
     def _hold(self, attributes: dict[str, Any]) -> list[Any]:
         """Hold the attributes of a module; returns those that are held by identity."""
         self._hold_plain(attributes)
-        names = tuple(n for n, v in attributes.items() if n[0] != "_" and not is_plain(v))
+        names = tuple(n for n, v in attributes.items() if n not in _OWN and not is_plain(v))
         values = tuple(attributes[n] for n in names)
         if names:
             self.identical.append((attributes, names, values))
@@ -200,10 +211,9 @@ class ModuleState:
         objects, plain, identical = self.objects, self.plain, self.identical
         containers = self.containers
         sizes = [len(attributes) for attributes, _, _ in (*plain, *identical)]
-        layouts = [_layout(tensor) for tensor in self.parameters]
+        has_layouts = keep_layouts(self.parameters)
 
         def guard(leaves: list[Any]) -> bool:
-            del leaves
             for members, values in objects:
                 if len(members) != len(values) or not all(
                     map(operator.is_, members.values(), values)
@@ -212,7 +222,7 @@ class ModuleState:
             # A new name may hide what the trace found in a class.
             if sizes != [len(attributes) for attributes, _, _ in (*plain, *identical)]:
                 return False
-            if layouts != [_layout(tensor) for tensor in self.parameters]:
+            if not has_layouts(leaves):
                 return False
             return (
                 all(
@@ -280,3 +290,5 @@ class ModuleSnapshot:
 _MISSING = object()
 # What nn.RNNBase makes anew whenever its weights are others, as they are in a trace.
 _DERIVED = {"_flat_weights", "_flat_weight_refs"}
+# What every module has; the part of it that a trace reads is in _MEMBERS.
+_OWN = {*vars(torch.nn.Module()), *_DERIVED}

@@ -1,6 +1,7 @@
 """What a traced function reads from outside: globals and closure cells, found opcode by opcode while it runs.
 
-Plain values are held: a trace with them is for calls that find equal ones. Nothing would notice a change of others.
+Plain values are held: a trace with them is for calls that find equal ones, and so are those among the defaults and
+attributes of the functions that it reads. Nothing would notice a change of others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import gc
 import inspect
 import os
+import random
 import sys
 import sysconfig
 import types
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from mlcc._errors import Error, SideEffectError
 from mlcc._jit_guards import Guard, always, is_plain, is_same_value
@@ -63,6 +66,22 @@ def _accesses_of(code: types.CodeType) -> dict[int, tuple[str, str, bool]]:
     return found
 
 
+@functools.cache
+def _attributes_read(code: types.CodeType) -> dict[int, str]:
+    """Offset of an instruction -> the attribute that the next one reads of its result."""
+    found, offset = {}, -1
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and offset >= 0:
+            found[offset] = str(instruction.argval)
+        if instruction.opname not in ("CACHE", "EXTENDED_ARG"):
+            offset = instruction.offset
+    return found
+
+
+def _attribute_after(code: types.CodeType, offset: int) -> str | None:
+    return _attributes_read(code).get(offset)
+
+
 class OutsideValues:
     """The plain values that a function read from globals and closure cells while it was watched.
 
@@ -76,12 +95,16 @@ class OutsideValues:
         self._running: set[types.CodeType] = set()
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        self._classes: dict[int, type] = {}  # whose dicts stand among the globals
+        self._defaults: dict[int, tuple[types.FunctionType, Defaults]] = {}
+        # functools.cache and the like: how many results they had to compute before.
+        self._caches: dict[int, tuple[Any, int]] = {}
         # Lists and dicts among them, with a copy: the function may change them.
         self._containers: dict[int, tuple[Any, Any]] = {}
 
     @property
     def globals(self) -> list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]]:
-        """(the dict, names, values) of the globals."""
+        """(the dict, names, values) of the globals, and of functions' attributes."""
         return [(scope, (name,), (value,)) for scope, name, value in self._globals.values()]
 
     @property
@@ -89,35 +112,52 @@ class OutsideValues:
         """(cell, value) of the closure variables."""
         return list(self._cells.values())
 
+    @property
+    def defaults(self) -> list[tuple[types.FunctionType, Defaults]]:
+        """(function, its default arguments)."""
+        return list(self._defaults.values())
+
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
         """Inside, what user code reads is held or refused; SideEffectError for what it writes."""
-        before = sys.gettrace()
+        self._note_function(self._function)
+        before, generators = sys.gettrace(), _RandomState()
         sys.settrace(self._on_call)
         try:
             yield
         finally:
             sys.settrace(before)
             changed = self._put_back()
+            draws = generators.put_back()
+            fills = self._empty_caches()
         if changed:
-            raise SideEffectError(f"it changes a {changed} that is no argument")
+            raise SideEffectError(f"it changes {changed}, which is no argument")
+        if draws:
+            raise SideEffectError(f"it draws from the generator of {draws}")
+        if fills:
+            raise SideEffectError(f"it fills the cache of {fills}")
 
     def holds(self) -> Guard:
         """Whether a call would read equal values."""
-        if not self._globals and not self._cells:
+        if not self._globals and not self._cells and not self._defaults:
             return always
         named, cells = list(self._globals.values()), self.cells
+        defaults = self.defaults
 
         def guard(leaves: list[Any]) -> bool:
             del leaves
-            return all(
-                is_same_value(scope.get(name, _MISSING), value) for scope, name, value in named
-            ) and all(is_same_value(_contents(cell), value) for cell, value in cells)
+            return (
+                all(is_same_value(scope.get(name, _MISSING), value) for scope, name, value in named)
+                and all(is_same_value(_contents(cell), value) for cell, value in cells)
+                and all(_are_same(_defaults_of(function), held) for function, held in defaults)
+            )
 
         return guard
 
     def _on_call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         del event, argument
+        if frame.f_code in _STATE_OF_GENERATORS and _is_called_by_user(frame):
+            raise SideEffectError(f"it calls {frame.f_code.co_name} of torch's generator")
         if not is_user_code(frame.f_code.co_filename) or _is_text_of_a_library(frame):
             return None
         frame.f_trace_opcodes = True
@@ -143,16 +183,77 @@ class OutsideValues:
         if value is _MISSING or value is getattr(builtins, name, _MISSING):
             return  # a builtin, or an error that Python raises itself
         if _is_aside(value):
+            self._note_aside(frame, kind, name, value)
             return
         if is_plain(value) and self._hold(frame, kind, name, value):
             return
         if kind != "global" and self._was_made_inside(frame.f_code):
             return
+        raise Error(self._refusal(f"the {kind} {name}", frame, value))
+
+    def _note_aside(self, frame: types.FrameType, kind: str, name: str, value: Any) -> None:
+        """A function, a class or a Python module stays what it is; so do plain values that are read of it."""
+        is_module = isinstance(value, types.ModuleType)
+        if kind == "global" and not is_module:
+            self._globals.setdefault((id(frame.f_globals), name), (frame.f_globals, name, value))
+        elif kind != "global" and getattr(self._function, "__code__", None) is frame.f_code:
+            for cell in self._cells_of(frame, name):
+                self._cells.setdefault(id(cell), (cell, value))
+        self._note_function(value)
+        attribute = _attribute_after(frame.f_code, frame.f_lasti)
+        if attribute is None or not (is_module or isinstance(value, type)):
+            return
+        if not is_user_code(_file_of(value)):
+            return
+        for owner, scope in _scopes_of(value):
+            if attribute not in scope:
+                continue
+            if isinstance(owner, type):
+                self._classes[id(scope)] = owner
+            found = scope[attribute]
+            if is_plain(found):
+                self._globals.setdefault(
+                    (id(scope), attribute), (scope, attribute, copy.deepcopy(found))
+                )
+                self._hold_container(found, self._globals[id(scope), attribute][2])
+            elif isinstance(found, torch.Tensor):
+                raise Error(self._refusal(f"{name}.{attribute}", frame, found))
+            elif _is_aside(found):
+                self._globals.setdefault((id(scope), attribute), (scope, attribute, found))
+                self._note_function(found)
+            return
+
+    def _refusal(self, what: str, frame: types.FrameType, value: Any) -> str:
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        raise Error(
-            f"jit of {self._name}: the {kind} {name} ({place}) is a {_describe(value)}; pass it as an argument, "
+        return (
+            f"jit of {self._name}: {what} ({place}) is a {_describe(value)}; pass it as an argument, "
             "since jit would not notice if it changed"
         )
+
+    def _note_function(self, value: Any) -> None:
+        """Hold the plain values among a function's default arguments and attributes."""
+        if isinstance(value, functools._lru_cache_wrapper):
+            self._caches.setdefault(id(value), (value, value.cache_info().misses))
+        function = inspect.unwrap(getattr(value, "__func__", value))
+        if isinstance(function, types.FunctionType) and is_user_code(function.__code__.co_filename):
+            positional, named = _defaults_of(function)
+            if any(isinstance(one, torch.Tensor) for one in (*positional, *named.values())):
+                raise SideEffectError(f"a default argument of {function.__name__} is a tensor")
+            kept = tuple(map(_copy_of, positional)), {n: _copy_of(v) for n, v in named.items()}
+            if kept != ((), {}):
+                self._defaults.setdefault(id(function), (function, kept))
+            for now, then in zip((*positional, *named.values()), _values(kept), strict=True):
+                self._hold_container(now, then)
+            self._hold_attributes(vars(function))
+        if callable(getattr(value, "__wrapped__", None)):
+            self._hold_attributes(vars(value))
+
+    def _hold_attributes(self, attributes: dict[str, Any]) -> None:
+        for name, value in attributes.items():
+            if not name.startswith("_") and is_plain(value):
+                kept = copy.deepcopy(value)
+                self._globals.setdefault((id(attributes), name), (attributes, name, kept))
+                self._hold_container(value, kept)
 
     def _hold(self, frame: types.FrameType, kind: str, name: str, value: Any) -> bool:
         """Whether the place of the value is known, so that later calls can look there."""
@@ -165,9 +266,12 @@ class OutsideValues:
                 self._cells.setdefault(id(cell), (cell, kept))
             if not cells:
                 return False
+        self._hold_container(value, kept)
+        return True
+
+    def _hold_container(self, value: Any, kept: Any) -> None:
         if isinstance(value, list | dict):
             self._containers.setdefault(id(value), (value, kept))
-        return True
 
     def _cells_of(self, frame: types.FrameType, name: str) -> list[types.CellType]:
         """The cells of functions that may be the one which runs in the frame."""
@@ -187,15 +291,125 @@ class OutsideValues:
         return any(code in outer.co_consts for outer in self._running)
 
     def _put_back(self) -> str:
-        """Lists and dicts as they were; what was changed, or ''."""
+        """Lists, dicts and attributes as they were; what was changed, or ''."""
         changed = ""
         for container, before in self._containers.values():
             if is_same_value(container, before):
                 continue
-            changed = type(container).__name__
+            changed = f"a {type(container).__name__}"
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(before)
+        for scope, name, before in self._globals.values():
+            if not is_same_value(scope.get(name, _MISSING), before):
+                changed = name
+                if id(scope) in self._classes:
+                    setattr(self._classes[id(scope)], name, before)
+                else:
+                    scope[name] = before
         return changed
+
+    def _empty_caches(self) -> str:
+        """Caches that hold what the trace computed, which is of no use outside, are emptied; the name of one, or ''."""
+        filled = ""
+        for cached, misses in self._caches.values():
+            if cached.cache_info().misses != misses:
+                filled = cached.__name__
+                cached.cache_clear()
+        return filled
+
+
+# What a trace does not record, by the function that torch's modes see.
+_UNRECORDED = {
+    torch.Tensor.grad.__get__: "grad",
+    torch.Tensor.is_leaf.__get__: "is_leaf",
+    torch.Tensor.storage_offset: "storage_offset",
+}
+
+
+class TensorReads(TorchFunctionMode):
+    """While it is active, SideEffectError for what a function reads of the given tensors that its trace would not see.
+
+    And for results that eager refuses to write, or would resize, where the trace of `out=` does not.
+    """
+
+    def __init__(self, tensors: list[Any]) -> None:
+        super().__init__()
+        self._tensors = [one for one in tensors if isinstance(one, torch.Tensor)]
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The function's result."""
+        kwargs = kwargs or {}
+        name = _UNRECORDED.get(function)
+        if name and any(args[0] is one for one in self._tensors):
+            raise SideEffectError(f"it reads {name} of an argument")
+        out = kwargs.get("out")
+        if isinstance(out, torch.Tensor):
+            result = function(*args, **{**kwargs, "out": None})
+            if not torch.can_cast(result.dtype, out.dtype) or result.shape != out.shape:
+                raise SideEffectError("it writes a result to an `out` of another dtype or shape")
+        return function(*args, **kwargs)
+
+
+class _RandomState:
+    """Python's generator of random numbers, and NumPy's where it is loaded."""
+
+    def __init__(self) -> None:
+        self._numpy = sys.modules.get("numpy")
+        self._python_state = random.getstate()
+        self._numpy_state: Any = self._numpy.random.get_state() if self._numpy else ()
+
+    def put_back(self) -> str:
+        """As they were; which was drawn from, or ''."""
+        if random.getstate() != self._python_state:
+            random.setstate(self._python_state)
+            return "random"
+        if self._numpy:
+            name, keys, *rest = self._numpy.random.get_state()
+            old_name, old_keys, *old_rest = self._numpy_state
+            if (name, rest) != (old_name, old_rest) or (keys != old_keys).any():
+                self._numpy.random.set_state(self._numpy_state)
+                return "numpy.random"
+        return ""
+
+
+def _file_of(value: Any) -> str:
+    """Where a Python module or a class is written."""
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(value.__module__)
+    return getattr(module, "__file__", None) or "<frozen>"
+
+
+def _scopes_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Where attributes of a Python module or a class are looked up: the owner and its dict, which is behind a proxy."""
+    if isinstance(value, types.ModuleType):
+        return [(value, vars(value))]
+    behind = [(one, gc.get_referents(vars(one))) for one in value.__mro__]
+    return [(one, found[0]) for one, found in behind if found and type(found[0]) is dict]
+
+
+# By position and by name.
+Defaults = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _defaults_of(function: types.FunctionType) -> Defaults:
+    return function.__defaults__ or (), function.__kwdefaults__ or {}
+
+
+def _values(defaults: Defaults) -> list[Any]:
+    return [*defaults[0], *defaults[1].values()]
+
+
+def _are_same(found: Defaults, expected: Defaults) -> bool:
+    return (
+        len(found[0]) == len(expected[0])
+        and list(found[1]) == list(expected[1])
+        and all(map(is_same_value, _values(found), _values(expected)))
+    )
+
+
+def _copy_of(value: Any) -> Any:
+    return copy.deepcopy(value) if is_plain(value) else value
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -210,6 +424,25 @@ def _is_text_of_a_library(frame: types.FrameType) -> bool:
     code, caller = frame.f_code, frame.f_back
     is_text = code.co_name == "<module>" and code.co_filename.startswith("<")
     return is_text and caller is not None and not is_user_code(caller.f_code.co_filename)
+
+
+# torch's functions that a trace runs at once and does not record.
+_STATE_OF_GENERATORS = {
+    inspect.unwrap(function).__code__
+    for function in (
+        *(torch.manual_seed, torch.seed, torch.initial_seed),
+        *(torch.get_rng_state, torch.set_rng_state, torch.random.fork_rng),
+    )
+}
+
+
+def _is_called_by_user(frame: types.FrameType) -> bool:
+    """Whether the caller is user code, past the frames of a context manager and of what keeps Dynamo away."""
+    outer = frame.f_back
+    passing = ("contextlib.py", "_compile.py", "eval_frame.py")
+    while outer is not None and outer.f_code.co_filename.endswith(passing):
+        outer = outer.f_back
+    return outer is not None and is_user_code(outer.f_code.co_filename)
 
 
 _MISSING = object()

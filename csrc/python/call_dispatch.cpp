@@ -60,6 +60,23 @@ struct HeldCell {
   bool is_unchanged() const;
 };
 
+// A function that the trace called, with its default arguments: a tuple and a dict of plain values.
+struct HeldDefaults {
+  py::object function, positional, named;
+  bool is_unchanged() const {
+    return is_same(PyFunction_GetDefaults(function.ptr()), positional) &&
+           is_same(PyFunction_GetKwDefaults(function.ptr()), named);
+  }
+
+ private:
+  static bool is_same(PyObject* found, const py::object& expected) {
+    if (found == nullptr || found == Py_None) return py::len(expected) == 0;
+    // A comparison may run Python code, which may replace it.
+    const auto kept = py::reinterpret_borrow<py::object>(found);
+    return is_same_constant(kept.ptr(), expected.ptr());
+  }
+};
+
 // A tensor that the graph reads beside its arguments. `tensor.data = ...` and `module.double()`
 // leave the object and change the rest.
 struct HeldTensor {
@@ -67,13 +84,16 @@ struct HeldTensor {
   uint64_t keys;
   at::ScalarType dtype;
   c10::Device device;
+  bool requires_grad;
   std::vector<int64_t> sizes, strides;
   explicit HeldTensor(const at::Tensor& tensor)
       : tensor(tensor), keys(tensor.key_set().raw_repr()), dtype(tensor.scalar_type()),
-        device(tensor.device()), sizes(tensor.sizes().vec()), strides(tensor.strides().vec()) {}
+        device(tensor.device()), requires_grad(tensor.requires_grad()), sizes(tensor.sizes().vec()),
+        strides(tensor.strides().vec()) {}
   bool is_unchanged() const {
     return tensor.key_set().raw_repr() == keys && tensor.scalar_type() == dtype &&
-           tensor.device() == device && tensor.sizes() == sizes && tensor.strides() == strides;
+           tensor.device() == device && tensor.requires_grad() == requires_grad &&
+           tensor.sizes() == sizes && tensor.strides() == strides;
   }
 };
 
@@ -114,16 +134,17 @@ bool HeldCell::is_unchanged() const {
   return found && is_same_constant(found.ptr(), value.ptr());
 }
 
-// Tuples, lists and dicts as in `nesting`, with values[i] in the place of the number i.
+// Tuples, sizes, lists and dicts as in `nesting`, with values[i] in the place of the number i.
 py::object filled(py::handle nesting, const std::vector<py::object>& values) {
-  if (PyTuple_CheckExact(nesting.ptr())) {
+  if (PyTuple_Check(nesting.ptr())) {
     py::tuple result(PyTuple_GET_SIZE(nesting.ptr()));
     for (size_t i = 0; i < result.size(); ++i) {
       py::handle item = PyTuple_GET_ITEM(nesting.ptr(), static_cast<Py_ssize_t>(i));
       PyTuple_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i),
                        filled(item, values).release().ptr());
     }
-    return result;
+    if (PyTuple_CheckExact(nesting.ptr())) return result;
+    return py::type::of(nesting)(result);
   }
   if (PyList_CheckExact(nesting.ptr())) {
     py::list result(PyList_GET_SIZE(nesting.ptr()));
@@ -183,6 +204,8 @@ class Entry {
       if (!held.is_unchanged()) return false;
     for (const HeldCell& held : cells_)
       if (!held.is_unchanged()) return false;
+    for (const HeldDefaults& held : defaults_)
+      if (!held.is_unchanged()) return false;
     for (const HeldTensor& held : tensors_)
       if (!held.is_unchanged()) return false;
     return true;
@@ -220,6 +243,11 @@ class Entry {
       Py_VISIT(held.cell.ptr());
       Py_VISIT(held.value.ptr());
     }
+    for (const HeldDefaults& held : defaults_) {
+      Py_VISIT(held.function.ptr());
+      Py_VISIT(held.positional.ptr());
+      Py_VISIT(held.named.ptr());
+    }
     for (const auto& [place, constant] : outputs_) Py_VISIT(constant.ptr());
     Py_VISIT(nesting_.ptr());
     Py_VISIT(restore_.ptr());
@@ -242,6 +270,12 @@ class Entry {
       auto [cell, value] = py::cast<std::pair<py::object, py::object>>(row);
       MLCC_CHECK(PyCell_Check(cell.ptr()), "no closure variable");
       cells_.push_back({std::move(cell), std::move(value)});
+    }
+    for (py::handle row : facts["defaults"]) {
+      auto [function, positional, named] =
+          py::cast<std::tuple<py::object, py::object, py::object>>(row);
+      MLCC_CHECK(PyFunction_Check(function.ptr()), "no function");
+      defaults_.push_back({std::move(function), std::move(positional), std::move(named)});
     }
   }
 
@@ -306,11 +340,12 @@ class Entry {
   std::vector<HeldDict> objects_;
   std::vector<HeldNames> names_;
   std::vector<HeldCell> cells_;
+  std::vector<HeldDefaults> defaults_;
   std::vector<HeldTensor> tensors_;
   std::vector<c10::IValue> parameters_, constants_;
   std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs
   std::vector<Output> outputs_;
-  py::object nesting_;  // of tuples, lists and dicts, with places in outputs_; or None
+  py::object nesting_;  // of tuples, sizes, lists and dicts, with places in outputs_; or None
   py::object restore_;  // of a list of values: the function's result
   std::shared_ptr<const TensorProgram> program_;
 };

@@ -46,11 +46,40 @@ bool has_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
   return true;
 }
 
+// Row-major; not an image or volume whose strides of dimensions of size 1 tell torch's kernels
+// another memory format.
+bool is_row_major(const at::Tensor& tensor) {
+  if (!tensor.is_contiguous()) return false;
+  if (tensor.dim() != 4 && tensor.dim() != 5) return true;
+  int64_t elements = 1;
+  for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+    if (tensor.stride(dim) != elements) return false;
+    elements *= std::max<int64_t>(tensor.size(dim), 1);
+  }
+  return true;
+}
+
+// Attributes that Python code gave to it: a trace does not see them. Those of torch itself begin
+// with an underscore.
+bool has_attributes(PyObject* tensor) {
+  PyObject** dict = _PyObject_GetDictPtr(tensor);
+  if (dict == nullptr || *dict == nullptr) return false;
+  Py_ssize_t iterator = 0;
+  PyObject* name = nullptr;
+  while (PyDict_Next(*dict, &iterator, &name, nullptr) != 0)
+    if (PyUnicode_Check(name) && PyUnicode_READ_CHAR(name, 0) != '_') return true;
+  return false;
+}
+
 // A number that may be a symbol of the trace. NaN is none: to a symbol, it would be equal to
-// itself.
+// itself. Nor is an int whose products may not fit in 64 bits.
 bool is_symbol(PyObject* object) {
   if (PyFloat_CheckExact(object)) return !std::isnan(PyFloat_AS_DOUBLE(object));
-  return PyLong_CheckExact(object);
+  if (!PyLong_CheckExact(object)) return false;
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  int overflow = 0;
+  const int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow == 0 && number > -kLimit && number < kLimit;
 }
 
 bool has_repeated_tensor(const Leaves& leaves) {
@@ -124,11 +153,11 @@ CallForm::TensorForm CallForm::form_of(const at::Tensor& tensor, bool dynamic) {
                   .order = {},
                   .sizes = {},
                   .strides = {}};
-  if (dynamic && tensor.is_contiguous()) {
+  if (dynamic && is_row_major(tensor)) {
     form.layout = Layout::kContiguous;
     return form;
   }
-  if (dynamic) form.order = dense_order(tensor);
+  if (dynamic && !tensor.is_contiguous()) form.order = dense_order(tensor);
   if (!form.order.empty()) {
     form.layout = Layout::kPermuted;
     return form;
@@ -142,7 +171,7 @@ bool CallForm::TensorForm::matches(const at::Tensor& tensor) const {
   if (tensor.key_set().raw_repr() != keys || tensor.scalar_type() != dtype ||
       tensor.dim() != rank || tensor.device() != device || tensor.requires_grad() != requires_grad)
     return false;
-  if (layout == Layout::kContiguous) return tensor.is_contiguous();
+  if (layout == Layout::kContiguous) return is_row_major(tensor);
   if (layout == Layout::kPermuted) return !tensor.is_contiguous() && has_order(tensor, order);
   return tensor.sizes() == sizes && tensor.strides() == strides;
 }
@@ -209,7 +238,8 @@ bool CallForm::match_item(size_t& position, PyObject* object, Leaves& leaves) co
   const Item& item = items_[position++];
   switch (item.kind) {
   case Kind::kTensor:
-    if (!THPVariable_CheckExact(object) || !item.tensor[0].matches(THPVariable_Unpack(object)))
+    if (!THPVariable_CheckExact(object) || has_attributes(object) ||
+        !item.tensor[0].matches(THPVariable_Unpack(object)))
       return false;
     leaves.push_back(object);
     return true;
