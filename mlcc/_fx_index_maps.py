@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from mlcc import _torch_compat
 from mlcc._fx_sizes import Size
-from mlcc._fx_types import DTYPES, Tensor, Unsupported, device_of
+from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -159,23 +159,33 @@ def diagonal(importer: Importer, node: Node) -> Tensor:
     """diagonal(self, offset, dim1, dim2): each (columns + 1)th element of the two dimensions as one."""
     bound = importer.bind(node)
     fake = importer.fake(bound["self"])
-    rank, offset = fake.dim(), importer.fake(bound["offset"])
-    dim1, dim2 = bound["dim1"] % rank, bound["dim2"] % rank
-    if isinstance(offset, int) and _torch_compat.is_known(fake.stride(dim1) < fake.stride(dim2)):
-        dim1, dim2, offset = dim2, dim1, -offset  # so that the two together are a view
+    dim1, dim2, offset = _diagonal_of(importer, bound)
     rows, columns = importer.size(fake.shape[dim1]), importer.size(fake.shape[dim2])
-    others = [d for d in range(rank) if d not in (dim1, dim2)]
+    others = [d for d in range(fake.dim()) if d not in (dim1, dim2)]
     matrices = permuted(importer, bound["self"], [*others, dim1, dim2])
     shape = result_shape(importer, node)
-    # Else the slice of the flattened matrix below would be one of a copy, in strides of its own.
-    is_view = _torch_compat.is_known(fake.stride(dim1) == fake.stride(dim2) * fake.shape[dim2])
-    if not (
-        is_view and isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)
-    ):
+    if not _is_diagonal_a_slice(fake, dim1, dim2, offset):
         return _gathered_diagonal(importer, node, matrices, offset, shape)
+    assert isinstance(rows, int)
+    assert isinstance(columns, int)
     flat = importer.reshape(matrices, [*shape[:-1], rows * columns])
     start = min(offset if offset >= 0 else -offset * columns, rows * columns)
-    return importer.slice(flat, rank - 2, start, shape[-1], columns + 1)
+    return importer.slice(flat, fake.dim() - 2, start, shape[-1], columns + 1)
+
+
+def _diagonal_of(importer: Importer, bound: Mapping[str, Any]) -> tuple[int, int, Any]:
+    """(rows, columns, offset), exchanged where the two together are a view then."""
+    fake, offset = importer.fake(bound["self"]), importer.fake(bound["offset"])
+    dim1, dim2 = bound["dim1"] % fake.dim(), bound["dim2"] % fake.dim()
+    if isinstance(offset, int) and _torch_compat.is_known(fake.stride(dim1) < fake.stride(dim2)):
+        return dim2, dim1, -offset
+    return dim1, dim2, offset
+
+
+def _is_diagonal_a_slice(fake: torch.Tensor, dim1: int, dim2: int, offset: Any) -> bool:
+    """Of the flattened matrix, by a constant step; else that would be a copy, in strides of its own."""
+    is_view = _torch_compat.is_known(fake.stride(dim1) == fake.stride(dim2) * fake.shape[dim2])
+    return is_view and all(isinstance(n, int) for n in (fake.shape[dim1], fake.shape[dim2], offset))
 
 
 def _gathered_diagonal(
@@ -194,10 +204,13 @@ def _gathered_diagonal(
 def as_strided(importer: Importer, node: Node) -> Tensor:
     """as_strided of a value that the graph computes: windows of its elements in row-major order, one in another.
 
-    A view has the memory of what it views, in which offsets count from the start.
+    A view has the memory of what it views, in which offsets count from the start. GraphUnsupported where a kernel would
+    gather that view, for eager's call then found other memory.
     """
     bound = importer.bind(node)
     base = _viewed(bound["self"])
+    if any(_is_gathered(importer, view) for view in _views_between(bound["self"], base)):
+        raise GraphUnsupported("as_strided of a diagonal whose step is no constant")
     if base.op == "placeholder":
         raise Unsupported("a view of an input's memory")
     fake, offset = importer.fake(base), bound["storage_offset"]
@@ -221,6 +234,19 @@ def as_strided(importer: Importer, node: Node) -> Tensor:
         x = Tensor(importer.builder.window(x.handle, dim, size, span, stride, 1), x.dtype)
     spread = [size if stride > 0 else 1 for size, stride in axes]
     return importer.expand(importer.reshape(x, spread), [size for size, _ in axes])
+
+
+def _views_between(node: Node, base: Node) -> Iterator[Node]:
+    while node is not base:
+        yield node
+        (node,) = node.all_input_nodes[:1]
+
+
+def _is_gathered(importer: Importer, view: Node) -> bool:
+    if view.target is not torch.ops.aten.diagonal.default:
+        return False
+    bound = importer.bind(view)
+    return not _is_diagonal_a_slice(importer.fake(bound["self"]), *_diagonal_of(importer, bound))
 
 
 def _viewed(node: Node) -> Node:

@@ -198,6 +198,15 @@ FOUND = {
         dynamic=True,
         backward=True,
     ),
+    "the memory behind a diagonal": found(
+        "v0 = torch.as_strided(x0.diagonal(), (2,), (1,)).erf()",
+        of=Input((3, 4), "float32", 4, ""),
+        dynamic=True,
+    ),
+    "the memory behind a diagonal of every second column": found(
+        "v0 = torch.as_strided(x0[:, ::2].diagonal(), (2,), (1,)).erf()",
+        of=Input((3, 4), "float32", 4, ""),
+    ),
     "a size that is 1 by a guard": found(
         "v0 = F.avg_pool1d(x0, 2) > x0", of=Input((3, 2), "float32", 4, ""), dynamic=True
     ),
