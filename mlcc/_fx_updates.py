@@ -355,6 +355,8 @@ def index_reduce(importer: Importer, node: Node) -> Tensor:
 
 def put(importer: Importer, node: Node) -> Tensor:
     """put(self, index, source, accumulate): places in row-major order."""
+    if torch.are_deterministic_algorithms_enabled():
+        raise Unsupported("eager refuses it where algorithms are to be deterministic")
     bound = importer.bind(node)
     fake = importer.fake(bound["self"])
     index = index_argument(importer, bound["index"])

@@ -242,6 +242,13 @@ def test_memory_without_values_is_filled(way: Callable[..., Any], dtype: torch.d
 
 @WAYS
 @pytest.mark.usefixtures("deterministic")
+def test_what_has_no_deterministic_algorithm(way: Callable[..., Any]) -> None:
+    with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
+        way(lambda x, i: x.put(i, x[:2]))(torch.randn(3), torch.tensor([2, 0]))
+
+
+@WAYS
+@pytest.mark.usefixtures("deterministic")
 def test_deterministic_algorithms(way: Callable[..., Any]) -> None:
     """The same bits each time and with any number of threads; what eager refuses is refused."""
 
