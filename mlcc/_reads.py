@@ -1,7 +1,8 @@
 """What a traced function reads from outside: globals and closure cells, found opcode by opcode while it runs.
 
-Plain values are held: a trace with them is for calls that find equal ones, and so are those among the defaults and
-attributes of the functions that it reads. Nothing would notice a change of others.
+Plain values are held: a trace with them is for calls that find equal ones. So are functions and classes, and the plain
+values among the default arguments and attributes of functions, classes and Python modules. Nothing would notice a
+change of others.
 """
 
 from __future__ import annotations
@@ -83,10 +84,9 @@ def _attribute_after(code: types.CodeType, offset: int) -> str | None:
 
 
 class OutsideValues:
-    """The plain values that a function read from globals and closure cells while it was watched.
+    """The plain values, functions and classes that a function read from outside while it was watched.
 
-    Python modules, functions and classes may be read too: they are not expected to change. A tensor, a module or
-    another object is an Error. Cells of a function that was called inside are its own.
+    A tensor, a module or another object is an Error. Cells of a function that was called inside are its own.
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -95,7 +95,9 @@ class OutsideValues:
         self._running: set[types.CodeType] = set()
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
-        self._classes: dict[int, type] = {}  # whose dicts stand among the globals
+        # The same of functions, classes and modules, which the function may write as well.
+        self._attributes: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
+        self._classes: dict[int, type] = {}  # by the dict that stands there
         self._defaults: dict[int, tuple[types.FunctionType, Defaults]] = {}
         # functools.cache and the like: how many results they had to compute before.
         self._caches: dict[int, tuple[Any, int]] = {}
@@ -104,8 +106,8 @@ class OutsideValues:
 
     @property
     def globals(self) -> list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]]:
-        """(the dict, names, values) of the globals, and of functions' attributes."""
-        return [(scope, (name,), (value,)) for scope, name, value in self._globals.values()]
+        """(the dict, names, values) of the globals and attributes."""
+        return [(scope, (name,), (value,)) for scope, name, value in self._named()]
 
     @property
     def cells(self) -> list[tuple[types.CellType, Any]]:
@@ -139,10 +141,9 @@ class OutsideValues:
 
     def holds(self) -> Guard:
         """Whether a call would read equal values."""
-        if not self._globals and not self._cells and not self._defaults:
+        named, cells, defaults = self._named(), self.cells, self.defaults
+        if not named and not cells and not defaults:
             return always
-        named, cells = list(self._globals.values()), self.cells
-        defaults = self.defaults
 
         def guard(leaves: list[Any]) -> bool:
             del leaves
@@ -153,6 +154,9 @@ class OutsideValues:
             )
 
         return guard
+
+    def _named(self) -> list[tuple[dict[str, Any], str, Any]]:
+        return [*self._globals.values(), *self._attributes.values()]
 
     def _on_call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         del event, argument
@@ -212,14 +216,11 @@ class OutsideValues:
                 self._classes[id(scope)] = owner
             found = scope[attribute]
             if is_plain(found):
-                self._globals.setdefault(
-                    (id(scope), attribute), (scope, attribute, copy.deepcopy(found))
-                )
-                self._hold_container(found, self._globals[id(scope), attribute][2])
+                self._hold_attribute(scope, attribute, found)
             elif isinstance(found, torch.Tensor):
                 raise Error(self._refusal(f"{name}.{attribute}", frame, found))
             elif _is_aside(found):
-                self._globals.setdefault((id(scope), attribute), (scope, attribute, found))
+                self._attributes.setdefault((id(scope), attribute), (scope, attribute, found))
                 self._note_function(found)
             return
 
@@ -248,12 +249,15 @@ class OutsideValues:
         if callable(getattr(value, "__wrapped__", None)):
             self._hold_attributes(vars(value))
 
-    def _hold_attributes(self, attributes: dict[str, Any]) -> None:
-        for name, value in attributes.items():
+    def _hold_attributes(self, scope: dict[str, Any]) -> None:
+        for name, value in scope.items():
             if not name.startswith("_") and is_plain(value):
-                kept = copy.deepcopy(value)
-                self._globals.setdefault((id(attributes), name), (attributes, name, kept))
-                self._hold_container(value, kept)
+                self._hold_attribute(scope, name, value)
+
+    def _hold_attribute(self, scope: dict[str, Any], name: str, value: Any) -> None:
+        kept = copy.deepcopy(value)
+        self._attributes.setdefault((id(scope), name), (scope, name, kept))
+        self._hold_container(value, kept)
 
     def _hold(self, frame: types.FrameType, kind: str, name: str, value: Any) -> bool:
         """Whether the place of the value is known, so that later calls can look there."""
@@ -299,7 +303,7 @@ class OutsideValues:
             changed = f"a {type(container).__name__}"
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(before)
-        for scope, name, before in self._globals.values():
+        for scope, name, before in self._attributes.values():
             if not is_same_value(scope.get(name, _MISSING), before):
                 changed = name
                 if id(scope) in self._classes:
@@ -377,7 +381,8 @@ class _RandomState:
 def _file_of(value: Any) -> str:
     """Where a Python module or a class is written."""
     module = value if isinstance(value, types.ModuleType) else sys.modules.get(value.__module__)
-    return getattr(module, "__file__", None) or "<frozen>"
+    typed_in = "" if getattr(module, "__name__", "") == "__main__" else "<frozen>"
+    return getattr(module, "__file__", None) or typed_in
 
 
 def _scopes_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
