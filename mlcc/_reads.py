@@ -79,10 +79,6 @@ def _attributes_read(code: types.CodeType) -> dict[int, str]:
     return found
 
 
-def _attribute_after(code: types.CodeType, offset: int) -> str | None:
-    return _attributes_read(code).get(offset)
-
-
 class OutsideValues:
     """The plain values, functions and classes that a function read from outside while it was watched.
 
@@ -204,7 +200,7 @@ class OutsideValues:
             for cell in self._cells_of(frame, name):
                 self._cells.setdefault(id(cell), (cell, value))
         self._note_function(value)
-        attribute = _attribute_after(frame.f_code, frame.f_lasti)
+        attribute = _attributes_read(frame.f_code).get(frame.f_lasti)
         if attribute is None or not (is_module or isinstance(value, type)):
             return
         if not is_user_code(_file_of(value)):
@@ -445,9 +441,11 @@ def _is_called_by_user(frame: types.FrameType) -> bool:
     """Whether the caller is user code, past the frames of a context manager and of what keeps Dynamo away."""
     outer = frame.f_back
     passing = ("contextlib.py", "_compile.py", "eval_frame.py")
-    while outer is not None and outer.f_code.co_filename.endswith(passing):
+    while outer is not None and not is_user_code(outer.f_code.co_filename):
+        if not outer.f_code.co_filename.endswith(passing):
+            return False
         outer = outer.f_back
-    return outer is not None and is_user_code(outer.f_code.co_filename)
+    return outer is not None
 
 
 _MISSING = object()

@@ -136,24 +136,16 @@ bool HeldCell::is_unchanged() const {
 
 // Tuples, sizes, lists and dicts as in `nesting`, with values[i] in the place of the number i.
 py::object filled(py::handle nesting, const std::vector<py::object>& values) {
-  if (PyTuple_Check(nesting.ptr())) {
-    py::tuple result(PyTuple_GET_SIZE(nesting.ptr()));
-    for (size_t i = 0; i < result.size(); ++i) {
-      py::handle item = PyTuple_GET_ITEM(nesting.ptr(), static_cast<Py_ssize_t>(i));
-      PyTuple_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i),
-                       filled(item, values).release().ptr());
+  if (PyTuple_Check(nesting.ptr()) || PyList_CheckExact(nesting.ptr())) {
+    py::list items(PySequence_Fast_GET_SIZE(nesting.ptr()));
+    for (size_t i = 0; i < items.size(); ++i) {
+      const auto place = static_cast<Py_ssize_t>(i);
+      py::handle item = PySequence_Fast_GET_ITEM(nesting.ptr(), place);
+      PyList_SET_ITEM(items.ptr(), place, filled(item, values).release().ptr());
     }
-    if (PyTuple_CheckExact(nesting.ptr())) return result;
-    return py::type::of(nesting)(result);
-  }
-  if (PyList_CheckExact(nesting.ptr())) {
-    py::list result(PyList_GET_SIZE(nesting.ptr()));
-    for (size_t i = 0; i < result.size(); ++i) {
-      py::handle item = PyList_GET_ITEM(nesting.ptr(), static_cast<Py_ssize_t>(i));
-      PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i),
-                      filled(item, values).release().ptr());
-    }
-    return result;
+    if (PyList_CheckExact(nesting.ptr())) return items;
+    if (PyTuple_CheckExact(nesting.ptr())) return py::tuple(items);
+    return py::type::of(nesting)(items);
   }
   if (PyDict_CheckExact(nesting.ptr())) {
     py::dict result;
