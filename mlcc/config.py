@@ -33,6 +33,7 @@ cache_dir: str
 cache_size_mb: int
 torch_caches: bool
 idle_memory_mb: int
+stream_mb: int
 disable: bool
 strict: bool
 cpu: str
@@ -60,7 +61,13 @@ class Option:
 _TYPES: dict[str, type[bool] | type[int] | type[str]] = {"bool": bool, "int": int, "str": str}
 _TRUE = {"1", "true", "on", "yes"}
 _FALSE = {"0", "false", "off", "no", ""}
-_MINIMUM = {"bisect": -1, "cache_size_mb": 0, "idle_memory_mb": 0, "num_compile_threads": 0}
+_MINIMUM = {
+    "bisect": -1,
+    "cache_size_mb": 0,
+    "idle_memory_mb": 0,
+    "num_compile_threads": 0,
+    "stream_mb": -1,
+}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")

@@ -18,6 +18,7 @@
 #include "loop/text.h"
 #include "lower/in_place.h"
 #include "lower/lower.h"
+#include "schedule/host_caches.h"
 #include "schedule/machine.h"
 #include "support/logging.h"
 #include "types/device.h"
@@ -38,9 +39,11 @@ bool counts_as_work(const graph::Node& node) {
 }
 
 // What schedules for a target are made for.
-schedule::Machine machine_of(const codegen::Target& target) {
+schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
   if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
-  return {.vector_bits = target.vector_bits};
+  const int64_t streaming_bytes = options.stream_mb < 0 ? schedule::last_level_cache_bytes() / 4 * 3
+                                                        : bytes_of_mebibytes(options.stream_mb);
+  return {.vector_bits = target.vector_bits, .streaming_bytes = streaming_bytes};
 }
 
 fusion::RowLimits row_limits(const schedule::Machine& machine) {
@@ -104,7 +107,7 @@ class Compiler {
   fusion::FusionOptions fusion_options() const {
     fusion::FusionOptions options;
     options.row_limits = [this](const Device& device) {
-      return row_limits(machine_of(target_for(device)));
+      return row_limits(machine_of(target_for(device), options_));
     };
     return options;
   }
@@ -176,7 +179,7 @@ class Compiler {
   void lower_groups() {
     for (fusion::Group& group : fusion_.groups) {
       const codegen::Target& target = target_for(group.device);
-      const schedule::Machine machine = machine_of(target);
+      const schedule::Machine machine = machine_of(target, options_);
       loop::Arena arena;
       PlannedKernel planned;
       planned.lowered = lower_group(group, machine, arena);

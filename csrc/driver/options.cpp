@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -90,6 +91,10 @@ std::string expand_home(const std::string& path) {
 }
 
 }  // namespace
+
+int64_t bytes_of_mebibytes(int64_t mebibytes) {
+  return std::clamp<int64_t>(mebibytes, 0, std::numeric_limits<int64_t>::max() >> 20) << 20;
+}
 
 void Options::set(std::string_view name, std::string_view text) {
 #define MLCC_OPTION(option, type, default_value, env, option_class, help)                          \

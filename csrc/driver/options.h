@@ -34,6 +34,9 @@ struct Options {
   friend bool operator==(const Options&, const Options&) = default;
 };
 
+// Of an option in MiB: never negative, at most what fits.
+int64_t bytes_of_mebibytes(int64_t mebibytes);
+
 // The defaults, changed by the environment variables that are set.
 Options options_from_environment();
 

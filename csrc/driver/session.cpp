@@ -181,9 +181,7 @@ Result<std::shared_ptr<codegen::Backend>> open_cuda_compiler(const Options& opti
 }
 
 void apply_memory_options(const Options& options) {
-  constexpr int64_t kMaxMebibytes = std::numeric_limits<int64_t>::max() >> 20;
-  runtime::BlockPool::process().set_idle_limit(
-      std::clamp<int64_t>(options.idle_memory_mb, 0, kMaxMebibytes) << 20);
+  runtime::BlockPool::process().set_idle_limit(bytes_of_mebibytes(options.idle_memory_mb));
 }
 
 runtime::KernelCache& kernel_cache() { return session().cache; }

@@ -231,22 +231,22 @@ class Interpreter {
     bool is_masked_off;
   };
 
-  Update update_of(const Step& step, Expr mask) {
+  Update update_of(const Step& step, size_t rank, Expr mask) {
     const std::span<const int> operands = step.operands.slots;
-    const size_t rank = operands.size() - (mask != nullptr ? 2 : 1);
     return {gather(operands.first(rank)), value(operands[rank]),
             mask != nullptr && value(operands[rank + 1]) == 0};
   }
 
   void run_store(const Step& step) {
-    const Update update = update_of(step, as<Store>(step.stmt)->mask);
+    const auto* stmt = as<Store>(step.stmt);
+    const Update update = update_of(step, stmt->indices.size(), stmt->mask);
     if (update.is_masked_off) return;
     store(memories_[static_cast<size_t>(step.buffers[0])], update.index, update.bits);
   }
 
   void run_atomic(const Step& step) {
     const auto* atomic = as<Atomic>(step.stmt);
-    const Update update = update_of(step, atomic->mask);
+    const Update update = update_of(step, atomic->indices.size(), atomic->mask);
     if (update.is_masked_off) return;
     Memory& memory = memories_[static_cast<size_t>(step.buffers[0])];
     const std::array<uint64_t, 2> args = {load(memory, update.index), update.bits};

@@ -244,10 +244,11 @@ Stmt Let::make(Arena& arena, const Variable* variable, Expr value) {
 }
 
 Stmt Store::make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value,
-                 Expr mask, Hint hint) {
+                 Expr mask, Expr streams) {
   require(store_type_error(*buffer, indices, value, mask));
+  require(streams_type_error(*buffer, streams));
   return &storage_of(arena).stores.emplace_back(
-      Store{{kKind}, buffer, std::move(indices), value, mask, hint});
+      Store{{kKind}, buffer, std::move(indices), value, mask, streams});
 }
 
 Stmt Atomic::make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices,

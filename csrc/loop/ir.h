@@ -209,18 +209,17 @@ struct Let : StmtNode {
   static Stmt make(Arena& arena, const Variable* variable, Expr value);
 };
 
-// kStream: the data will not be read again soon (non-temporal store).
-enum class Hint : uint8_t { kNone, kStream };
-
 struct Store : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kStore;
   const Buffer* const buffer;
   const std::vector<Expr> indices;
   const Expr value;
   const Expr mask;  // bool or null
-  const Hint hint;
+  // bool, the same in all iterations of the kernel: the data will not be read again soon, so that
+  // it may go past the caches. Null: it will.
+  const Expr streams;
   static Stmt make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices, Expr value,
-                   Expr mask = nullptr, Hint hint = Hint::kNone);
+                   Expr mask = nullptr, Expr streams = nullptr);
 };
 
 // buffer[indices] = op(buffer[indices], value), indivisibly. op is add, min, max, and, or, xor.

@@ -77,10 +77,11 @@ Stmt Mutator::rebuild(Stmt stmt) {
     std::vector<Expr> indices = mutate(store->indices);
     const Expr value = mutate(store->value);
     const Expr mask = mutate(store->mask);
+    const Expr streams = mutate(store->streams);
     if (buffer == store->buffer && indices == store->indices && value == store->value &&
-        mask == store->mask)
+        mask == store->mask && streams == store->streams)
       return stmt;
-    return Store::make(arena_, buffer, std::move(indices), value, mask, store->hint);
+    return Store::make(arena_, buffer, std::move(indices), value, mask, streams);
   }
   case StmtKind::kAtomic: {
     const auto* atomic = as<Atomic>(stmt);
@@ -241,7 +242,9 @@ std::vector<Expr> operands(Stmt stmt) {
   case StmtKind::kLet: return {as<Let>(stmt)->value};
   case StmtKind::kStore: {
     const auto* store = as<Store>(stmt);
-    return update_operands(store->indices, store->value, store->mask);
+    std::vector<Expr> list = update_operands(store->indices, store->value, store->mask);
+    if (store->streams != nullptr) list.push_back(store->streams);
+    return list;
   }
   case StmtKind::kAtomic: {
     const auto* atomic = as<Atomic>(stmt);

@@ -468,8 +468,8 @@ class KernelParser {
     return Let::make(arena_, variable, value);
   }
 
-  // After `= expr`: a mask, unless what follows is an `if` statement of its own.
-  Expr parse_optional_mask() {
+  // A condition after `= expr` or `stream`, unless what follows is an `if` statement of its own.
+  Expr parse_optional_condition() {
     const size_t start = lexer_.position();
     if (!lexer_.accept("if")) return nullptr;
     const Expr mask = exprs_.parse(DType::kBool);
@@ -484,10 +484,14 @@ class KernelParser {
     std::vector<Expr> indices = exprs_.parse_indices();
     lexer_.expect("=");
     const Expr value = exprs_.parse(buffer->dtype);
-    const Expr mask = parse_optional_mask();
-    const Hint hint = lexer_.accept("stream") ? Hint::kStream : Hint::kNone;
+    const Expr mask = parse_optional_condition();
+    Expr streams = nullptr;
+    if (lexer_.accept("stream")) {
+      streams = parse_optional_condition();
+      if (streams == nullptr) streams = Constant::make_int(arena_, DType::kBool, 1);
+    }
     fail_on(token, store_type_error(*buffer, indices, value, mask));
-    return Store::make(arena_, buffer, std::move(indices), value, mask, hint);
+    return Store::make(arena_, buffer, std::move(indices), value, mask, streams);
   }
 
   Stmt parse_atomic() {
@@ -498,7 +502,7 @@ class KernelParser {
     std::vector<Expr> indices = exprs_.parse_indices();
     lexer_.expect("=");
     const Expr value = exprs_.parse(buffer->dtype);
-    const Expr mask = parse_optional_mask();
+    const Expr mask = parse_optional_condition();
     fail_on(token, atomic_type_error(*op, *buffer, indices, value, mask));
     return Atomic::make(arena_, *op, buffer, std::move(indices), value, mask);
   }

@@ -248,7 +248,12 @@ class Printer {
   void print_store(const Store& store) {
     add("store ");
     print_update(*store.buffer, store.indices, store.value, store.mask);
-    if (store.hint == Hint::kStream) add(" stream");
+    if (store.streams == nullptr) return;
+    add(" stream");
+    const auto* known = as<Constant>(store.streams);
+    if (known != nullptr && known->as_int() != 0) return;
+    add(" if ");
+    print_expr(store.streams, DType::kBool);
   }
 
   void print_atomic(const Atomic& atomic) {

@@ -175,6 +175,12 @@ TypeError store_type_error(const Buffer& buffer, std::span<const Expr> indices, 
   return value_type_error(buffer, value);
 }
 
+TypeError streams_type_error(const Buffer& buffer, Expr streams) {
+  if (streams == nullptr || streams->dtype == DType::kBool) return std::nullopt;
+  return wrong("store to %", buffer.name, ": whether it streams is ", dtype_name(streams->dtype),
+               ", expected bool");
+}
+
 TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const Expr> indices,
                             Expr value, Expr mask) {
   const bool is_allowed = op == ScalarOp::kAdd || op == ScalarOp::kMin || op == ScalarOp::kMax ||

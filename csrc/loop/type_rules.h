@@ -25,6 +25,7 @@ TypeError buffer_type_error(const Buffer& buffer);
 TypeError let_type_error(const Variable& variable, Expr value);
 TypeError store_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr value,
                            Expr mask);
+TypeError streams_type_error(const Buffer& buffer, Expr streams);
 TypeError atomic_type_error(ScalarOp op, const Buffer& buffer, std::span<const Expr> indices,
                             Expr value, Expr mask);
 TypeError loop_type_error(const Variable& variable, Expr begin, Expr end, const LoopMode& mode);

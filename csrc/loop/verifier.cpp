@@ -100,6 +100,15 @@ class Verifier {
     });
   }
 
+  void verify_streams(const Store& store) {
+    if (store.streams == nullptr) return;
+    for_each_expr({store.streams}, [&](Expr part) {
+      const auto* variable = as<Variable>(part);
+      require(part->kind != ExprKind::kLoad && (variable == nullptr || is_size(variable)),
+              "store to %", store.buffer->name, ": whether it streams depends on more than sizes");
+    });
+  }
+
   void verify_parameter(const Buffer& buffer) {
     require(buffer.scope == Scope::kGlobal, "parameter %", buffer.name, " is not a global buffer");
     for (const auto* list : {&buffer.shape, &buffer.strides})
@@ -172,7 +181,8 @@ class Verifier {
       return define(as<Let>(stmt)->variable, as<Let>(stmt)->variable->name);
     case StmtKind::kStore:
       verify_written(*as<Store>(stmt)->buffer);
-      return verify_exprs(operands(stmt));
+      verify_exprs(operands(stmt));
+      return verify_streams(*as<Store>(stmt));
     case StmtKind::kAtomic:
       verify_written(*as<Atomic>(stmt)->buffer);
       return verify_exprs(operands(stmt));

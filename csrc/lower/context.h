@@ -22,6 +22,10 @@ struct Context {
     return schedule::choose(facts, machine, [&](std::string_view name) { return hint(name); });
   }
 
+  int64_t expected(const SymExpr& size) const {
+    return size.evaluate([&](std::string_view name) { return hint(name); });
+  }
+
   // A typical value of a size symbol.
   int64_t hint(std::string_view name) const {
     static constexpr int64_t kUnknownSize = 1024;

@@ -169,9 +169,10 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
   return loop::Load::make(arena_, buffer, {nest_expr(over_nest)}, mask_);
 }
 
-void Evaluator::store(Value* value, const Index& position, Expr element) {
+void Evaluator::store(Value* value, const Index& position, Expr element, Expr streams) {
   const loop::Buffer* buffer = buffers_.buffer_of(value, loop::Access::kOut);
-  block().push_back(loop::Store::make(arena_, buffer, {stored_offset(value, position)}, element));
+  block().push_back(loop::Store::make(arena_, buffer, {stored_offset(value, position)}, element,
+                                      nullptr, streams));
 }
 
 Expr Evaluator::stored_offset(Value* value, const Index& position) {

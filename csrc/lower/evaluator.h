@@ -35,7 +35,8 @@ class Evaluator {
   // The operands' element(s) that node (at `position`) needs: the result of a pointwise node, cat,
   // take, gather or copy.
   loop::Expr evaluate_node(const graph::Node& node, const std::vector<SymExpr>& position);
-  void store(graph::Value* value, const std::vector<SymExpr>& position, loop::Expr element);
+  void store(graph::Value* value, const std::vector<SymExpr>& position, loop::Expr element,
+             loop::Expr streams = nullptr);
   // Where an element of a value that the kernel writes lies in its buffer.
   loop::Expr stored_offset(graph::Value* value, const std::vector<SymExpr>& position);
   // A part [begin, end) of an axis of the nest: code that is emitted until it is left runs there

@@ -33,6 +33,7 @@ constexpr int64_t kExpensiveOps = 8;
 
 Rows::Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
     : context_(context), nodes_(nodes), nest_(nest), evaluator_(evaluator) {
+  moves_much_ = find_moves_much();
   choose_kept();
 }
 
@@ -47,6 +48,8 @@ void Rows::choose_kept() {
       const bool in_pass = is_reduction(*node) || !nodes_.per_row(*node);
       last_use[source] = std::max(last_use[source], in_pass ? nodes_.level_of(node->result()) : 0);
     }
+  for (const auto& [value, level] : last_use)
+    if (level > nodes_.level_of(value)) read_back_.insert(value);
   int64_t stack = 0;
   for (const Node* node : context_.group.nodes) {
     const Value* value = node->result();
@@ -59,6 +62,25 @@ void Rows::choose_kept() {
     else if (Value* output = later_output(*node, last_use[value]))
       kept_.push_back({value, nullptr, output});
   }
+}
+
+// Whether the kernel moves so much that the caches cannot hold it, by the sizes of a call; null:
+// surely or probably not. Stores that go past the caches then save reading what they overwrite.
+Expr Rows::find_moves_much() const {
+  const int64_t least = context_.machine.streaming_bytes;
+  const SymExpr& moved = context_.group.ideal_bytes;
+  if (least == 0 || context_.expected(moved) < least) return nullptr;
+  loop::Arena& arena = context_.arena;
+  if (moved.as_constant()) return loop::Constant::make_int(arena, DType::kBool, 1);
+  return loop::apply(arena, loop::ScalarOp::kGe,
+                     {loop::from_symbolic(arena, moved), loop::int_constant(arena, least)});
+}
+
+// Whether the kernel never reads the memory of an output.
+bool Rows::is_write_only(const Value& value) const {
+  return !read_back_.count(&value) && !context_.group.in_place.count(&value) &&
+         std::none_of(kept_.begin(), kept_.end(),
+                      [&](const Kept& kept) { return kept.output == &value; });
 }
 
 // Null where a row is too long or of unknown length, or if there is one for each lane. `elements`:
@@ -235,7 +257,7 @@ void Rows::emit_stores(const std::vector<const Node*>& stores) {
       evaluator_.block().push_back(loop::Store::make(
           context_.arena, place.buffer, {evaluator_.nest_expr(*place.place)}, element));
     else
-      evaluator_.store(value, position, element);
+      evaluator_.store(value, position, element, is_write_only(*value) ? moves_much_ : nullptr);
   }
 }
 

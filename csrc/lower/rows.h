@@ -2,6 +2,7 @@
 // each level of reductions, and between them the values that a whole row has once.
 #pragma once
 
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Rows {
     graph::Value* output;
   };
 
+  loop::Expr find_moves_much() const;
+  bool is_write_only(const graph::Value& value) const;
   void choose_kept();
   const loop::Buffer* make_row_buffer(const graph::Value& value, int64_t& elements);
   graph::Value* later_output(const graph::Node& node, int last_use) const;
@@ -67,7 +70,9 @@ class Rows {
   const GroupNodes& nodes_;
   Nest& nest_;
   Evaluator& evaluator_;
-  std::vector<Kept> kept_;  // in program order
+  loop::Expr moves_much_ = nullptr;                    // null: no
+  std::unordered_set<const graph::Value*> read_back_;  // by a later pass
+  std::vector<Kept> kept_;                             // in program order
 };
 
 }  // namespace mlcc::lower

@@ -8,6 +8,8 @@ namespace mlcc::schedule {
 
 struct Machine {
   int64_t vector_bits = 512;  // of a CPU
+  // Kernels of a CPU that move at least so much write past its caches; 0: none do.
+  int64_t streaming_bytes = 0;
 
   // A GPU: the numbers of csrc/schedule/machines/<architecture>.def.
   bool is_gpu = false;

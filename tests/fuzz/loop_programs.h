@@ -282,12 +282,20 @@ class RandomProgram {
     }
   }
 
+  // Whether a store streams: in no case, in all, or by a size.
+  Expr draw_streams() {
+    if (!flip_coin(30)) return nullptr;
+    if (kernel_.sizes.empty() || flip_coin(50))
+      return loop::Constant::make_int(arena_, DType::kBool, 1);
+    return loop::apply(arena_, loop::ScalarOp::kGe,
+                       {kernel_.sizes.front(), loop::int_constant(arena_, draw(20))});
+  }
+
   // A store of any value to an element that no other iteration writes.
   void add_store(Block& out, const Buffer* buffer, const std::vector<Expr>& index) {
     const auto store = [&] {
-      const auto hint = flip_coin(10) ? loop::Hint::kStream : loop::Hint::kNone;
       return loop::Store::make(arena_, buffer, index, expression(buffer->dtype, options_.depth),
-                               nullptr, hint);
+                               nullptr, draw_streams());
     };
     const int choice = draw(10);
     if (choice == 0) {

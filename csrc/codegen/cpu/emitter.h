@@ -13,8 +13,8 @@
 // vector(W) unroll(U) loops run W*U iterations at once in LLVM vectors of W lanes; what is left
 // runs W at a time under a mask. W = 0 is vector_bits / 32; without vector registers W is always 1.
 // Reduce loops keep U vectors per carried value, which are then combined with each other and across
-// their lanes. No fast-math flag is ever set. The stream hint is ignored: a non-temporal store
-// needs an alignment that the kernel cannot know.
+// their lanes. No fast-math flag is ever set. Stores that stream are non-temporal from the first
+// whole vector in memory on, where those of one vector loop come to one at the same iteration.
 #pragma once
 
 #include <llvm/IR/Module.h>

@@ -39,6 +39,8 @@ void FunctionEmitter::emit(const std::string& symbol, const loop::Block& phase) 
   llvm::BasicBlock* body = new_block("body");
   ir_.SetInsertPoint(body);
   emit_phase_body(phase);
+  // What went past the caches is not ordered by what tells other threads that it is there.
+  if (has_streamed_) ir_.CreateFence(llvm::AtomicOrdering::SequentiallyConsistent);
   ir_.CreateRet(ir_.getInt64(0));
   ir_.SetInsertPoint(entry_);
   ir_.CreateBr(body);

@@ -42,6 +42,7 @@ class FunctionEmitter {
     const Place* place;
     llvm::Value* base;
     Value offset;
+    bool streams = false;  // a store to it may go past the caches
     bool is_contiguous() const { return offset.is_linear() && is_constant(offset.step, 1); }
   };
   // The lanes of the current vector loop, which of them are active, and which variables differ
@@ -50,6 +51,7 @@ class FunctionEmitter {
     Lanes lanes;
     Parts active;               // empty: all
     bool is_divergent = false;  // `active` comes from more than the loop's tail
+    bool streams = false;       // stores that stream begin at whole vectors
     loop::VariableSet varying;
   };
 
@@ -88,6 +90,7 @@ class FunctionEmitter {
     llvm::Value* begin;
     llvm::Value* end;
     bool is_masked;
+    bool streams = false;
   };
   // Of a loop whose bounds differ between lanes.
   struct Trips {
@@ -105,10 +108,14 @@ class FunctionEmitter {
   void emit_for_range(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
   void emit_transposed_for(const loop::For& loop, int64_t begin);
   void emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
+  void emit_vector_ranges(const loop::For& loop, llvm::ArrayRef<VectorRange> ranges);
   void emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end);
   Lanes lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const;
   std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin,
                                               llvm::Value* end);
+  std::vector<VectorRange> split_streaming_range(const Lanes& lanes,
+                                                 llvm::ArrayRef<const loop::Store*> stores,
+                                                 llvm::Value* begin, llvm::Value* end);
   Parts tail_mask(unsigned width, llvm::Value* remaining);
   void enter_vector_loop(const VectorRange& range, llvm::Value* index,
                          const loop::VariableSet& varying);
@@ -157,6 +164,7 @@ class FunctionEmitter {
   llvm::Value* part_pointer(const Address& address, unsigned part);
   llvm::Value* lane_pointer(const Address& address, unsigned part, unsigned lane);
   llvm::Align element_alignment(const Place& place) const;
+  llvm::Align vector_alignment(const Place& place, unsigned width) const;
   void annotate(llvm::Instruction* access, const Place& place);
   llvm::Value* to_register(const Place& place, llvm::Value* value);
   llvm::Value* to_memory(const Place& place, llvm::Value* value);
@@ -230,6 +238,7 @@ class FunctionEmitter {
   // Loads of the unrolled loop around, for each of its iterations, and which of them this is.
   std::unordered_map<const loop::Load*, std::vector<llvm::Value*>> transposed_;
   size_t transposed_iteration_ = 0;
+  bool has_streamed_ = false;  // some store may have gone past the caches
 };
 
 }  // namespace mlcc::codegen::cpu

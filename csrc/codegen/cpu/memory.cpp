@@ -68,6 +68,11 @@ llvm::Align FunctionEmitter::element_alignment(const Place& place) const {
   return llvm::Align(static_cast<uint64_t>(dtype_size(place.dtype)));
 }
 
+// Of a vector of that many elements in memory.
+llvm::Align FunctionEmitter::vector_alignment(const Place& place, unsigned width) const {
+  return llvm::Align(width * static_cast<uint64_t>(dtype_size(place.dtype)));
+}
+
 void FunctionEmitter::annotate(llvm::Instruction* access, const Place& place) {
   if (!place.scope) return;
   access->setMetadata(llvm::LLVMContext::MD_alias_scope, place.scope);
@@ -301,7 +306,8 @@ Value FunctionEmitter::gather(const Address& address, const Parts& mask, const V
 
 void FunctionEmitter::emit_store(const loop::Store& stmt) {
   const Value value = emit_expr(stmt.value);
-  const Address address = address_of(places_.at(stmt.buffer), stmt.indices);
+  Address address = address_of(places_.at(stmt.buffer), stmt.indices);
+  address.streams = vector_.streams && stmt.streams;
   if (!stmt.mask) return store(address, value, nullptr);
   const Value mask = emit_expr(stmt.mask);
   store(address, value, &mask);
@@ -346,11 +352,20 @@ void FunctionEmitter::store_contiguous(const Address& address, const Parts& valu
     llvm::Value* pointer = part_pointer(address, p);
     llvm::Value* value = to_memory(place, values[p]);
     llvm::Instruction* store = nullptr;
-    if (mask.empty())
+    const bool streams = address.streams && mask.empty();
+    if (streams)
+      store = ir_.CreateAlignedStore(value, pointer, vector_alignment(place, vector_.lanes.width));
+    else if (mask.empty())
       store = ir_.CreateAlignedStore(value, pointer, element_alignment(place));
     else
       store = ir_.CreateMaskedStore(value, pointer, element_alignment(place), mask[p]);
     annotate(store, place);
+    if (streams) {
+      llvm::Metadata* one = llvm::ConstantAsMetadata::get(ir_.getInt32(1));
+      store->setMetadata(llvm::LLVMContext::MD_nontemporal,
+                         llvm::MDNode::get(ir_.getContext(), {one}));
+      has_streamed_ = true;
+    }
   }
 }
 

@@ -1,0 +1,37 @@
+#include "schedule/host_caches.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace mlcc::schedule {
+namespace {
+
+// "32768K"; 0 where there is no such file.
+int64_t read_size(const std::string& path) {
+  std::ifstream file(path);
+  int64_t size = 0;
+  char unit = 0;
+  file >> size >> unit;
+  return size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
+}
+
+int64_t find_last_level() {
+  int64_t largest = 0;
+  for (int index = 0; index < 8; ++index)
+    largest = std::max(largest, read_size("/sys/devices/system/cpu/cpu0/cache/index" +
+                                          std::to_string(index) + "/size"));
+  // What the C library makes of cpuid counts the caches of all cores together on some CPUs.
+  return largest != 0 ? largest : std::max<int64_t>(0, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
+}
+
+}  // namespace
+
+int64_t last_level_cache_bytes() {
+  static const int64_t bytes = find_last_level();
+  return bytes;
+}
+
+}  // namespace mlcc::schedule

@@ -1,0 +1,11 @@
+// The caches of the CPU that this process runs on.
+#pragma once
+
+#include <cstdint>
+
+namespace mlcc::schedule {
+
+// Bytes of the last-level cache that a core shares; 0 where the system does not tell.
+int64_t last_level_cache_bytes();
+
+}  // namespace mlcc::schedule
