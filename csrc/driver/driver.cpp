@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <thread>
 
 #include "driver/dump.h"
 #include "driver/kernels.h"
@@ -43,7 +44,9 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
   if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
   const int64_t streaming_bytes = options.stream_mb < 0 ? schedule::last_level_cache_bytes() / 4 * 3
                                                         : bytes_of_mebibytes(options.stream_mb);
-  return {.vector_bits = target.vector_bits, .streaming_bytes = streaming_bytes};
+  return {.vector_bits = target.vector_bits,
+          .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
+          .streaming_bytes = streaming_bytes};
 }
 
 fusion::RowLimits row_limits(const schedule::Machine& machine) {

@@ -6,6 +6,7 @@
 //   rows         what happens in a row             reduction    loops of one pass's reductions
 //   pieces       reductions cut into parts         tiles        loads exchanged through tiles
 //   kernel_buffers  parameters and errors            segments     loops between the ends of parts
+//   interchange  loops over rows around those over columns
 // Groups of one update or scan have lowerings of their own: updates, scans.
 #include "lower/lower.h"
 

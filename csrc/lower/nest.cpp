@@ -1,5 +1,7 @@
 #include "lower/nest.h"
 
+#include "lower/interchange.h"
+
 namespace mlcc::lower {
 
 using loop::Block;
@@ -15,6 +17,8 @@ namespace {
 // The axis of the blocks of a tiled axis, and places in one.
 constexpr const char* kBlockAxis = "block";
 constexpr const char* kBlockPlace = "place";
+// Vectors side by side where rows are gone through inside the vector loop.
+constexpr int64_t kVectorsAroundRows = 4;
 
 }  // namespace
 
@@ -213,9 +217,9 @@ void Nest::emit_branches(size_t cut, Block& block, const VectorRange& vector, co
 
 void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
   if (range.axis == nullptr) return row(block);
-  if (vector_ends_.empty()) return block.push_back(vector_loop(range, vector_mode(), row));
+  if (vector_ends_.empty()) return add_vector_loop(range, vector_mode(), row, block);
   const auto emit = [&](const Evaluator::Segment& segment, const Bounds& bounds) {
-    block.push_back(vector_loop(part_of(range, bounds), segment_mode(segment), row));
+    add_vector_loop(part_of(range, bounds), segment_mode(segment), row, block);
   };
   for_each_segment(*range.axis, vector_ends_, emit);
 }
@@ -264,11 +268,26 @@ LoopMode Nest::segment_mode(const Evaluator::Segment& segment) const {
   return mode;
 }
 
-loop::Stmt Nest::vector_loop(const VectorRange& range, const LoopMode& mode, const Row& row) {
+void Nest::add_vector_loop(const VectorRange& range, LoopMode mode, const Row& row, Block& block) {
+  loop::Arena& arena = context_.arena;
   const Variable* variable = pass_variable(*range.axis);
   Block inner;
   row(inner);
-  return loop::For::make(context_.arena, variable, range.begin, range.end, mode, std::move(inner));
+  const auto make = [&](const LoopMode& how) {
+    return loop::For::make(arena, variable, range.begin, range.end, how, inner);
+  };
+  if (schedule_.rows > 0 && mode.kind == LoopKind::kVector) {
+    const std::optional<Block> turned = interchange(arena, *loop::as<loop::For>(make(mode)),
+                                                    {columns_of_iteration(), schedule_.rows});
+    if (turned) return void(block.insert(block.end(), turned->begin(), turned->end()));
+    mode.unroll = kVectorsAroundRows;
+  }
+  block.push_back(make(mode));
+}
+
+int64_t Nest::columns_of_iteration() const {
+  if (schedule_.chunk > 0) return schedule_.chunk;
+  return *axes()[static_cast<size_t>(schedule_.vector_axis)].extent.as_constant();
 }
 
 // What of a range lies in a segment.
@@ -304,7 +323,7 @@ std::vector<PassAxis> Nest::pass_axes() {
     if (static_cast<int>(i) == schedule_.vector_axis)
       innermost = &axis;
     else
-      passes.push_back({pass_variable(axis), axis.extent, pass_mode(axis), 1});
+      passes.push_back({pass_variable(axis), axis.extent, pass_mode(axis), 1, schedule_.rows});
   }
   if (innermost != nullptr)
     passes.push_back({pass_variable(*innermost), innermost->extent, vector_mode(), accumulators()});

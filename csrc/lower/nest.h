@@ -92,7 +92,9 @@ class Nest {
   VectorRange vector_range(const KeptAxes& kept, loop::Expr item, loop::Block& body);
   loop::Expr let_begin(loop::Expr e, loop::Block& block);
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
-  loop::Stmt vector_loop(const VectorRange& range, const loop::LoopMode& mode, const Row& row);
+  void add_vector_loop(const VectorRange& range, loop::LoopMode mode, const Row& row,
+                       loop::Block& block);
+  int64_t columns_of_iteration() const;
   loop::LoopMode segment_mode(const Evaluator::Segment& segment) const;
   struct Bounds {
     SymExpr begin, end;

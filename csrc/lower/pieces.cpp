@@ -68,7 +68,7 @@ Reduced Pieces::combine(const std::vector<Reducer>& reducers, Block& block) cons
   const bool is_gpu = context_.machine.is_gpu;
   const Variable* piece = Variable::make(arena, DType::kI64, arena.fresh_name(kPieceAxis));
   evaluator_.bind_axis(kPieceAxis, piece);
-  PassAxis axis{piece, nest_.schedule().pieces, {}, 1};
+  PassAxis axis{piece, nest_.schedule().pieces, {}, 1, nest_.schedule().rows};
   axis.is_partials = true;
   if (nest_.vector_is_reduced()) {
     const int64_t width = nest_.schedule().width;

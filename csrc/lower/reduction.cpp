@@ -185,7 +185,8 @@ class PassEmitter {
     const PassAxis& axis = axes_[i];
     const Expr begin = axis.begin != nullptr ? axis.begin : loop::int_constant(arena_, 0);
     const Expr end = axis.end != nullptr ? axis.end : loop::from_symbolic(arena_, axis.extent);
-    const int64_t terms = axis.lanes > 1 ? kTermsPerLane : kTermsPerSerialAccumulator;
+    int64_t terms = axis.lanes > 1 ? kTermsPerLane : kTermsPerSerialAccumulator;
+    if (axis.rows > 0) terms = std::min(terms, axis.rows);
     std::vector<int64_t> sizes{terms * axis.lanes};
     const int64_t high = assumptions_.range(axis.extent).high;
     static constexpr size_t kMaxLevels = 4;

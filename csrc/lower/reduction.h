@@ -52,6 +52,7 @@ struct PassAxis {
   SymExpr extent;
   loop::LoopMode mode;  // serial or vector
   int64_t lanes = 1;    // accumulators side by side, each with its part of the terms
+  int64_t rows = 0;     // that are to meet in one loop (schedule.h); 0: any number
   loop::Expr begin = nullptr, end = nullptr;  // a part of the axis, at most `extent` long
   bool is_partials = false;  // elements are partial results, their positions are read from memory
 };

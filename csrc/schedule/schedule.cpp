@@ -18,9 +18,15 @@ constexpr int64_t kEnoughParallel = 32;
 constexpr int64_t kPointsOfPiece = 32768;
 // Elements of a chunk: 16 KB of f32 a stream, a few streams fit L1 and L2.
 constexpr int64_t kChunk = 4096;
-// Vectors side by side when the vector axis is kept and another one is reduced: 256 bytes of each
-// row are used at once.
-constexpr int64_t kColumnVectors = 4;
+// Where the vector axis is kept and another one is reduced: rows that are taken in at a time, no
+// more than a first-level cache has ways (rows often lie powers of two apart), each of them read
+// over so many columns (4 KB of f32: whole pages, which is what memory is fast at).
+constexpr int64_t kRowsAtATime = 8;
+constexpr int64_t kColumns = 1024;
+// Columns at least: 256 bytes of f32 of each row are used at once.
+constexpr int64_t kFewestColumns = 64;
+// Elements of a block of columns that several passes go through: half of a second-level cache.
+constexpr int64_t kColumnsTimesRows = 128 * 1024;
 // Rows of at most so many elements (windows) are taken in while a few vectors of results stay in
 // registers.
 constexpr int64_t kShortRow = 64;
@@ -61,6 +67,19 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint)
   return std::clamp<int64_t>(kEnoughParallel / iterations, 1, std::max<int64_t>(1, most));
 }
 
+// Columns of one iteration. Several passes had better find the rows in the second-level cache; if
+// that is too small anyway, long pieces of rows are better, as long as threads have something to
+// share.
+int64_t choose_columns(const NestFacts& facts, const Machine& machine, const Hint& hint) {
+  if (facts.can_be_cut) return kColumns;
+  int64_t kept = 1, reduced = 1;
+  for (const Axis& axis : facts.axes)
+    (axis.reduced ? reduced : kept) *= std::max<int64_t>(1, axis.extent.evaluate(hint));
+  int64_t columns = kColumnsTimesRows / reduced;
+  if (columns < kFewestColumns) columns = kept / machine.threads;
+  return std::clamp<int64_t>(columns / kFewestColumns * kFewestColumns, kFewestColumns, kColumns);
+}
+
 bool has_short_rows(const NestFacts& facts) {
   int64_t row = 1, axes = 0;
   for (const Axis& axis : facts.axes) {
@@ -76,6 +95,7 @@ bool has_short_rows(const NestFacts& facts) {
 std::string Schedule::str() const {
   return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
                       " chunk=", chunk, " grain=", grain_points,
+                      rows > 0 ? " rows=" + std::to_string(rows) : "",
                       tile_axis >= 0 ? " tile_axis=" + std::to_string(tile_axis) : "",
                       pieces > 1 ? " pieces=" + std::to_string(pieces) : "",
                       group ? " group=" + std::to_string(group) : "");
@@ -106,10 +126,11 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   if (any_reduced && has_short_rows(facts)) {
     schedule.unroll = 1;
   } else if (any_reduced) {
-    schedule.width = natural * kColumnVectors;
+    const int64_t columns = choose_columns(facts, machine, hint);
+    schedule.rows = kRowsAtATime;
     schedule.unroll = 1;
-    schedule.chunk = chunk_of(facts, schedule.vector_axis, schedule.width);
-    schedule.pieces = choose_pieces(facts, schedule.width, hint);
+    schedule.chunk = chunk_of(facts, schedule.vector_axis, columns);
+    schedule.pieces = choose_pieces(facts, columns, hint);
     return schedule;
   }
   if (!any_reduced && natural > 1 && facts.ops_per_point <= kMostTransposedOps) {

@@ -108,6 +108,47 @@ TEST(Lower, columns_are_reduced_in_pieces) {
   }
 }
 
+// Several values are carried and several passes run over each block of columns, the last of which
+// is incomplete, as is the last block of rows.
+TEST(Lower, loops_over_rows_run_around_those_over_columns) {
+  OneKernel kernel("graph @g(%x: f32[83, 1100], %w: f32[83, 1]) {\n"
+                   "  %0: f32[83, 1100] = mul %x, %w\n"
+                   "  %1: f32[1, 1100] = max %0 {dims = [0], keepdim = true}\n"
+                   "  %2: i64[1, 1100] = argmax %0 {dims = [0], keepdim = true}\n"
+                   "  %3: f32[83, 1100] = sub %0, %1\n"
+                   "  %4: f32[1, 1100] = sum %3 {dims = [0], keepdim = true}\n"
+                   "  %5: f32[83, 1100] = sub %3, %4\n"
+                   "  return %1, %2, %5\n}\n",
+                   kCpu);
+  EXPECT_NE(kernel.text().find("unroll(8)"), std::string::npos) << kernel.text();
+  const std::vector<float> x = numbers(83 * 1100), w = numbers(83);
+  std::vector<float> largest(1100), rest(83 * 1100);
+  std::vector<int64_t> at(1100);
+  std::vector<void*> buffers;
+  for (const graph::Value* value : kernel.lowered().buffers) {
+    const bool is_row = value->type().shape[0].equals_constant(1);
+    if (!value->name().empty())
+      buffers.push_back(const_cast<float*>(value->name() == "x" ? x.data() : w.data()));
+    else if (value->type().dtype == DType::kI64)
+      buffers.push_back(at.data());
+    else
+      buffers.push_back(is_row ? largest.data() : rest.data());
+  }
+  kernel.run(buffers);
+  for (size_t column = 0; column < 1100; ++column) {
+    size_t best = 0;
+    double sum = 0;
+    const auto product = [&](size_t row) { return x[row * 1100 + column] * w[row]; };
+    for (size_t row = 1; row < 83; ++row)
+      if (product(row) > product(best)) best = row;
+    for (size_t row = 0; row < 83; ++row) sum += product(row) - product(best);
+    ASSERT_EQ(largest[column], product(best)) << column;
+    ASSERT_EQ(at[column], static_cast<int64_t>(best)) << column;
+    for (size_t row = 0; row < 83; ++row)
+      ASSERT_NEAR(rest[row * 1100 + column], product(row) - product(best) - sum, 1e-2) << column;
+  }
+}
+
 TEST(Lower, what_waits_for_a_reduction_keeps_it_in_one_phase) {
   OneKernel kernel(
       "graph @g(%x: f32[8, 16384]) {\n  %0: f32[8, 1] = sum %x {dims = [1], keepdim = true}\n"
