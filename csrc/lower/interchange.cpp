@@ -77,11 +77,24 @@ bool is_at_most(Expr begin, Expr end, int64_t most) {
          length->as_int() <= most;
 }
 
+// The loop's variable, and what reductions inside carry and give: the same for all columns or not,
+// it differs from section to section.
+loop::VariableSet kept_in_arrays(const For& loop) {
+  loop::VariableSet variables = {loop.variable};
+  loop::for_each_stmt(loop.body, [&](Stmt stmt) {
+    const auto* reduce = loop::as<Reduce>(stmt);
+    if (reduce == nullptr) return;
+    for (const Carried& carried : reduce->carried)
+      variables.insert({carried.variable, carried.result});
+  });
+  return variables;
+}
+
 class Turning {
  public:
   Turning(loop::Arena& arena, const For& loop, const Interchange& by)
       : arena_(arena), loop_(loop), by_(by),
-        varying_(loop::varying_variables(loop.body, {loop.variable})) {
+        varying_(loop::varying_variables(loop.body, kept_in_arrays(loop))) {
     loop::for_each_stmt(loop.body, [&](Stmt stmt) {
       if (const auto* let = loop::as<Let>(stmt)) classify(*let);
     });

@@ -1,5 +1,7 @@
 #include "lower/nest.h"
 
+#include <numeric>
+
 #include "lower/interchange.h"
 
 namespace mlcc::lower {
@@ -40,14 +42,16 @@ void Nest::set_cuts(std::vector<Cut> cuts) {
 
 Nest::KeptAxes Nest::kept_axes() const {
   KeptAxes kept;
-  for (size_t i = 0; i < axes().size(); ++i) {
-    const Axis& axis = axes()[i];
-    if (axis.reduced) continue;
-    if (static_cast<int>(i) == schedule_.vector_axis) {
-      kept.vector = &axis;
-      continue;
-    }
-    if (blocks_ && static_cast<int>(i) == schedule_.tile_axis) continue;
+  if (schedule_.vector_axis >= 0 && !vector_is_reduced())
+    kept.vector = &axes()[static_cast<size_t>(schedule_.vector_axis)];
+  std::vector<int> order = schedule_.order;
+  if (order.empty()) {
+    order.resize(axes().size());
+    std::iota(order.begin(), order.end(), 0);
+  }
+  for (const int i : order) {
+    const Axis& axis = axes()[static_cast<size_t>(i)];
+    if (axis.reduced || &axis == kept.vector || (blocks_ && i == schedule_.tile_axis)) continue;
     kept.outer.push_back(&axis);
     kept.extent = kept.extent * axis.extent;
   }

@@ -1,6 +1,7 @@
 #include "schedule/axis_choice.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace mlcc::schedule {
 
@@ -91,6 +92,31 @@ int exchanged_axis(const NestFacts& facts, int vector_axis, int64_t shortest, co
     }
   }
   return -1;
+}
+
+std::vector<int> order_of_outer_axes(const NestFacts& facts, int vector_axis, const Hint& hint) {
+  std::vector<int> outer;
+  for (int axis = 0; axis < static_cast<int>(facts.axes.size()); ++axis)
+    if (axis != vector_axis && !facts.axes[static_cast<size_t>(axis)].reduced)
+      outer.push_back(axis);
+  // Each access votes for an axis as often as there are others along which its steps are shorter.
+  std::vector<double> votes(facts.axes.size());
+  for (const AccessPattern& access : facts.accesses) {
+    const double weight = access_weight(facts, access, hint) * (access.is_store ? 0.25 : 1);
+    const auto step = [&](int axis) -> std::optional<int64_t> {
+      const auto& stride = access.strides[static_cast<size_t>(axis)];
+      return stride ? std::optional(std::abs(stride->evaluate(hint))) : std::nullopt;
+    };
+    for (const int axis : outer)
+      for (const int other : outer)
+        if (step(axis) && step(other) && *step(axis) > *step(other))
+          votes[static_cast<size_t>(axis)] += weight;
+  }
+  std::vector<int> order = outer;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return votes[static_cast<size_t>(a)] > votes[static_cast<size_t>(b)];
+  });
+  return order == outer ? std::vector<int>() : order;
 }
 
 }  // namespace mlcc::schedule

@@ -16,6 +16,10 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint);
 // contiguous that jump along the vector axis; -1: none.
 int exchanged_axis(const NestFacts& facts, int vector_axis, int64_t shortest, const Hint& hint);
 
+// The axes that are neither reduced nor the vector axis, outermost first: so that what is read lies
+// in order, before what is written does. Empty: as they are.
+std::vector<int> order_of_outer_axes(const NestFacts& facts, int vector_axis, const Hint& hint);
+
 Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hint& hint);
 
 }  // namespace mlcc::schedule

@@ -36,9 +36,9 @@ constexpr int64_t kShortColumn = 16;
 // Ops of a point up to which it pays to transpose what it loads in registers: the code of a block
 // is that of one vector `width` times.
 constexpr int64_t kMostTransposedOps = 48;
-// Rows that are read side by side, block after block, while they are transposed: few enough for the
-// pages that a first-level TLB knows, and 256 bytes of f32 in each row that is written.
-constexpr int64_t kTransposedRows = 64;
+// Rows that are read side by side, block after block, while they are transposed: 1 KB of f32 in
+// each row that is written, which is what memory is fast at.
+constexpr int64_t kTransposedRows = 256;
 // Elements of each row that one thread updates, row after row: 512 bytes of f32 at a time.
 constexpr int64_t kUpdatedColumns = 128;
 
@@ -93,8 +93,10 @@ bool has_short_rows(const NestFacts& facts) {
 }  // namespace
 
 std::string Schedule::str() const {
+  std::string axes;
+  for (const int axis : order) axes += (axes.empty() ? " order=" : ",") + std::to_string(axis);
   return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
-                      " chunk=", chunk, " grain=", grain_points,
+                      " chunk=", chunk, " grain=", grain_points, axes,
                       rows > 0 ? " rows=" + std::to_string(rows) : "",
                       tile_axis >= 0 ? " tile_axis=" + std::to_string(tile_axis) : "",
                       pieces > 1 ? " pieces=" + std::to_string(pieces) : "",
@@ -107,6 +109,8 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   schedule.grain_points =
       std::max<int64_t>(1, kGrainPoints / std::max<int64_t>(1, facts.ops_per_point / 2));
   schedule.vector_axis = best_vector_axis(facts, hint);
+  if (facts.order == ReducedOrder::kFree)
+    schedule.order = order_of_outer_axes(facts, schedule.vector_axis, hint);
   if (schedule.vector_axis < 0) return schedule;
   const int64_t lane_bytes = facts.widest_bytes >= 8 ? 8 : 4;
   const int64_t natural = std::max<int64_t>(1, machine.vector_bits / 8 / lane_bytes);

@@ -60,6 +60,7 @@ struct Schedule {
   // along which the rest is; -1: none. A GPU does so through a tile in shared memory, a CPU
   // transposes blocks of width x width elements in registers.
   int tile_axis = -1;
+  std::vector<int> order;  // CPU: the other kept axes, outermost first; empty: as they are
   // CPU: rows of the reduced axes that are taken in at a time while loops over the vector axis run
   // inside those over rows; 0: they run around them.
   int64_t rows = 0;

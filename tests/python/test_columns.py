@@ -26,6 +26,9 @@ PROGRAMS: dict[str, Callable[[Tensor], object]] = {
     "two sums and a result": lambda x: (x.sum(0), (x * x).sum(0), x * 2),
     "parts": lambda x: torch.cat([x, x[:, :3] * 2], 1).sum(0),
     "padded": lambda x: torch.nn.functional.pad(x, (2, 1, 3, 0)).amax(0),
+    "the same in all columns": lambda x: (
+        x[:1, :1].expand(17, 2).sum(0) + x[:1, :1].bfloat16().expand(9, 2).sum(0)
+    ),
     "shifted": lambda x: x.roll(1, 0).sum(0),
 }
 SHAPES = [(300, 70), (17, 1030), (2048, 16), (83, 1), (33, 2500), (1, 40)]

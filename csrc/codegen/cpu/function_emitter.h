@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "codegen/cpu/emitter.h"
+#include "codegen/cpu/index_lets.h"
 #include "codegen/cpu/value.h"
 #include "loop/varying.h"
 
@@ -113,9 +114,6 @@ class FunctionEmitter {
   Lanes lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const;
   std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin,
                                               llvm::Value* end);
-  std::vector<VectorRange> split_streaming_range(const Lanes& lanes,
-                                                 llvm::ArrayRef<const loop::Store*> stores,
-                                                 llvm::Value* begin, llvm::Value* end);
   Parts tail_mask(unsigned width, llvm::Value* remaining);
   void enter_vector_loop(const VectorRange& range, llvm::Value* index,
                          const loop::VariableSet& varying);
@@ -124,9 +122,21 @@ class FunctionEmitter {
   Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
                        DivergentBody body);
 
+  // streams.cpp
+  struct Stream {
+    const loop::Store* store;
+    const loop::For* inner;  // the unrolled loop around it in the vector loop; null: none
+    std::vector<const loop::Let*> lets;  // that its place is computed from
+  };
+  std::vector<Stream> streams_of(const loop::For& loop, const Lanes& lanes) const;
+  llvm::Value* stream_address(const loop::For& loop, const Stream& stream, llvm::Value* at,
+                              int64_t inner_iteration);
+  std::vector<VectorRange> split_streaming_range(const loop::For& loop, const Lanes& lanes,
+                                                 llvm::ArrayRef<Stream> streams, llvm::Value* begin,
+                                                 llvm::Value* end);
+
   // transposed_loads.cpp
-  std::vector<const loop::Load*> loads_along(const loop::For& loop,
-                                             std::vector<const loop::Let*>& index_lets) const;
+  std::vector<const loop::Load*> loads_along(const loop::For& loop, IndexLets& lets) const;
   void load_transposed(const loop::For& loop, llvm::Value* begin);
 
   // reduce.cpp

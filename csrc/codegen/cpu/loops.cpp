@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "codegen/cpu/function_emitter.h"
-#include "loop/mutator.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -15,29 +13,6 @@ constexpr int64_t kLongestUnrolledLoop = 256;
 std::optional<int64_t> as_constant(const llvm::Value* value) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
   return constant ? std::optional(constant->getSExtValue()) : std::nullopt;
-}
-
-// The stores of a vector loop that stream; none where one of them need not be at whole vectors: in
-// a loop or branch inside, under a mask, or at a place that the body computes.
-std::vector<const loop::Store*> streaming_stores(const loop::For& loop) {
-  std::vector<const loop::Store*> stores;
-  std::unordered_set<const loop::Variable*> own;
-  bool are_regular = true;
-  loop::for_each_stmt(loop.body, [&](loop::Stmt stmt) {
-    if (const auto* let = loop::as<loop::Let>(stmt)) own.insert(let->variable);
-    const auto* store = loop::as<loop::Store>(stmt);
-    if (store == nullptr || store->streams == nullptr) return;
-    stores.push_back(store);
-    are_regular &= store->mask == nullptr &&
-                   std::find(loop.body.begin(), loop.body.end(), stmt) != loop.body.end();
-    loop::for_each_expr(store->indices, [&](loop::Expr part) {
-      const auto* variable = loop::as<loop::Variable>(part);
-      are_regular &=
-          part->kind != loop::ExprKind::kLoad && (variable == nullptr || own.count(variable) == 0);
-    });
-  });
-  if (!are_regular) stores.clear();
-  return stores;
 }
 
 }  // namespace
@@ -160,11 +135,10 @@ void FunctionEmitter::emit_transposed_for(const loop::For& loop, int64_t begin) 
 
 void FunctionEmitter::emit_vector_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end) {
   const Lanes lanes = lanes_of_mode(loop.mode, begin, end);
-  const std::vector<const loop::Store*> stores = streaming_stores(loop);
-  if (stores.empty() || lanes.width == 1)
-    return emit_vector_ranges(loop, split_vector_range(lanes, begin, end));
-  variables_[loop.variable] = uniform_value(begin);
-  emit_vector_ranges(loop, split_streaming_range(lanes, stores, begin, end));
+  const std::vector<Stream> streams = streams_of(loop, lanes);
+  emit_vector_ranges(loop, streams.empty()
+                               ? split_vector_range(lanes, begin, end)
+                               : split_streaming_range(loop, lanes, streams, begin, end));
 }
 
 void FunctionEmitter::emit_vector_ranges(const loop::For& loop,
@@ -217,43 +191,6 @@ FunctionEmitter::split_vector_range(const Lanes& lanes, llvm::Value* begin, llvm
     middle = full;
   }
   if (lanes.count() > 1) ranges.push_back({single, middle, end, lanes.width > 1});
-  return ranges;
-}
-
-// Up to where all of `stores` are at whole vectors, if that is one place: masked. From there on
-// they stream, as far as vectors are full. Then the rest, or all of it where they do not stream.
-std::vector<FunctionEmitter::VectorRange>
-FunctionEmitter::split_streaming_range(const Lanes& lanes,
-                                       llvm::ArrayRef<const loop::Store*> stores,
-                                       llvm::Value* begin, llvm::Value* end) {
-  llvm::Value* streams = ir_.getTrue();
-  llvm::Value* before = nullptr;  // elements
-  for (const loop::Store* store : stores) {
-    cache_.clear();
-    const Place& place = places_.at(store->buffer);
-    const Address address = address_of(place, store->indices);
-    llvm::Value* pointer = pointer_to(place, address.base, address.offset.scalar);
-    llvm::Value* at = ir_.CreatePtrToInt(pointer, ir_.getInt64Ty());
-    const auto bytes = static_cast<uint64_t>(dtype_size(place.dtype));
-    const uint64_t vector_bytes = vector_alignment(place, lanes.width).value();
-    if (before == nullptr)
-      before =
-          ir_.CreateUDiv(ir_.CreateAnd(ir_.CreateNeg(at), vector_bytes - 1), ir_.getInt64(bytes));
-    llvm::Value* first = ir_.CreateAdd(at, ir_.CreateMul(before, ir_.getInt64(bytes)));
-    llvm::Value* is_whole =
-        ir_.CreateICmpEQ(ir_.CreateAnd(first, vector_bytes - 1), ir_.getInt64(0));
-    streams = ir_.CreateAnd(streams, ir_.CreateAnd(is_whole, emit_scalar(store->streams)));
-  }
-  llvm::Value* middle =
-      ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, ir_.CreateAdd(begin, before), end);
-  middle = ir_.CreateSelect(streams, middle, begin);
-  llvm::Value* last =
-      ir_.CreateSelect(streams, end_of_whole_steps(middle, end, lanes.count()), middle);
-  Lanes single = lanes;
-  single.parts = 1;
-  std::vector<VectorRange> ranges = {{single, begin, middle, true},
-                                     {lanes, middle, last, false, true}};
-  for (const VectorRange& range : split_vector_range(lanes, last, end)) ranges.push_back(range);
   return ranges;
 }
 

@@ -1,34 +1,9 @@
 // Loads of an unrolled loop in a vector loop that are contiguous along the unrolled one: a block of
 // as many elements either way is loaded row by row and transposed in registers, before the loop.
 #include "codegen/cpu/function_emitter.h"
-#include "loop/mutator.h"
 
 namespace mlcc::codegen::cpu {
 namespace {
-
-using loop::StmtKind;
-
-// What lets of the loop's body have defined; nothing where that is no index.
-using Definitions = std::map<std::string, std::optional<SymExpr>, std::less<>>;
-
-// Over what is defined before the loop, and its variable; nothing also where a part reads what is
-// no index but falls out of the sum (`0 * %x`): the whole is evaluated.
-std::optional<SymExpr> index_of(loop::Expr e, const Definitions& definitions) {
-  const std::optional<SymExpr> index = loop::to_symbolic(e);
-  if (!index) return std::nullopt;
-  bool reads_others = false;
-  loop::for_each_expr({e}, [&](loop::Expr part) {
-    const auto* variable = loop::as<loop::Variable>(part);
-    if (variable == nullptr) return;
-    const auto found = definitions.find(variable->name);
-    reads_others |= found != definitions.end() && !found->second;
-  });
-  if (reads_others) return std::nullopt;
-  return index->substitute([&](std::string_view name) {
-    const auto found = definitions.find(name);
-    return found == definitions.end() ? std::nullopt : found->second;
-  });
-}
 
 void collect_loads(loop::Expr e, std::vector<const loop::Load*>& loads) {
   if (const auto* load = loop::as<loop::Load>(e)) {
@@ -83,17 +58,13 @@ void transpose(llvm::IRBuilder<>& ir, std::vector<llvm::Value*>& vectors) {
 
 // The lets of the loop's own statements that are indices, and the loads that are contiguous along
 // its variable.
-std::vector<const loop::Load*>
-FunctionEmitter::loads_along(const loop::For& loop,
-                             std::vector<const loop::Let*>& index_lets) const {
+std::vector<const loop::Load*> FunctionEmitter::loads_along(const loop::For& loop,
+                                                            IndexLets& lets) const {
   std::vector<const loop::Load*> loads;
-  Definitions definitions;
   for (loop::Stmt stmt : loop.body) {
     if (const auto* let = loop::as<loop::Let>(stmt)) {
       collect_loads(let->value, loads);
-      const auto index = index_of(let->value, definitions);
-      definitions.emplace(let->variable->name, index);
-      if (index) index_lets.push_back(let);
+      lets.add(*let);
     } else if (const auto* store = loop::as<loop::Store>(stmt)) {
       collect_loads(store->value, loads);
     }
@@ -101,7 +72,7 @@ FunctionEmitter::loads_along(const loop::For& loop,
   std::erase_if(loads, [&](const loop::Load* load) {
     const Place& place = places_.at(load->buffer);
     if (!place.is_read_only || load->mask != nullptr || load->indices.size() != 1) return true;
-    const std::optional<SymExpr> index = index_of(load->indices[0], definitions);
+    const std::optional<SymExpr> index = lets.index_of(load->indices[0]);
     if (!index || !is_constant(place.strides[0].scalar, 1)) return true;
     const auto linear = index->linear_in(loop.variable->name);
     return !linear || !linear->coefficient.equals_constant(1);
@@ -113,11 +84,11 @@ FunctionEmitter::loads_along(const loop::For& loop,
 void FunctionEmitter::load_transposed(const loop::For& loop, llvm::Value* begin) {
   const Lanes& lanes = vector_.lanes;
   if (lanes.width == 1 || lanes.parts != 1 || !vector_.active.empty()) return;
-  std::vector<const loop::Let*> index_lets;
-  const std::vector<const loop::Load*> loads = loads_along(loop, index_lets);
+  IndexLets lets;
+  const std::vector<const loop::Load*> loads = loads_along(loop, lets);
   if (loads.empty()) return;
   variables_[loop.variable] = uniform_value(begin);
-  for (const loop::Let* let : index_lets) {
+  for (const loop::Let* let : lets.lets()) {
     cache_.clear();
     emit_let(*let);
   }

@@ -75,6 +75,18 @@ TEST(Schedule, RowsAreReducedAlongTheRowAndColumnsAcrossIt) {
   EXPECT_GE(columns.chunk, 64);
 }
 
+// Heads brought to the front: what is read decides, as far as it says anything.
+TEST(Schedule, OuterAxesRunInTheOrderOfWhatIsRead) {
+  NestFacts facts;
+  facts.axes = {{"head", 12, false}, {"token", 500, false}, {"d", 64, false}};
+  facts.accesses = {access({64, 768, 1}), access({32000, 64, 1}, true)};
+  EXPECT_EQ(choose(facts, {512}, no_symbols).order, (std::vector<int>{1, 0}));
+  facts.accesses = {access({0, 0, 1}), access({32000, 64, 1}, true)};
+  EXPECT_TRUE(choose(facts, {512}, no_symbols).order.empty());
+  facts.accesses = {access({64, 768, 1}), access({32000, 64, 1}), access({32000, 64, 1}, true)};
+  EXPECT_TRUE(choose(facts, {512}, no_symbols).order.empty());
+}
+
 // Rows are scanned along themselves, columns side by side; what is strided both ways has no
 // vectors.
 TEST(Schedule, ScansRunAlongWhatIsContiguous) {
