@@ -247,6 +247,8 @@ class Jitted:
             sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(constants)
         )
         metadata = fakes.metadata()
+        if _torch_compat.reshapes_what_it_writes(metadata):
+            raise SideEffectError("it changes elements and form of an argument")
         count = len(module.parameters) + len(varying)
         written = _torch_compat.changed_inputs(metadata, count)
         entry.returns_views = self._dynamic and _torch_compat.returns_views(metadata)

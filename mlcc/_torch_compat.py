@@ -860,6 +860,15 @@ def changed_inputs(metadata: Any, count: int) -> list[int]:
     return [i for i, one in enumerate(info) if one.mutates_data or one.mutates_metadata]
 
 
+def reshapes_what_it_writes(metadata: Any) -> bool:
+    """Whether an input's elements and its form both change.
+
+    AOTAutograd's epilogue then gives the input the strides of the functional result, which lie densely, not its own.
+    """
+    info = getattr(metadata, "input_info", None)
+    return info is not None and any(one.mutates_data and one.mutates_metadata for one in info)
+
+
 def returns_views(metadata: Any) -> bool:
     """Whether a result of the traced function is a view of an input; True if torch does not say."""
     info = getattr(metadata, "output_info", None)

@@ -22,7 +22,7 @@ def perturbed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
     plain = tensor.detach()
-    moved = plain * (1 + signs * torch.finfo(tensor.dtype).eps).to(tensor.dtype)
+    moved = plain * (1 + signs.to(tensor.dtype) * torch.finfo(tensor.dtype).eps)
     made = torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype)
     made.copy_(torch.where(plain == plain.round(), plain, moved))
     return made.requires_grad_(tensor.requires_grad)

@@ -975,3 +975,37 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 def test_custom_ops_may_be_read_from_globals() -> None:
     assert torch.equal(mlcc.jit(lambda x: twice(x + 1) * 3)(torch.ones(3)), torch.full((3,), 12.0))
+
+
+def _twice_and_turned(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    x.t_()
+    return x * 1
+
+
+def _turned_twice(x: torch.Tensor) -> torch.Tensor:
+    x.t_()
+    x.mul_(2)
+    x.t_()
+    return x * 1
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+@pytest.mark.parametrize(
+    ("function", "shape", "part"),
+    [
+        (_twice_and_turned, (6,), (slice(None, None, 2),)),
+        (_turned_twice, (2, 6), (slice(None), slice(None, None, 2))),
+    ],
+)
+def test_what_changes_elements_and_form_of_an_argument_leaves_its_neighbours_alone(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    shape: tuple[int, ...],
+    part: tuple[slice, ...],
+    dynamic: bool | None,
+) -> None:
+    ours = torch.arange(float(math.prod(shape))).view(shape)
+    eagers = ours.clone()
+    x, y = ours[part], eagers[part]
+    assert torch.equal(mlcc.jit(function, dynamic=dynamic)(x), function(y))
+    assert x.stride() == y.stride() and torch.equal(ours, eagers)
