@@ -20,9 +20,9 @@ def test_traces_leave_no_symbols() -> None:
         return sum(type(one) is ShapeEnv for one in gc.get_objects())
 
     before = alive()
-    for _ in range(20):
+    for _ in range(40):
         mlcc.jit(lambda x: (x.exp() + x.shape[0]).sum(0))(x)
-    assert alive() <= before + 6  # torch's own small caches hold the last few
+    assert alive() <= before + 10  # torch's own small caches hold the last few: how many depends on earlier tests
 
 
 def test_traces_leave_no_sources() -> None:
