@@ -23,10 +23,10 @@ def test_traces_leave_no_symbols() -> None:
         for _ in range(times):
             mlcc.jit(lambda x: (x.exp() + x.shape[0]).sum(0))(x)
 
-    trace(20)  # torch's own small caches hold the last few
-    before = alive()
     trace(20)
-    assert alive() <= before + 3
+    before = alive()
+    trace(40)
+    assert alive() <= before + 10  # a few change places in torch's own caches
 
 
 def test_traces_leave_no_sources() -> None:
