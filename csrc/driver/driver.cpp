@@ -17,6 +17,7 @@
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
 #include "loop/text.h"
+#include "lower/formula.h"
 #include "lower/in_place.h"
 #include "lower/lower.h"
 #include "schedule/host_caches.h"
@@ -111,6 +112,10 @@ class Compiler {
     fusion::FusionOptions options;
     options.row_limits = [this](const Device& device) {
       return row_limits(machine_of(target_for(device), options_));
+    };
+    options.ops_of = [](const graph::Node& node) {
+      loop::Arena arena;
+      return lower::Formulas(arena).cost(node);
     };
     return options;
   }

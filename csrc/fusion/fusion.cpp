@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "fusion/recompute.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
 #include "support/result.h"
@@ -86,8 +87,10 @@ SymExpr points_of_read(const Node& reader, const Value& value) {
 
 class Planner {
  public:
-  Planner(const graph::Graph& graph, const FusionOptions& options)
-      : graph_(graph), options_(options), nodes_(graph.nodes()), assumptions_(graph.assumptions()) {
+  Planner(const graph::Graph& graph, const FusionOptions& options, const SizeHint& hint,
+          const std::unordered_set<const Node*>& recomputed)
+      : graph_(graph), options_(options), hint_(hint), recomputed_(recomputed),
+        nodes_(graph.nodes()), assumptions_(graph.assumptions()) {
     for (size_t i = 0; i < nodes_.size(); ++i) order_[nodes_[i]] = static_cast<int>(i);
   }
 
@@ -122,7 +125,8 @@ class Planner {
   void require(Value* value) {
     if (value->kind() != graph::ValueKind::kTensor) return;
     Value* base = graph::strided_view(value)->base;
-    if (required_.insert(base).second && base->producer() != nullptr && is_free(*base->producer()))
+    if (plan_.required.insert(base).second && base->producer() != nullptr &&
+        is_free(*base->producer()))
       plan_.copied.insert(base->producer());
   }
 
@@ -227,11 +231,11 @@ class Planner {
 
   void decide_inlining(const Node& node) {
     const bool is_part_of_take = is_only_taken(node);
-    if (!(is_inlinable(node) || is_part_of_take) || required_.count(node.result())) return;
+    if (!(is_inlinable(node) || is_part_of_take) || plan_.required.count(node.result())) return;
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    if (is_part_of_take || is_cheap(node.result()) ||
+    if (is_part_of_take || is_cheap(node.result()) || recomputed_.count(&node) ||
         (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
       plan_.inlined.insert(&node);
       return;
@@ -254,7 +258,7 @@ class Planner {
   bool repeats_work(const Node& node, const Node& reader) const {
     if (reader.op() == Op::kCat) return false;
     if (reader.op() == Op::kPad) {
-      if (required_.count(reader.result())) return false;
+      if (plan_.required.count(reader.result())) return false;
       std::vector<const Node*> readers;
       collect_readers(reader.result(), false, readers);
       return readers.size() != 1 || repeats_work(reader, *readers.front());
@@ -539,19 +543,10 @@ class Planner {
     for (const Node* node : group.nodes)
       if (is_reduction(*node))
         element_bytes = std::max(element_bytes, dtype_size(node->operand(0)->type().dtype));
-    const auto value = [&](const SymExpr& e) {
-      return e.evaluate([&](std::string_view name) { return hint(name); });
-    };
-    const int64_t bytes = value(row) * element_bytes;
+    const int64_t bytes = row.evaluate(hint_) * element_bytes;
     if (bytes <= limits.bytes) return false;
-    return !reduced.back() || (bytes > limits.block_bytes && value(rows) < limits.enough_rows);
-  }
-
-  int64_t hint(std::string_view name) const {
-    static constexpr int64_t kUnknownSize = 1024;  // only steers profit, never legality
-    for (const graph::Symbol& symbol : graph_.symbols())
-      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
-    return kUnknownSize;
+    return !reduced.back() ||
+           (bytes > limits.block_bytes && rows.evaluate(hint_) < limits.enough_rows);
   }
 
   Result<Join> try_join(const Node& node, int group_index) const {
@@ -785,7 +780,7 @@ class Planner {
           std::any_of(readers.begin(), readers.end(),
                       [&](const Node* reader) { return !group.placements.count(reader); });
       // An update or scan that nobody reads writes its result all the same.
-      if (required_.count(value) || read_elsewhere || is_alone(*node))
+      if (plan_.required.count(value) || read_elsewhere || is_alone(*node))
         group.outputs.push_back(value);
     }
     for (const auto* values : {&group.inputs, &group.outputs})
@@ -819,11 +814,12 @@ class Planner {
 
   const graph::Graph& graph_;
   const FusionOptions& options_;
+  const SizeHint& hint_;
+  const std::unordered_set<const Node*>& recomputed_;
   std::vector<Node*> nodes_;
   Assumptions assumptions_;
   FusionPlan plan_;
   std::unordered_map<const Node*, int> order_;
-  std::unordered_set<const Value*> required_;
   std::unordered_map<const Value*, int64_t> inline_cost_;
   std::unordered_map<const Value*, int> reshapes_;             // levels of them down to memory
   std::unordered_map<const Value*, std::vector<int>> writes_;  // program orders, by base
@@ -841,7 +837,20 @@ class Planner {
 }  // namespace
 
 FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options) {
-  return Planner(graph, options).plan();
+  const SizeHint hint = [&graph](std::string_view name) -> int64_t {
+    static constexpr int64_t kUnknownSize = 1024;
+    for (const graph::Symbol& symbol : graph.symbols())
+      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
+    return kUnknownSize;
+  };
+  FusionPlan plan = Planner(graph, options, hint, {}).plan();
+  if (!options.fuse || !options.ops_of) return plan;
+  const std::unordered_set<const Node*> recomputed = find_recomputed(plan, options, hint);
+  if (recomputed.empty()) return plan;
+  FusionPlan other = Planner(graph, options, hint, recomputed).plan();
+  const bool is_better = other.groups.size() <= plan.groups.size() &&
+                         bytes_moved(other, hint) < bytes_moved(plan, hint);
+  return is_better ? std::move(other) : std::move(plan);
 }
 
 }  // namespace mlcc::fusion

@@ -3,7 +3,9 @@
 // Every node is one of:
 //   extern     called as it is
 //   free       an index map or a constant: folded into whoever reads it
-//   inlined    pointwise, evaluated by its reader: it has one reader, or costs next to nothing
+//   inlined    pointwise, evaluated by its reader: it has one reader, costs next to nothing, or
+//   less
+//              than writing and reading it would (recompute.h)
 //   grouped    belongs to exactly one group; a group becomes one kernel
 //
 // A group runs on one device. What it reads lies there, or is a single element on the CPU.
@@ -17,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -51,6 +54,9 @@ std::string axis_name(size_t axis);  // "d0", ...
 // A position in a domain of that many axes: each axis itself.
 std::vector<SymExpr> axis_symbols(size_t rank);
 
+// What a size is taken to be where profit, never legality, depends on it.
+using SizeHint = std::function<int64_t(std::string_view)>;
+
 // What rows (the reduced axes at one point of the others) cost a kernel that passes over them
 // again.
 struct RowLimits {
@@ -71,6 +77,9 @@ struct FusionOptions {
   int64_t max_nodes = 48;
   // Of the machine behind a device; none: those of a CPU.
   std::function<RowLimits(const Device&)> row_limits;
+  // About how many simple ops a pointwise node takes for an element; none: no value is computed
+  // again to save memory traffic.
+  std::function<int64_t(const graph::Node&)> ops_of;
 };
 
 // What the executable runs in one place: a group's kernel, or an extern node.
@@ -88,6 +97,8 @@ struct FusionPlan {
   // nodes of their own.
   std::unordered_set<const graph::Node*> copied;
   std::unordered_map<const graph::Node*, int> group_of;  // grouped nodes
+  // Values that lie in memory whoever reads them: outputs of the graph, operands of calls.
+  std::unordered_set<const graph::Value*> required;
   // Calls that the group of this index makes needless, see in_place.h.
   std::unordered_map<const graph::Node*, int> replaced;
   std::vector<std::string> reasons;  // why nodes did not join a group, for the log

@@ -206,6 +206,7 @@ class Interpreter {
     case StmtKind::kLet: value(step.variable) = value(operands[0]); return 0;
     case StmtKind::kStore: run_store(step); return 0;
     case StmtKind::kAtomic: run_atomic(step); return 0;
+    case StmtKind::kPrefetch: return 0;
     case StmtKind::kFor: return run_for(step);
     case StmtKind::kReduce: return run_reduce(step);
     case StmtKind::kIf: return run_block(step.blocks[value(operands[0]) != 0 ? 0 : 1]);

@@ -113,6 +113,7 @@ struct Arena::Storage {
   std::deque<Let> lets;
   std::deque<Store> stores;
   std::deque<Atomic> atomics;
+  std::deque<Prefetch> prefetches;
   std::deque<For> fors;
   std::deque<Reduce> reduces;
   std::deque<If> ifs;
@@ -256,6 +257,11 @@ Stmt Atomic::make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<E
   require(atomic_type_error(op, *buffer, indices, value, mask));
   return &storage_of(arena).atomics.emplace_back(
       Atomic{{kKind}, op, buffer, std::move(indices), value, mask});
+}
+
+Stmt Prefetch::make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices) {
+  require(index_type_error(*buffer, indices));
+  return &storage_of(arena).prefetches.emplace_back(Prefetch{{kKind}, buffer, std::move(indices)});
 }
 
 Stmt For::make(Arena& arena, const Variable* variable, Expr begin, Expr end, LoopMode mode,

@@ -182,6 +182,7 @@ enum class StmtKind : uint8_t {
   kLet,
   kStore,
   kAtomic,
+  kPrefetch,
   kFor,
   kReduce,
   kIf,
@@ -232,6 +233,15 @@ struct Atomic : StmtNode {
   const Expr mask;
   static Stmt make(Arena& arena, ScalarOp op, const Buffer* buffer, std::vector<Expr> indices,
                    Expr value, Expr mask = nullptr);
+};
+
+// Asks memory for the element, which is read soon. Has no effect; it may be any place, even beside
+// the buffer.
+struct Prefetch : StmtNode {
+  static constexpr StmtKind kKind = StmtKind::kPrefetch;
+  const Buffer* const buffer;
+  const std::vector<Expr> indices;
+  static Stmt make(Arena& arena, const Buffer* buffer, std::vector<Expr> indices);
 };
 
 constexpr int64_t kMostGroupThreads = 1024;

@@ -94,6 +94,13 @@ Stmt Mutator::rebuild(Stmt stmt) {
       return stmt;
     return Atomic::make(arena_, atomic->op, buffer, std::move(indices), value, mask);
   }
+  case StmtKind::kPrefetch: {
+    const auto* prefetch = as<Prefetch>(stmt);
+    const Buffer* buffer = replace(prefetch->buffer);
+    std::vector<Expr> indices = mutate(prefetch->indices);
+    if (buffer == prefetch->buffer && indices == prefetch->indices) return stmt;
+    return Prefetch::make(arena_, buffer, std::move(indices));
+  }
   case StmtKind::kFor: {
     const auto* loop = as<For>(stmt);
     const Expr begin = mutate(loop->begin);
@@ -250,6 +257,7 @@ std::vector<Expr> operands(Stmt stmt) {
     const auto* atomic = as<Atomic>(stmt);
     return update_operands(atomic->indices, atomic->value, atomic->mask);
   }
+  case StmtKind::kPrefetch: return as<Prefetch>(stmt)->indices;
   case StmtKind::kFor: return {as<For>(stmt)->begin, as<For>(stmt)->end};
   case StmtKind::kReduce: return reduce_operands(*as<Reduce>(stmt));
   case StmtKind::kIf: return {as<If>(stmt)->condition};
@@ -258,6 +266,27 @@ std::vector<Expr> operands(Stmt stmt) {
   case StmtKind::kContract: return contract_operands(*as<Contract>(stmt));
   }
   MLCC_UNREACHABLE("statement kind ", static_cast<int>(stmt->kind));
+}
+
+namespace {
+
+class Substitution : public Mutator {
+ public:
+  Substitution(Arena& arena, const Variable* variable, Expr replacement)
+      : Mutator(arena), variable_(variable), replacement_(replacement) {}
+
+ protected:
+  Expr rewrite(Expr e) override { return e == variable_ ? replacement_ : e; }
+
+ private:
+  const Variable* variable_;
+  Expr replacement_;
+};
+
+}  // namespace
+
+Expr substitute(Arena& arena, Expr e, const Variable* variable, Expr replacement) {
+  return Substitution(arena, variable, replacement).mutate(e);
 }
 
 std::vector<const Block*> blocks(Stmt stmt) {
@@ -272,6 +301,7 @@ std::vector<const Block*> blocks(Stmt stmt) {
   case StmtKind::kLet:
   case StmtKind::kStore:
   case StmtKind::kAtomic:
+  case StmtKind::kPrefetch:
   case StmtKind::kCheck:
   case StmtKind::kAlloc:
   case StmtKind::kContract: return {};

@@ -59,6 +59,9 @@ std::vector<Expr> operands(Stmt stmt);
 // The blocks directly inside a statement: a loop's body, the arms of an if.
 std::vector<const Block*> blocks(Stmt stmt);
 
+// An expression with another one in the place of a variable.
+Expr substitute(Arena& arena, Expr e, const Variable* variable, Expr replacement);
+
 // The operands of an expression in the order of the text: a load's indices, mask and otherwise, an
 // op's arguments.
 std::vector<Expr> operands(Expr e);

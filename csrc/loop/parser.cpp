@@ -446,6 +446,7 @@ class KernelParser {
       if (token.text == "let") return parse_let(token);
       if (token.text == "store") return parse_store();
       if (token.text == "atomic") return parse_atomic();
+      if (token.text == "prefetch") return parse_prefetch();
       if (token.text == "for") return parse_for();
       if (token.text == "reduce") return parse_reduce();
       if (token.text == "if") return parse_if(token);
@@ -505,6 +506,14 @@ class KernelParser {
     const Expr mask = parse_optional_condition();
     fail_on(token, atomic_type_error(*op, *buffer, indices, value, mask));
     return Atomic::make(arena_, *op, buffer, std::move(indices), value, mask);
+  }
+
+  Stmt parse_prefetch() {
+    const Token token = lexer_.peek();
+    const Buffer* buffer = exprs_.parse_buffer();
+    std::vector<Expr> indices = exprs_.parse_indices();
+    fail_on(token, index_type_error(*buffer, indices));
+    return Prefetch::make(arena_, buffer, std::move(indices));
   }
 
   int64_t parse_parenthesized_count() {

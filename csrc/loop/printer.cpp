@@ -88,6 +88,7 @@ class Printer {
     case StmtKind::kLet: return print_let(*as<Let>(stmt));
     case StmtKind::kStore: return print_store(*as<Store>(stmt));
     case StmtKind::kAtomic: return print_atomic(*as<Atomic>(stmt));
+    case StmtKind::kPrefetch: return print_prefetch(*as<Prefetch>(stmt));
     case StmtKind::kFor: return print_for(*as<For>(stmt));
     case StmtKind::kReduce: return print_reduce(*as<Reduce>(stmt));
     case StmtKind::kIf: return print_if(*as<If>(stmt));
@@ -259,6 +260,11 @@ class Printer {
   void print_atomic(const Atomic& atomic) {
     add("atomic ", scalar_op_name(atomic.op), " ");
     print_update(*atomic.buffer, atomic.indices, atomic.value, atomic.mask);
+  }
+
+  void print_prefetch(const Prefetch& prefetch) {
+    add("prefetch ");
+    print_ref(*prefetch.buffer, prefetch.indices);
   }
 
   void print_range(const Variable& variable, Expr begin, Expr end, const LoopMode& mode) {

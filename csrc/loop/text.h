@@ -17,6 +17,7 @@
 //   stmt     'let' %v ':' dtype '=' expr
 //            'store' ref '=' expr ['if' expr] ['stream']
 //            'atomic' op ref '=' expr ['if' expr]
+//            'prefetch' ref
 //            'for' %i 'in' expr '..' expr mode '{' stmts '}'
 //            'reduce' %i 'in' expr '..' expr mode '(' %c ':' dtype '=' expr, ... ')'
 //                '{' stmts 'yield' exprs '}'

@@ -12,6 +12,8 @@ std::string wrong(const Parts&... parts) {
 
 bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
 
+}  // namespace
+
 TypeError index_type_error(const Buffer& buffer, std::span<const Expr> indices) {
   if (indices.size() != buffer.shape.size())
     return wrong("%", buffer.name, ": ", indices.size(), " indices, but ", buffer.shape.size(),
@@ -21,6 +23,8 @@ TypeError index_type_error(const Buffer& buffer, std::span<const Expr> indices) 
       return wrong("%", buffer.name, ": index is ", dtype_name(index->dtype), ", expected i64");
   return std::nullopt;
 }
+
+namespace {
 
 TypeError mask_type_error(const Buffer& buffer, Expr mask) {
   if (mask != nullptr && mask->dtype != DType::kBool)

@@ -14,6 +14,7 @@ namespace mlcc::loop {
 using TypeError = std::optional<std::string>;
 
 TypeError constant_type_error(DType dtype, uint64_t bits);
+TypeError index_type_error(const Buffer& buffer, std::span<const Expr> indices);
 TypeError load_type_error(const Buffer& buffer, std::span<const Expr> indices, Expr mask,
                           Expr otherwise);
 // Whether `op` may be applied to operands of this dtype (for a select: its second and third).

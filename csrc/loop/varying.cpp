@@ -37,6 +37,7 @@ class Analysis {
     case StmtKind::kReduce: return visit_reduce(*as<Reduce>(stmt));
     case StmtKind::kStore:
     case StmtKind::kAtomic:
+    case StmtKind::kPrefetch:
     case StmtKind::kCheck:
     case StmtKind::kContract: return;
     }

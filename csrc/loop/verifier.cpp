@@ -186,6 +186,9 @@ class Verifier {
     case StmtKind::kAtomic:
       verify_written(*as<Atomic>(stmt)->buffer);
       return verify_exprs(operands(stmt));
+    case StmtKind::kPrefetch:
+      verify_use(*as<Prefetch>(stmt)->buffer);
+      return verify_exprs(operands(stmt));
     case StmtKind::kFor: return verify_for(*as<For>(stmt));
     case StmtKind::kReduce: return verify_reduce(*as<Reduce>(stmt));
     case StmtKind::kIf:

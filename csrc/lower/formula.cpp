@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "loop/text.h"
+#include "lower/philox.h"
 #include "schedule/schedule.h"
 #include "support/error.h"
 
@@ -95,6 +96,16 @@ int64_t Formulas::cost(Expr formula) {
                       : 1;
   for (const Expr arg : node->args) total += cost(arg);
   return total;
+}
+
+int64_t Formulas::cost(const graph::Node& node) {
+  if (node.op() == graph::Op::kCast) return 1;
+  if (node.op() == graph::Op::kPhilox) return kPhiloxOps;
+  std::vector<Expr> args;
+  for (const graph::Value* operand : node.operands())
+    args.push_back(Variable::make(arena_, operand->type().dtype, arena_.fresh_name("cost")));
+  const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
+  return cost(instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
 }
 
 }  // namespace mlcc::lower

@@ -19,6 +19,8 @@ class Formulas {
   loop::Expr instantiate(graph::Op op, DType dtype, const std::vector<loop::Expr>& args);
   // Scalar ops in the formula, functions as schedule::kTranscendentalOps.
   static int64_t cost(loop::Expr formula);
+  // The same of what a pointwise node computes for an element.
+  int64_t cost(const graph::Node& node);
 
  private:
   loop::Arena& arena_;

@@ -8,6 +8,7 @@
 
 #include "loop/mutator.h"
 #include "loop/varying.h"
+#include "lower/requests.h"
 
 namespace mlcc::lower {
 
@@ -38,12 +39,6 @@ bool has_loops(const Block& block) {
   loop::for_each_stmt(block, [&](Stmt stmt) {
     found |= stmt->kind == StmtKind::kFor || stmt->kind == StmtKind::kReduce;
   });
-  return found;
-}
-
-bool reads_memory(const std::vector<Expr>& roots) {
-  bool found = false;
-  loop::for_each_expr(roots, [&](Expr e) { found |= e->kind == loop::ExprKind::kLoad; });
   return found;
 }
 
@@ -179,6 +174,7 @@ class Turning {
     return std::all_of(block.begin(), block.end(), [&](Stmt stmt) {
       switch (stmt->kind) {
       case StmtKind::kLet:
+      case StmtKind::kPrefetch:
       case StmtKind::kStore: return true;
       case StmtKind::kIf: {
         const auto* branch = loop::as<loop::If>(stmt);
@@ -298,7 +294,8 @@ class Turning {
     if (mode.kind != LoopKind::kSerial || mode.unroll != 1) return &reduce;
     mode.unroll = copies_of(reduce.body);
     return Reduce::make(arena_, reduce.variable, reduce.begin, reduce.end, mode, reduce.carried,
-                        reduce.body, reduce.yields, reduce.combine);
+                        with_prefetches(reduce.body, reduce.variable), reduce.yields,
+                        reduce.combine);
   }
 
   // ---- Statements
@@ -325,6 +322,16 @@ class Turning {
     flush(body);
     block.push_back(
         For::make(arena_, inner->variable, inner->begin, inner->end, inner->mode, std::move(body)));
+  }
+
+  // The statements for row `row`, behind requests for what they will read of a later one.
+  Block with_prefetches(Block body, const Variable* row) {
+    if (by_.ahead == 0) return body;
+    const Expr later =
+        loop::apply(arena_, ScalarOp::kAdd, {row, loop::int_constant(arena_, by_.ahead)});
+    return with_requests(
+        arena_, std::move(body), {row, later, {}},
+        [](const Load&, const std::vector<Expr>& indices) { return !reads_memory(indices); });
   }
 
   void emit_reduce(const Reduce& reduce, Block& block) {
@@ -367,7 +374,7 @@ class Turning {
     const std::vector<Carried> results = carried;
     loop::LoopMode mode;
     mode.unroll = copies_of(reduce.body);
-    Block rows = section().mutate(reduce.body);
+    Block rows = with_prefetches(section().mutate(reduce.body), reduce.variable);
     std::vector<Expr> yields;
     for (const Expr yield : reduce.yields) yields.push_back(section().mutate(yield));
     section().body.push_back(Reduce::make(arena_, reduce.variable, begin, end, mode,

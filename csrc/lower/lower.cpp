@@ -7,6 +7,7 @@
 //   pieces       reductions cut into parts         tiles        loads exchanged through tiles
 //   kernel_buffers  parameters and errors            segments     loops between the ends of parts
 //   interchange  loops over rows around those over columns
+//   requests     prefetches of what later iterations read
 // Groups of one update or scan have lowerings of their own: updates, scans.
 #include "lower/lower.h"
 
@@ -18,6 +19,7 @@
 #include "lower/group_nodes.h"
 #include "lower/nest.h"
 #include "lower/pieces.h"
+#include "lower/requests.h"
 #include "lower/rows.h"
 #include "lower/scans.h"
 #include "lower/segments.h"
@@ -160,6 +162,7 @@ LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& p
     lower_scan(context, first, buffers, lowered);
   else
     lower_passes(context, buffers, lowered);
+  request_rows(context, lowered.kernel);
   finish(context, buffers, lowered);
   return lowered;
 }

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "lower/interchange.h"
+#include "lower/requests.h"
 
 namespace mlcc::lower {
 
@@ -243,6 +244,7 @@ void Nest::emit_transposed(const VectorRange& range, Block& block, const Row& ro
     const Expr at = evaluator_.nest_expr(begin + SymExpr::symbol(kBlockPlace));
     Block element = {loop::Let::make(arena, pass_variable(axis), at)};
     row(element);
+    if (schedule_.ahead > 0) request_next_block(element, within, inner);
     inner.push_back(loop::For::make(arena, within, loop::int_constant(arena, 0),
                                     loop::from_symbolic(arena, width), {LoopKind::kUnrolled},
                                     std::move(element)));
@@ -263,6 +265,24 @@ void Nest::emit_transposed(const VectorRange& range, Block& block, const Row& ro
   block.push_back(loop::If::make(arena, is_whole, std::move(whole), std::move(rest)));
 }
 
+// Of what is loaded across the vector axis, a line of each of its rows.
+void Nest::request_next_block(const Block& element, const Variable* within, Block& block) {
+  loop::Arena& arena = context_.arena;
+  const std::string& vector_axis = axes()[static_cast<size_t>(schedule_.vector_axis)].name;
+  const Expr along = evaluator_.nest_expr(SymExpr::symbol(vector_axis));
+  const auto is_across = [&](const loop::Load&, const std::vector<Expr>& indices) {
+    const auto* variable = loop::as<Variable>(along);
+    const auto index = loop::to_symbolic(indices.back());
+    const auto stride = index && variable ? index->linear_in(variable->name) : std::nullopt;
+    return stride && !stride->coefficient.equals_constant(1) &&
+           !stride->coefficient.equals_constant(0);
+  };
+  const LaterIteration next{within, loop::int_constant(arena, schedule_.width), {}};
+  const Block requests = with_requests(arena, element, next, is_across);
+  block.insert(block.end(), requests.begin(),
+               requests.end() - static_cast<std::ptrdiff_t>(element.size()));
+}
+
 // A few elements (at the ends of a padded row) are faster one by one than in a masked vector.
 LoopMode Nest::segment_mode(const Evaluator::Segment& segment) const {
   static constexpr int64_t kFew = 4;
@@ -281,8 +301,9 @@ void Nest::add_vector_loop(const VectorRange& range, LoopMode mode, const Row& r
     return loop::For::make(arena, variable, range.begin, range.end, how, inner);
   };
   if (schedule_.rows > 0 && mode.kind == LoopKind::kVector) {
-    const std::optional<Block> turned = interchange(arena, *loop::as<loop::For>(make(mode)),
-                                                    {columns_of_iteration(), schedule_.rows});
+    const std::optional<Block> turned =
+        interchange(arena, *loop::as<loop::For>(make(mode)),
+                    {columns_of_iteration(), schedule_.rows, schedule_.ahead});
     if (turned) return void(block.insert(block.end(), turned->begin(), turned->end()));
     mode.unroll = kVectorsAroundRows;
   }

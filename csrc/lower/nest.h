@@ -66,6 +66,8 @@ class Nest {
 
   bool vector_is_reduced() const;
   SymExpr row_extent() const;
+  // Elements of the vector axis, a kept one, that one iteration of the parallel loop takes.
+  int64_t columns_of_iteration() const;
   // The current point's place among the reduced axes (in a row) or among the kept ones, in
   // elements, over the nest's axes.
   SymExpr place_among(bool reduced) const;
@@ -82,6 +84,8 @@ class Nest {
     return axes()[static_cast<size_t>(schedule_.tile_axis)];
   }
   void emit_transposed(const VectorRange& range, loop::Block& block, const Row& row);
+  void request_next_block(const loop::Block& element, const loop::Variable* within,
+                          loop::Block& block);
   loop::LoopMode vector_mode() const;
   loop::LoopMode pass_mode(const schedule::Axis& axis) const;
   // Of a reduction over the vector axis: one for each lane, on a GPU one for each thread.
@@ -94,7 +98,6 @@ class Nest {
   PhaseRange range_of(const KeptAxes& kept, int64_t pieces) const;
   void add_vector_loop(const VectorRange& range, loop::LoopMode mode, const Row& row,
                        loop::Block& block);
-  int64_t columns_of_iteration() const;
   loop::LoopMode segment_mode(const Evaluator::Segment& segment) const;
   struct Bounds {
     SymExpr begin, end;

@@ -150,20 +150,6 @@ using Values = std::vector<std::vector<Expr>>;  // per reducer, its carried valu
 // Iterations of a loop that counts positions in i32.
 constexpr int64_t kMostShortPositions = int64_t{1} << 30;
 
-// An expression with another one in the place of a variable.
-class Substitution : public loop::Mutator {
- public:
-  Substitution(loop::Arena& arena, const Variable* variable, Expr replacement)
-      : Mutator(arena), variable_(variable), replacement_(replacement) {}
-
- protected:
-  Expr rewrite(Expr e) override { return e == variable_ ? replacement_ : e; }
-
- private:
-  const Variable* variable_;
-  Expr replacement_;
-};
-
 class PassEmitter {
  public:
   PassEmitter(loop::Arena& arena, const std::vector<Reducer>& reducers,
@@ -252,7 +238,7 @@ class PassEmitter {
   Expr position(size_t r, Expr at, Expr begin, Expr place, Block& block) {
     const Expr there =
         loop::apply(arena_, ScalarOp::kAdd, {begin, loop::Cast::make(arena_, DType::kI64, place)});
-    const Expr found = Substitution(arena_, axes_.back().variable, there).mutate(at);
+    const Expr found = loop::substitute(arena_, at, axes_.back().variable, there);
     const Expr is_nowhere =
         loop::apply(arena_, ScalarOp::kEq, {place, inner_reducers_[r].nowhere()});
     const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("at"));

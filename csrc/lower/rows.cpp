@@ -5,7 +5,6 @@
 
 #include "graph/index_map.h"
 #include "lower/formula.h"
-#include "lower/philox.h"
 
 namespace mlcc::lower {
 
@@ -105,6 +104,7 @@ const loop::Buffer* Rows::make_row_buffer(const Value& value, int64_t& elements)
 // which nothing has written until then: it can hold the node's elements so long. Null: none.
 Value* Rows::later_output(const Node& node, int last_use) const {
   if (context_.machine.is_gpu) return nullptr;  // other threads may have a later pass
+  if (!passes_stay_close()) return nullptr;
   Value* found = nullptr;
   for (const Node* reader : context_.group.nodes) {
     if (nodes_.level_of(reader->result()) != last_use || is_reduction(*reader)) continue;
@@ -121,6 +121,14 @@ Value* Rows::later_output(const Node& node, int last_use) const {
   return is_taken ? nullptr : found;
 }
 
+// Whether what a pass reads is still in a second-level cache when the next one begins. Where it is
+// not, computing a value again costs less than writing it to memory and reading it.
+bool Rows::passes_stay_close() const {
+  static constexpr int64_t kMostElements = 256 * 1024;
+  if (nest_.schedule().rows == 0) return true;
+  return context_.expected(nest_.row_extent()) * nest_.columns_of_iteration() <= kMostElements;
+}
+
 int64_t Rows::most_row_elements() const {
   if (!context_.machine.is_gpu) return kMaxStackElements;
   return std::min(kMostGpuRowElements, nest_.schedule().group * kMostRowElementsPerThread);
@@ -128,23 +136,11 @@ int64_t Rows::most_row_elements() const {
 
 int64_t Rows::expression_ops(const Node& node) const {
   if (graph::op_info(node.op()).op_class != OpClass::kPointwise) return 1;
-  int64_t total = own_ops(node);
+  int64_t total = Formulas(context_.arena).cost(node);
   for (const Value* operand : node.operands())
     if (total < kExpensiveOps && is_computed_again(*operand))
       total += expression_ops(*operand->producer());
   return total;
-}
-
-int64_t Rows::own_ops(const Node& node) const {
-  if (node.op() == graph::Op::kCast) return 1;
-  if (node.op() == graph::Op::kPhilox) return kPhiloxOps;
-  loop::Arena& arena = context_.arena;
-  Formulas formulas(arena);
-  std::vector<Expr> args;
-  for (const Value* operand : node.operands())
-    args.push_back(Variable::make(arena, operand->type().dtype, arena.fresh_name("cost")));
-  const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
-  return Formulas::cost(formulas.instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
 }
 
 // Whether a pass that needs the value computes it, as far as is decided.

@@ -43,9 +43,9 @@ class Rows {
   void choose_kept();
   const loop::Buffer* make_row_buffer(const graph::Value& value, int64_t& elements);
   graph::Value* later_output(const graph::Node& node, int last_use) const;
+  bool passes_stay_close() const;
   int64_t most_row_elements() const;
   bool is_computed_again(const graph::Value& value) const;
-  int64_t own_ops(const graph::Node& node) const;
   int64_t expression_ops(const graph::Node& node) const;
   const Kept* kept(const graph::Value* value) const;
   Evaluator::Stored place_of(const graph::Node& node);

@@ -23,6 +23,10 @@ constexpr int64_t kChunk = 4096;
 // over so many columns (4 KB of f32: whole pages, which is what memory is fast at).
 constexpr int64_t kRowsAtATime = 8;
 constexpr int64_t kColumns = 1024;
+// Where they come from memory it is asked for them so many rows ahead: prefetchers stop at the end
+// of a page, which is where a row ends or soon after.
+constexpr int64_t kRowsAhead = 8;
+constexpr int64_t kSecondLevelBytes = 1024 * 1024;
 // Columns at least: 256 bytes of f32 of each row are used at once.
 constexpr int64_t kFewestColumns = 64;
 // Elements of a block of columns that several passes go through: half of a second-level cache.
@@ -80,6 +84,13 @@ int64_t choose_columns(const NestFacts& facts, const Machine& machine, const Hin
   return std::clamp<int64_t>(columns / kFewestColumns * kFewestColumns, kFewestColumns, kColumns);
 }
 
+// Whether one array alone is more than a second-level cache holds.
+bool comes_from_memory(const NestFacts& facts, const Hint& hint) {
+  int64_t points = 1;
+  for (const Axis& axis : facts.axes) points *= std::max<int64_t>(1, axis.extent.evaluate(hint));
+  return points * facts.widest_bytes > kSecondLevelBytes;
+}
+
 bool has_short_rows(const NestFacts& facts) {
   int64_t row = 1, axes = 0;
   for (const Axis& axis : facts.axes) {
@@ -98,6 +109,7 @@ std::string Schedule::str() const {
   return detail::join("vector_axis=", vector_axis, " width=", width, " unroll=", unroll,
                       " chunk=", chunk, " grain=", grain_points, axes,
                       rows > 0 ? " rows=" + std::to_string(rows) : "",
+                      ahead > 0 ? " ahead=" + std::to_string(ahead) : "",
                       tile_axis >= 0 ? " tile_axis=" + std::to_string(tile_axis) : "",
                       pieces > 1 ? " pieces=" + std::to_string(pieces) : "",
                       group ? " group=" + std::to_string(group) : "");
@@ -132,6 +144,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   } else if (any_reduced) {
     const int64_t columns = choose_columns(facts, machine, hint);
     schedule.rows = kRowsAtATime;
+    schedule.ahead = comes_from_memory(facts, hint) ? kRowsAhead : 0;
     schedule.unroll = 1;
     schedule.chunk = chunk_of(facts, schedule.vector_axis, columns);
     schedule.pieces = choose_pieces(facts, columns, hint);
@@ -141,6 +154,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, natural, hint);
     if (schedule.tile_axis >= 0) {
       schedule.unroll = 1;
+      schedule.ahead = comes_from_memory(facts, hint) ? 1 : 0;
       schedule.chunk = chunk_of(facts, schedule.vector_axis, kTransposedRows);
       return schedule;
     }

@@ -64,6 +64,9 @@ struct Schedule {
   // CPU: rows of the reduced axes that are taken in at a time while loops over the vector axis run
   // inside those over rows; 0: they run around them.
   int64_t rows = 0;
+  // CPU: rows of the reduced axes, or blocks of the tiled one, that memory is asked for before
+  // their turn.
+  int64_t ahead = 0;
   int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
   std::string str() const;   // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"

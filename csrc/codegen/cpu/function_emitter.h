@@ -194,6 +194,7 @@ class FunctionEmitter {
   llvm::Value* load_scalar(const Place& place, llvm::Value* pointer);
   Parts pass_through_of(const Place& place, const Value& otherwise);
   llvm::Value* extract_lane(llvm::Value* vector, unsigned lane);
+  void emit_prefetch(const loop::Prefetch& prefetch);
   void emit_store(const loop::Store& stmt);
   void store(const Address& address, const Value& value, const Value* mask);
   void store_scalar(const Place& place, llvm::Value* pointer, llvm::Value* value);

@@ -301,6 +301,21 @@ Value FunctionEmitter::gather(const Address& address, const Parts& mask, const V
   return lanes_value(std::move(results));
 }
 
+// Into the second-level cache: what is asked for early would throw out what is in use closer by.
+void FunctionEmitter::emit_prefetch(const loop::Prefetch& prefetch) {
+  const Address address = address_of(places_.at(prefetch.buffer), prefetch.indices);
+  const bool is_uniform = address.offset.is_uniform();
+  const unsigned parts = is_uniform ? 1 : vector_.lanes.parts;
+  // A vector is no longer than a line.
+  const unsigned lanes = is_uniform || address.is_contiguous() ? 1 : vector_.lanes.width;
+  for (unsigned p = 0; p < parts; ++p)
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      llvm::Value* pointer = lane_pointer(address, p, lane);
+      ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},
+                          {pointer, ir_.getInt32(0), ir_.getInt32(2), ir_.getInt32(1)});
+    }
+}
+
 // ---- Stores
 // ----------------------------------------------------------------------------------------------------
 

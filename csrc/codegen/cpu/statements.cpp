@@ -33,6 +33,7 @@ void FunctionEmitter::emit_stmt(loop::Stmt stmt) {
   case StmtKind::kLet: return emit_let(*loop::as<loop::Let>(stmt));
   case StmtKind::kStore: return emit_store(*loop::as<loop::Store>(stmt));
   case StmtKind::kAtomic: return emit_atomic(*loop::as<loop::Atomic>(stmt));
+  case StmtKind::kPrefetch: return emit_prefetch(*loop::as<loop::Prefetch>(stmt));
   case StmtKind::kFor: return emit_for(*loop::as<loop::For>(stmt));
   case StmtKind::kReduce: return emit_reduce(*loop::as<loop::Reduce>(stmt));
   case StmtKind::kIf: return emit_if(*loop::as<loop::If>(stmt));

@@ -49,6 +49,7 @@ class Search {
       if (Reason reason = visit_all(atomic->indices)) return reason;
       return visit_all({atomic->value, atomic->mask});
     }
+    case StmtKind::kPrefetch: return visit_all(loop::operands(stmt));
     case StmtKind::kFor: return visit_for(*loop::as<loop::For>(stmt));
     case StmtKind::kReduce: return visit_reduce(*loop::as<loop::Reduce>(stmt));
     case StmtKind::kIf: {

@@ -214,6 +214,7 @@ void PhaseEmitter::emit_group(Stmt stmt) {
   case StmtKind::kCheck:
     order(plan_->footprint(stmt));
     return emit_group_check(*loop::as<loop::Check>(stmt));
+  case StmtKind::kPrefetch: return;
   case StmtKind::kStore:
   case StmtKind::kAtomic: break;
   case StmtKind::kContract: MLCC_UNREACHABLE("cuda: contraction");

@@ -64,6 +64,7 @@ void PhaseEmitter::emit_thread(Stmt stmt) {
   case StmtKind::kLet: return emit_let(*loop::as<loop::Let>(stmt));
   case StmtKind::kStore: return emit_store(*loop::as<loop::Store>(stmt));
   case StmtKind::kAtomic: return emit_atomic(*loop::as<loop::Atomic>(stmt));
+  case StmtKind::kPrefetch: return;  // other threads hide what a load takes
   case StmtKind::kFor: return emit_thread_for(*loop::as<loop::For>(stmt));
   case StmtKind::kReduce: return emit_thread_reduce(*loop::as<loop::Reduce>(stmt));
   case StmtKind::kCheck: return emit_thread_check(*loop::as<loop::Check>(stmt));

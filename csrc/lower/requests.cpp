@@ -1,0 +1,273 @@
+#include "lower/requests.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "loop/mutator.h"
+#include "loop/varying.h"
+
+namespace mlcc::lower {
+
+using loop::Block;
+using loop::Expr;
+using loop::For;
+using loop::Let;
+using loop::Load;
+using loop::LoopKind;
+using loop::Reduce;
+using loop::ScalarOp;
+using loop::Stmt;
+using loop::Variable;
+
+namespace {
+
+// More than a second-level cache holds.
+constexpr int64_t kLargeBytes = 1024 * 1024;
+// What is on its way at a time: enough to wait for all of it at once, little enough to stay close.
+constexpr int64_t kBytesAhead = 16 * 1024;
+constexpr int64_t kFewestRowsAhead = 2, kMostRowsAhead = 8;
+// Pages end here, and prefetchers with them: pieces of rows that lie so far apart are asked for
+// unless they are long.
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kLongPieceBytes = 4 * kPageBytes;
+
+// Expressions as they are in the later iteration, with lets in place of their variables.
+class InLaterIteration : public loop::Mutator {
+ public:
+  InLaterIteration(loop::Arena& arena, const LaterIteration& iteration)
+      : Mutator(arena), iteration_(iteration) {
+    for (const Let* let : iteration.lets) outer_[let->variable] = let->value;
+  }
+
+  void add(const Let& let) { inner_[let.variable] = let.value; }
+
+ protected:
+  Expr rewrite(Expr e) override {
+    const auto* variable = loop::as<Variable>(e);
+    if (variable == nullptr) return e;
+    if (variable == iteration_.variable) return iteration_.later;
+    if (const auto inner = inner_.find(variable); inner != inner_.end())
+      return mutate(inner->second);
+    const auto outer = outer_.find(variable);
+    if (outer == outer_.end()) return e;
+    const Expr value = mutate(outer->second);
+    return value == outer->second ? e : value;
+  }
+
+ private:
+  const LaterIteration& iteration_;
+  std::unordered_map<const Variable*, Expr> outer_, inner_;
+};
+
+// What the statements of a block bind, but for lets.
+loop::VariableSet bound_by_loops(const Block& block) {
+  loop::VariableSet bound;
+  loop::for_each_stmt(block, [&](Stmt stmt) {
+    if (const auto* loop = loop::as<For>(stmt)) bound.insert(loop->variable);
+    const auto* reduce = loop::as<Reduce>(stmt);
+    if (reduce == nullptr) return;
+    bound.insert(reduce->variable);
+    for (const loop::Carried& carried : reduce->carried)
+      bound.insert({carried.variable, carried.result});
+  });
+  return bound;
+}
+
+// Whether an index can be computed in front of a block that binds `bound`.
+bool is_known_before(const std::vector<Expr>& index, const loop::VariableSet& bound) {
+  bool known = true;
+  loop::for_each_expr(index, [&](Expr e) {
+    if (const auto* variable = loop::as<Variable>(e)) known &= bound.count(variable) == 0;
+    if (const auto* load = loop::as<Load>(e))
+      known &= load->mask == nullptr && load->buffer->scope == loop::Scope::kGlobal &&
+               load->buffer->access == loop::Access::kIn;
+  });
+  return known;
+}
+
+// A loop around the current place, and the lets in its body so far.
+struct Around {
+  const Variable* variable;
+  Expr end;
+  std::vector<const Let*> lets;
+};
+
+class RowRequests {
+ public:
+  explicit RowRequests(const Context& context) : context_(context) {}
+
+  Block in_block(const Block& block) {
+    Block result;
+    for (Stmt stmt : block) {
+      if (const auto* loop = loop::as<For>(stmt)) {
+        Block body = in_loop(*loop, loop->body);
+        stmt = For::make(context_.arena, loop->variable, loop->begin, loop->end, loop->mode,
+                         std::move(body));
+      } else if (const auto* reduce = loop::as<Reduce>(stmt)) {
+        Block body = in_loop(*reduce, reduce->body);
+        stmt =
+            Reduce::make(context_.arena, reduce->variable, reduce->begin, reduce->end, reduce->mode,
+                         reduce->carried, std::move(body), reduce->yields, reduce->combine);
+      } else if (const auto* let = loop::as<Let>(stmt)) {
+        if (!around_.empty()) around_.back().lets.push_back(let);
+      }
+      result.push_back(stmt);
+    }
+    return result;
+  }
+
+ private:
+  template <typename Loop>
+  Block in_loop(const Loop& loop, const Block& body) {
+    if (loop::has_lanes(loop.mode.kind)) return in_row(loop, body);
+    around_.push_back({loop.variable, loop.end, {}});
+    Block result = in_block(body);
+    around_.pop_back();
+    return result;
+  }
+
+  // A vector loop: a row of the loops around it.
+  template <typename Loop>
+  Block in_row(const Loop& row, Block body) {
+    if (around_.empty() || row.mode.kind != LoopKind::kVector) return body;
+    loop::Arena& arena = context_.arena;
+    const auto length = loop::to_symbolic(loop::apply(arena, ScalarOp::kSub, {row.end, row.begin}));
+    if (!length) return body;
+    const int64_t elements = std::max<int64_t>(1, at_start(*length));
+    const int64_t ahead =
+        std::clamp(kBytesAhead / (elements * 4), kFewestRowsAhead, kMostRowsAhead);
+    // At places from memory: of the next rows of the innermost loop, but none behind its last one.
+    const Around& inner = around_.back();
+    const Expr last = loop::apply(arena, ScalarOp::kSub, {inner.end, loop::int_constant(arena, 1)});
+    const LaterIteration later{
+        inner.variable, loop::apply(arena, ScalarOp::kMin, {plus(inner.variable, ahead), last}),
+        inner.lets};
+    if (is_as_long(row, later))
+      body = with_requests(arena, std::move(body), later,
+                           [&](const Load& load, const std::vector<Expr>& indices) {
+                             return reads_memory(indices) && is_large(*load.buffer) &&
+                                    is_same_row(indices, row.variable);
+                           });
+    // Of pieces that lie apart: where they are is known.
+    std::vector<const Let*> lets;
+    for (const Around& each : around_) lets.insert(lets.end(), each.lets.begin(), each.lets.end());
+    for (size_t i = around_.size(); i-- > 0;) {
+      const Variable* variable = around_[i].variable;
+      body = with_requests(arena, std::move(body), {variable, plus(variable, ahead), lets},
+                           [&](const Load& load, const std::vector<Expr>& indices) {
+                             return is_large(*load.buffer) &&
+                                    is_next_piece(load, indices, i, row.variable, elements);
+                           });
+    }
+    return body;
+  }
+
+  Expr plus(const Variable* variable, int64_t ahead) const {
+    return loop::apply(context_.arena, ScalarOp::kAdd,
+                       {variable, loop::int_constant(context_.arena, ahead)});
+  }
+
+  // An expression at the start of all loops around, but for one of them in its second iteration. No
+  // size is taken to be 0 or 1, which might make a divisor 0.
+  int64_t at_start(const SymExpr& e, const Variable* second = nullptr,
+                   const Variable* row = nullptr) const {
+    static constexpr int64_t kSomeSize = 1024;
+    return e.evaluate([&](std::string_view name) -> int64_t {
+      if (second != nullptr && name == second->name) return 1;
+      const bool is_around = std::any_of(around_.begin(), around_.end(), [&](const Around& each) {
+        return each.variable->name == name;
+      });
+      if (is_around || (row != nullptr && row->name == name)) return 0;
+      const int64_t size = context_.hint(name);
+      return size > 1 ? size : kSomeSize;
+    });
+  }
+
+  // Whether the loop that moves a load from one row to the next one is number i of those around,
+  // and the row is a short piece of memory that lies apart from the next one.
+  bool is_next_piece(const Load& load, const std::vector<Expr>& later, size_t i,
+                     const Variable* row, int64_t elements) const {
+    const int64_t bytes = dtype_size(load.buffer->dtype);
+    const auto index = later.size() == 1 ? loop::to_symbolic(later[0]) : std::nullopt;
+    if (!index || elements * bytes >= kLongPieceBytes) return false;
+    const auto step = [&](const Variable* variable) {
+      return at_start(*index, variable, row) - at_start(*index, nullptr, row);
+    };
+    for (size_t inner = around_.size(); --inner > i;)
+      if (step(around_[inner].variable) != 0) return false;
+    const int64_t apart = std::abs(step(around_[i].variable));
+    return step(row) == 1 && apart > elements && apart * bytes >= kPageBytes;
+  }
+
+  // Whether the row is surely as long in the later iteration, which then reads what this one reads.
+  template <typename Loop>
+  bool is_as_long(const Loop& row, const LaterIteration& later) const {
+    InLaterIteration in_later(context_.arena, later);
+    return in_later.mutate(row.begin) == row.begin && in_later.mutate(row.end) == row.end;
+  }
+
+  bool is_large(const loop::Buffer& buffer) const {
+    int64_t bytes = dtype_size(buffer.dtype);
+    for (const Expr extent : buffer.shape) {
+      const auto size = loop::to_symbolic(extent);
+      if (!size) return false;
+      bytes *= context_.expected(*size);
+    }
+    return bytes > kLargeBytes;
+  }
+
+  // Whether all lanes read from the same place in memory where their row is.
+  static bool is_same_row(const std::vector<Expr>& index, const Variable* lane) {
+    bool same = true;
+    loop::for_each_expr(index, [&](Expr e) {
+      const auto* load = loop::as<Load>(e);
+      if (load == nullptr) return;
+      loop::for_each_expr(load->indices, [&](Expr part) { same &= part != lane; });
+    });
+    return same;
+  }
+
+  const Context& context_;
+  std::vector<Around> around_;
+};
+
+}  // namespace
+
+bool reads_memory(const std::vector<Expr>& roots) {
+  bool found = false;
+  loop::for_each_expr(roots, [&](Expr e) { found |= e->kind == loop::ExprKind::kLoad; });
+  return found;
+}
+
+Block with_requests(loop::Arena& arena, Block body, const LaterIteration& iteration,
+                    const IsWanted& is_wanted) {
+  const loop::VariableSet bound = bound_by_loops(body);
+  InLaterIteration in_later(arena, iteration);
+  Block result;
+  std::set<std::pair<const loop::Buffer*, std::vector<Expr>>> asked;  // membership only
+  for (const Stmt stmt : body) {
+    loop::for_each_expr(loop::operands(stmt), [&](Expr e) {
+      const auto* load = loop::as<Load>(e);
+      if (load == nullptr || load->mask != nullptr || load->buffer->scope != loop::Scope::kGlobal)
+        return;
+      std::vector<Expr> later;
+      for (const Expr index : load->indices) later.push_back(in_later.mutate(index));
+      if (later == load->indices || !is_known_before(later, bound) || !is_wanted(*load, later))
+        return;
+      if (asked.insert({load->buffer, later}).second)
+        result.push_back(loop::Prefetch::make(arena, load->buffer, later));
+    });
+    if (const auto* let = loop::as<Let>(stmt)) in_later.add(*let);
+  }
+  result.insert(result.end(), body.begin(), body.end());
+  return result;
+}
+
+void request_rows(const Context& context, loop::Kernel& kernel) {
+  if (context.machine.is_gpu) return;
+  for (Block& phase : kernel.phases) phase = RowRequests(context).in_block(phase);
+}
+
+}  // namespace mlcc::lower

@@ -1,0 +1,99 @@
+#include "lower/requests.h"
+
+#include <gtest/gtest.h>
+
+#include "fusion/fusion.h"
+#include "graph/text.h"
+#include "loop/interpreter.h"
+#include "loop/text.h"
+#include "lower/lower.h"
+#include "schedule/machine.h"
+
+namespace mlcc::lower {
+namespace {
+
+// The text of a graph's only kernel.
+std::string kernel_of(const std::string& text, const schedule::Machine& machine = {}) {
+  const auto graph = graph::parse_graph(text);
+  const fusion::FusionPlan plan = fusion::plan_fusion(*graph, {});
+  EXPECT_EQ(plan.groups.size(), 1U);
+  loop::Arena arena;
+  const LoweredKernel lowered = lower_group(*graph, plan, plan.groups[0], machine, arena);
+  loop::verify(lowered.kernel);
+  return loop::print(lowered.kernel);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string gather(int64_t table_rows) {
+  return "graph @g(%x: f32[" + std::to_string(table_rows) +
+         ", 256], %i: i64[50]) {\n"
+         "  %0: f32[50, 256] = take %x, %i {dim = 0, error = \"index\", wrap = true}\n"
+         "  return %0\n}\n";
+}
+
+TEST(Requests, rows_of_a_large_table_are_asked_for_ahead) {
+  const std::string kernel = kernel_of(gather(5000));
+  EXPECT_TRUE(contains(kernel, "prefetch %b1[")) << kernel;
+  EXPECT_TRUE(contains(kernel, "min(%0 + 8, 49)")) << kernel;
+  EXPECT_FALSE(contains(kernel_of(gather(500)), "prefetch"));
+  EXPECT_FALSE(contains(kernel_of(gather(5000), schedule::gpu_machine("sm_90")), "prefetch"));
+}
+
+// The interpreter reads what a request computes its place from: never behind the last index.
+TEST(Requests, no_index_is_read_beyond_the_last_one) {
+  const auto graph = graph::parse_graph(gather(1100));
+  const fusion::FusionPlan plan = fusion::plan_fusion(*graph, {});
+  loop::Arena arena;
+  const LoweredKernel lowered = lower_group(*graph, plan, plan.groups[0], {}, arena);
+  std::vector<float> table(1100 * 256), result(50 * 256);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i % 8191);
+  std::vector<int64_t> index(50);
+  for (size_t i = 0; i < 50; ++i) index[i] = static_cast<int64_t>(i * 997 % 1100) - (i % 2) * 1100;
+  std::vector<void*> buffers;
+  for (const graph::Value* value : lowered.buffers)
+    buffers.push_back(value->producer() != nullptr ? static_cast<void*>(result.data())
+                      : value->name() == "i"       ? static_cast<void*>(index.data())
+                                                   : static_cast<void*>(table.data()));
+  ASSERT_TRUE(contains(loop::print(lowered.kernel), "prefetch"));
+  ASSERT_EQ(loop::interpret(lowered.kernel, {}, buffers), 0);
+  for (size_t row = 0; row < 50; ++row)
+    for (size_t column = 0; column < 256; ++column)
+      ASSERT_EQ(result[row * 256 + column], table[row * 997 % 1100 * 256 + column]);
+}
+
+TEST(Requests, the_next_rows_of_columns_are_asked_for) {
+  const auto sums = [](const std::string& rows) {
+    return kernel_of("graph @g(%x: f32[" + rows + ", 1100]) {\n" +
+                     "  %0: f32[1, 1100] = max %x {dims = [0], keepdim = true}\n"
+                     "  %1: f32[" +
+                     rows + ", 1100] = sub %x, %0\n  return %1\n}\n");
+  };
+  const std::string kernel = sums("1000");
+  EXPECT_TRUE(contains(kernel, "reduce") && contains(kernel, "prefetch %b0[")) << kernel;
+  EXPECT_FALSE(contains(sums("100"), "prefetch"));
+}
+
+// Of the block beside it a line of each row, where 16 rows are read across.
+TEST(Requests, the_next_block_of_a_transposed_operand_is_asked_for) {
+  const std::string kernel = kernel_of("graph @g(%x: f32[2048, 512]) {\n"
+                                       "  %0: f32[512, 2048] = permute %x {dims = [1, 0]}\n"
+                                       "  %1: f32[512, 2048] = exp %0\n  return %1\n}\n",
+                                       {.vector_bits = 512});
+  EXPECT_TRUE(contains(kernel, "prefetch %b0[")) << kernel;
+}
+
+// Whether a masked load happens depends on the iteration, as do the indices that it may have.
+TEST(Requests, nothing_is_asked_for_that_is_read_under_a_mask) {
+  const std::string kernel =
+      kernel_of("graph @g(%x: f32[5000, 256], %i: i64[50]) {\n"
+                "  %0: i64[60] = pad %i {dim = 0, before = 4, value = 7}\n"
+                "  %1: f32[60, 256] = take %x, %0 {dim = 0, error = \"none\", wrap = false}\n"
+                "  return %1\n}\n");
+  EXPECT_FALSE(contains(kernel, "prefetch %b0[")) << kernel;
+}
+
+}  // namespace
+}  // namespace mlcc::lower
