@@ -848,8 +848,9 @@ FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options) 
   const std::unordered_set<const Node*> recomputed = find_recomputed(plan, options, hint);
   if (recomputed.empty()) return plan;
   FusionPlan other = Planner(graph, options, hint, recomputed).plan();
-  const bool is_better = other.groups.size() <= plan.groups.size() &&
-                         bytes_moved(other, hint) < bytes_moved(plan, hint);
+  const std::optional<int64_t> before = bytes_moved(plan, hint), after = bytes_moved(other, hint);
+  const bool is_better =
+      other.groups.size() <= plan.groups.size() && before && after && *after < *before;
   return is_better ? std::move(other) : std::move(plan);
 }
 

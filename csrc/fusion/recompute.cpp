@@ -15,8 +15,9 @@ namespace {
 // stays in a second-level cache.
 constexpr int64_t kMostOps = 6;
 
-int64_t bytes_of(const Value& value, const SizeHint& hint) {
-  return product(value.type().shape).evaluate(hint) * dtype_size(value.type().dtype);
+std::optional<int64_t> bytes_of(const Value& value, const SizeHint& hint) {
+  const SymExpr elements = product(value.type().shape);
+  return (elements * dtype_size(value.type().dtype)).try_evaluate(hint);
 }
 
 bool contains(const std::vector<Value*>& values, const Value* value) {
@@ -58,17 +59,20 @@ class Finder {
         }))
       return false;
     if (!add(*value.producer(), group, formula)) return false;
-    const int64_t bytes = bytes_of(value, hint_);
-    int64_t saved = bytes * (1 + static_cast<int64_t>(readers.size()));
+    const auto bytes = bytes_of(value, hint_);
+    if (!bytes) return false;
+    int64_t saved = *bytes * (1 + static_cast<int64_t>(readers.size()));
     for (const Value* leaf : formula.leaves) {
       const bool is_written = leaf->producer() == nullptr ||
                               !group.placements.count(leaf->producer()) ||
                               contains(group.outputs, leaf);
       int64_t times = is_written ? 0 : 1;
       for (const Group* reader : readers) times += contains(reader->inputs, leaf) ? 0 : 1;
-      saved -= times * bytes_of(*leaf, hint_);
+      const auto leaf_bytes = bytes_of(*leaf, hint_);
+      if (!leaf_bytes) return false;
+      saved -= times * *leaf_bytes;
     }
-    return saved > 0 && saved >= bytes / 2;
+    return saved > 0 && saved >= *bytes / 2;
   }
 
   static bool is_computed_at_each_point(const Value& value, const Group& group) {
@@ -115,9 +119,13 @@ class Finder {
 
 }  // namespace
 
-int64_t bytes_moved(const FusionPlan& plan, const SizeHint& hint) {
+std::optional<int64_t> bytes_moved(const FusionPlan& plan, const SizeHint& hint) {
   int64_t bytes = 0;
-  for (const Group& group : plan.groups) bytes += group.ideal_bytes.evaluate(hint);
+  for (const Group& group : plan.groups) {
+    const auto moved = group.ideal_bytes.try_evaluate(hint);
+    if (!moved) return std::nullopt;
+    bytes += *moved;
+  }
   return bytes;
 }
 

@@ -6,14 +6,16 @@
 // (x - mean) * rstd: one large operand and two numbers a row.
 #pragma once
 
+#include <optional>
 #include <unordered_set>
 
 #include "fusion/fusion.h"
 
 namespace mlcc::fusion {
 
-// What the kernels of a plan read and write, each value once a kernel, where `hint` tells sizes.
-int64_t bytes_moved(const FusionPlan& plan, const SizeHint& hint);
+// What the kernels of a plan read and write, each value once a kernel, where `hint` tells sizes;
+// nothing where these have no value.
+std::optional<int64_t> bytes_moved(const FusionPlan& plan, const SizeHint& hint);
 
 // The nodes of which the readers had better compute what they need.
 std::unordered_set<const graph::Node*>

@@ -134,8 +134,9 @@ class RowRequests {
     if (around_.empty() || row.mode.kind != LoopKind::kVector) return body;
     loop::Arena& arena = context_.arena;
     const auto length = loop::to_symbolic(loop::apply(arena, ScalarOp::kSub, {row.end, row.begin}));
-    if (!length) return body;
-    const int64_t elements = std::max<int64_t>(1, at_start(*length));
+    const auto expected = length ? at_start(*length) : std::nullopt;
+    if (!expected) return body;
+    const int64_t elements = std::max<int64_t>(1, *expected);
     const int64_t ahead =
         std::clamp(kBytesAhead / (elements * 4), kFewestRowsAhead, kMostRowsAhead);
     // At places from memory: of the next rows of the innermost loop, but none behind its last one.
@@ -145,11 +146,10 @@ class RowRequests {
         inner.variable, loop::apply(arena, ScalarOp::kMin, {plus(inner.variable, ahead), last}),
         inner.lets};
     if (is_as_long(row, later))
-      body = with_requests(arena, std::move(body), later,
-                           [&](const Load& load, const std::vector<Expr>& indices) {
-                             return reads_memory(indices) && is_large(*load.buffer) &&
-                                    is_same_row(indices, row.variable);
-                           });
+      body = with_requests(
+          arena, std::move(body), later, [&](const Load& load, const std::vector<Expr>& indices) {
+            return reads_memory(indices) && is_large(*load.buffer) && is_at_known_places(indices);
+          });
     // Of pieces that lie apart: where they are is known.
     std::vector<const Let*> lets;
     for (const Around& each : around_) lets.insert(lets.end(), each.lets.begin(), each.lets.end());
@@ -169,19 +169,16 @@ class RowRequests {
                        {variable, loop::int_constant(context_.arena, ahead)});
   }
 
-  // An expression at the start of all loops around, but for one of them in its second iteration. No
-  // size is taken to be 0 or 1, which might make a divisor 0.
-  int64_t at_start(const SymExpr& e, const Variable* second = nullptr,
-                   const Variable* row = nullptr) const {
-    static constexpr int64_t kSomeSize = 1024;
-    return e.evaluate([&](std::string_view name) -> int64_t {
+  // An expression at the start of all loops around, but for one of them in its second iteration;
+  // nothing where it has no value for the sizes that are expected.
+  std::optional<int64_t> at_start(const SymExpr& e, const Variable* second = nullptr,
+                                  const Variable* row = nullptr) const {
+    return e.try_evaluate([&](std::string_view name) -> int64_t {
       if (second != nullptr && name == second->name) return 1;
       const bool is_around = std::any_of(around_.begin(), around_.end(), [&](const Around& each) {
         return each.variable->name == name;
       });
-      if (is_around || (row != nullptr && row->name == name)) return 0;
-      const int64_t size = context_.hint(name);
-      return size > 1 ? size : kSomeSize;
+      return is_around || (row != nullptr && row->name == name) ? 0 : context_.hint(name);
     });
   }
 
@@ -192,12 +189,14 @@ class RowRequests {
     const int64_t bytes = dtype_size(load.buffer->dtype);
     const auto index = later.size() == 1 ? loop::to_symbolic(later[0]) : std::nullopt;
     if (!index || elements * bytes >= kLongPieceBytes) return false;
-    const auto step = [&](const Variable* variable) {
-      return at_start(*index, variable, row) - at_start(*index, nullptr, row);
+    const auto start = at_start(*index, nullptr, row);
+    const auto step = [&](const Variable* variable) -> std::optional<int64_t> {
+      const auto next = at_start(*index, variable, row);
+      return start && next ? std::optional(*next - *start) : std::nullopt;
     };
     for (size_t inner = around_.size(); --inner > i;)
       if (step(around_[inner].variable) != 0) return false;
-    const int64_t apart = std::abs(step(around_[i].variable));
+    const int64_t apart = std::abs(step(around_[i].variable).value_or(0));
     return step(row) == 1 && apart > elements && apart * bytes >= kPageBytes;
   }
 
@@ -209,24 +208,46 @@ class RowRequests {
   }
 
   bool is_large(const loop::Buffer& buffer) const {
-    int64_t bytes = dtype_size(buffer.dtype);
+    SymExpr bytes = dtype_size(buffer.dtype);
     for (const Expr extent : buffer.shape) {
       const auto size = loop::to_symbolic(extent);
       if (!size) return false;
-      bytes *= context_.expected(*size);
+      bytes = bytes * *size;
     }
-    return bytes > kLargeBytes;
+    return at_start(bytes).value_or(0) > kLargeBytes;
   }
 
-  // Whether all lanes read from the same place in memory where their row is.
-  static bool is_same_row(const std::vector<Expr>& index, const Variable* lane) {
-    bool same = true;
+  // Whether each part of an index that is read from memory is there in any iteration of the loops
+  // around: where they and sizes alone say. A place that is read from memory too has not been
+  // checked yet, and one that this iteration has computed belongs to it.
+  bool is_at_known_places(const std::vector<Expr>& index) const {
+    bool known = true;
     loop::for_each_expr(index, [&](Expr e) {
       const auto* load = loop::as<Load>(e);
-      if (load == nullptr) return;
-      loop::for_each_expr(load->indices, [&](Expr part) { same &= part != lane; });
+      if (load != nullptr) known &= is_counted(load->indices);
     });
-    return same;
+    return known;
+  }
+
+  // Whether nothing but sizes and the loops around make up expressions.
+  bool is_counted(const std::vector<Expr>& roots) const {
+    bool counted = true;
+    loop::for_each_expr(roots, [&](Expr e) {
+      counted &= e->kind != loop::ExprKind::kLoad;
+      if (const auto* variable = loop::as<Variable>(e)) counted &= is_counted(variable);
+    });
+    return counted;
+  }
+
+  bool is_counted(const Variable* variable) const {
+    for (const Around& each : around_) {
+      if (each.variable == variable) return true;
+      for (const Let* let : each.lets)
+        if (let->variable == variable) return is_counted({let->value});
+    }
+    const auto& sizes = context_.graph.symbols();
+    return std::any_of(sizes.begin(), sizes.end(),
+                       [&](const graph::Symbol& size) { return size.name == variable->name; });
   }
 
   const Context& context_;

@@ -526,6 +526,15 @@ int64_t SymExpr::evaluate(const std::function<int64_t(std::string_view)>& value_
   return sum;
 }
 
+std::optional<int64_t>
+SymExpr::try_evaluate(const std::function<int64_t(std::string_view)>& value_of) const {
+  try {
+    return evaluate(value_of);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 SymExpr SymExpr::substitute(
     const std::function<std::optional<SymExpr>(std::string_view)>& replacement) const {
   return map_atoms(*this, [&](const AtomPtr& atom) {

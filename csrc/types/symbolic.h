@@ -70,6 +70,9 @@ class SymExpr {
 
   int64_t evaluate(
       const std::function<int64_t(std::string_view)>& value_of) const;  // Error on a divisor <= 0
+  // Nothing where evaluate throws.
+  std::optional<int64_t>
+  try_evaluate(const std::function<int64_t(std::string_view)>& value_of) const;
   SymExpr
   substitute(const std::function<std::optional<SymExpr>(std::string_view)>& replacement) const;
   // The quotient if `divisor` divides this polynomial exactly.

@@ -61,3 +61,52 @@ def test_dtypes(dtype: torch.dtype) -> None:
     x, index = (torch.randn(9000, 300) * 9).to(dtype), torch.randint(0, 9000, (500,))
     for function in (lambda x, i: x[i] + 1, lambda x, i: x.amax(0), lambda x, i: x.t() + 1):
         torch.testing.assert_close(mlcc.jit(function)(x, index), function(x, index))
+
+
+def test_an_index_at_a_place_from_memory_is_checked_before_it_is_read() -> None:
+    x, i, j = (
+        torch.randn(3000, 132),
+        torch.randint(0, 3000, (1000,)),
+        torch.randint(0, 1000, (500,)),
+    )
+    compiled = mlcc.jit(lambda x, i, j: x[i][j] * 2)
+    torch.testing.assert_close(compiled(x, i, j), x[i][j] * 2)
+    for place in (1000, 10**12, -(10**12), 2**62):
+        j[100] = place
+        with pytest.raises(IndexError, match="out of bounds"):
+            compiled(x, i, j)
+
+
+def test_an_index_at_a_place_that_the_row_has_computed() -> None:
+    def function(a: Tensor, i: Tensor, w: Tensor) -> Tensor:
+        at = a.sum(1) - torch.arange(a.shape[0]) * 10**8
+        return w[i[at]] * a
+
+    a = torch.zeros(4000, 132, dtype=torch.int64)
+    a[:, 0] = torch.arange(4000) * 10**8 + torch.randint(0, 1000, (4000,))
+    i, w = torch.randint(0, 4000, (1000,)), torch.randint(0, 9, (4000, 132))
+    torch.testing.assert_close(mlcc.jit(function)(a, i, w), function(a, i, w))
+
+
+def test_a_chain_of_gathers_compiles_in_time() -> None:
+    def function(x: Tensor, *indices: Tensor) -> Tensor:
+        for index in indices:
+            x = x[index]
+        return x
+
+    x, indices = torch.randn(3000, 132), [torch.randint(0, 3000, (3000,)) for _ in range(20)]
+    torch.testing.assert_close(mlcc.jit(function)(x, *indices), function(x, *indices))
+
+
+def test_sizes_whose_difference_is_a_divisor() -> None:
+    def difference(x: Tensor, y: Tensor) -> Tensor:
+        return x[:, y.shape[0] :].reshape(-1, 4).t() + 1
+
+    def quotient(x: Tensor, y: Tensor) -> Tensor:
+        return x[:, : y.shape[0] // 4].reshape(-1, 4).t() + 1
+
+    for function in (difference, quotient):
+        compiled = mlcc.jit(function, dynamic=True)
+        for columns, taken in [(1024, 1024), (1024, 2), (500, 500), (500, 100)]:
+            x, y = torch.randn(3000, columns), torch.randn(taken)
+            torch.testing.assert_close(compiled(x, y), function(x, y))

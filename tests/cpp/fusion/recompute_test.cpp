@@ -18,7 +18,7 @@ FusionPlan plan(const char* text, int64_t ops_of_a_node = 1) {
 }
 
 int64_t bytes(const FusionPlan& plan) {
-  return bytes_moved(plan, [](std::string_view) -> int64_t { return 1; });
+  return *bytes_moved(plan, [](std::string_view) -> int64_t { return 1; });
 }
 
 // A row's sum and a column's sum of the same values, each in a kernel of its own.

@@ -228,6 +228,16 @@ TEST(SymExpr, substitutes_and_normalizes_again) {
   EXPECT_EQ(e.substitute([](std::string_view) { return std::nullopt; }), e);
 }
 
+TEST(SymExpr, has_no_value_where_a_divisor_is_not_positive) {
+  const SymExpr s0 = SymExpr::symbol("s0"), s1 = SymExpr::symbol("s1");
+  const SymExpr quotient = SymExpr::floordiv(s0, s0 - s1);
+  const auto of = [](int64_t subtracted) {
+    return [=](std::string_view name) -> int64_t { return name == "s0" ? 8 : subtracted; };
+  };
+  EXPECT_EQ(quotient.try_evaluate(of(4)), 2);
+  EXPECT_EQ(quotient.try_evaluate(of(8)), std::nullopt);
+}
+
 TEST(SymExpr, evaluates_with_floor_semantics) {
   const SymExpr e = parse("floordiv(a, b)*100 + mod(a, b)*10 + min(a, b) - max(a, 0)");
   EXPECT_EQ(evaluate(e, {{"a", -7}, {"b", 3}}), -300 + 20 - 7);
