@@ -4,8 +4,7 @@
 //   extern     called as it is
 //   free       an index map or a constant: folded into whoever reads it
 //   inlined    pointwise, evaluated by its reader: it has one reader, costs next to nothing, or
-//   less
-//              than writing and reading it would (recompute.h)
+//              costs less than writing and reading it would (recompute.h)
 //   grouped    belongs to exactly one group; a group becomes one kernel
 //
 // A group runs on one device. What it reads lies there, or is a single element on the CPU.
