@@ -1,10 +1,12 @@
 // mlcc-opt: reads the text of graphs, runs named passes on them, prints the result.
 //
-//   mlcc-opt file.mlcc [--passes=a,b] [--split-input-file] [--verify] [--dump-ir] [--bisect=n]
+//   mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] [--dump-ir]
+//            [--bisect=n]
 //
 // Without passes it parses, verifies and prints. `--passes=pipeline` runs what a compilation runs;
-// "-" reads from standard input. Errors go to standard error as "file:line:col: error: ..."; the
-// exit code is then 1.
+// "-" reads from standard input. `--lower` prints the loop kernels that the graph is fused to, each
+// behind its schedule, for one thread of a CPU with vectors of 512 bits. Errors go to standard
+// error as "file:line:col: error: ..."; the exit code is then 1.
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -14,22 +16,27 @@
 #include <string_view>
 #include <vector>
 
+#include "fusion/fusion.h"
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
+#include "loop/text.h"
+#include "lower/lower.h"
+#include "schedule/machine.h"
 #include "support/error.h"
 
 namespace mlcc {
 namespace {
 
 constexpr std::string_view kUsage =
-    "usage: mlcc-opt file.mlcc [--passes=a,b] [--split-input-file] [--verify] [--dump-ir] "
-    "[--bisect=n]\n";
+    "usage: mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] "
+    "[--dump-ir] [--bisect=n]\n";
 constexpr std::string_view kPipeline = "pipeline";
 constexpr std::string_view kSeparator = "// -----";
 
 struct Command {
   std::string file;
   std::vector<std::string> passes;
+  bool lower = false;
   bool split = false;
   bool verify = false;
   bool dump = false;
@@ -75,6 +82,8 @@ Command parse_command(const std::vector<std::string_view>& words) {
       command.bisect = parse_count(option, value);
     } else if (word == "--split-input-file") {
       command.split = true;
+    } else if (word == "--lower") {
+      command.lower = true;
     } else if (word == "--verify") {
       command.verify = true;
     } else if (word == "--dump-ir") {
@@ -148,13 +157,26 @@ void run_passes(graph::Graph& graph, const Command& command) {
   }
 }
 
+std::string print_kernels(const graph::Graph& graph) {
+  const fusion::FusionPlan plan = fusion::plan_fusion(graph, {});
+  std::string text;
+  for (const fusion::Group& group : plan.groups) {
+    loop::Arena arena;
+    const lower::LoweredKernel kernel =
+        lower::lower_group(graph, plan, group, schedule::Machine{}, arena);
+    loop::verify(kernel.kernel);
+    text += "// " + kernel.schedule.str() + "\n" + loop::print(kernel.kernel);
+  }
+  return text;
+}
+
 // The text of the piece after all passes; nothing if an error was reported.
 std::optional<std::string> process(const std::string& piece, const Command& command) {
   try {
     const auto graph = graph::parse_graph(piece);
     graph::verify(*graph);
     run_passes(*graph, command);
-    return graph::print(*graph);
+    return command.lower ? print_kernels(*graph) : graph::print(*graph);
   } catch (const Error& error) {
     report_error(command.file, error.what());
   } catch (const InternalError& error) {

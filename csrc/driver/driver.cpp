@@ -47,6 +47,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
                                                         : bytes_of_mebibytes(options.stream_mb);
   return {.vector_bits = target.vector_bits,
           .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
+          .second_level_bytes = schedule::second_level_cache_bytes(),
           .streaming_bytes = streaming_bytes};
 }
 

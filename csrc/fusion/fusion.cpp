@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "fusion/online.h"
 #include "fusion/recompute.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
@@ -240,7 +241,7 @@ class Planner {
       plan_.inlined.insert(&node);
       return;
     }
-    if (readers.size() != 1) return;
+    if (readers.size() != 1 && !is_read_by_one(node)) return;
     const Node& reader = *readers.front();
     if (is_read_elsewhere(*node.result(), reader)) return;
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
@@ -252,6 +253,16 @@ class Planner {
     if (cost > options_.max_nodes) return;
     inline_cost_[node.result()] = cost;
     plan_.inlined.insert(&node);
+  }
+
+  // Whether all operands that the value is belong to one node, which reads it at one place (x * x).
+  bool is_read_by_one(const Node& node) const {
+    const std::vector<Node*>& users = node.result()->users();
+    return !users.empty() && !is_free(*users.front()) &&
+           std::all_of(users.begin(), users.end(), [&](const Node* user) {
+             return user == users.front() &&
+                    graph::op_info(user->op()).op_class == OpClass::kPointwise;
+           });
   }
 
   // Whether `reader` would compute elements of the node's result more than once.
@@ -585,9 +596,22 @@ class Planner {
       if (depends_on(definer, unit)) return unsupported("a size of it depends on the kernel");
     if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
       return unsupported("its row is too long to be passed over again");
-    if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced))
+    if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced) &&
+        !(group.device.kind == DeviceKind::kCpu && repair_of(node, group, assumptions)))
       return unsupported("its row is too long to be passed over again");
     return *std::move(join);
+  }
+
+  // `inlined`: a node that would be inlined too.
+  std::optional<Repair> repair_of(const Node& node, const Group& group,
+                                  const Assumptions& assumptions,
+                                  const Node* inlined = nullptr) const {
+    if (!position_in(node, group, assumptions)) return std::nullopt;
+    const auto read_position = [&](const Node& reduction) {
+      return position_in(reduction, group, assumptions)->read_position;
+    };
+    const auto is_folded = [&](const Node& other) { return &other == inlined || folds(other); };
+    return find_repair(node, {group, is_folded, read_position, assumptions});
   }
 
   static bool same_position(const Index& a, const Index& b, const Assumptions& assumptions) {
@@ -628,6 +652,10 @@ class Planner {
                                            graph::op_info(node->op()).text, " did not join kernel ",
                                            g, ": ", join.reason()));
     }
+    if (may_join && is_part_of_online(*node)) {
+      plan_.inlined.insert(node);
+      return;
+    }
     Group group;
     group.device = node->result()->type().device;
     group.domain = iteration_shape(*node);
@@ -638,6 +666,24 @@ class Planner {
     plan_.groups.push_back(std::move(group));
     group_unit_.push_back(new_unit(node, static_cast<int>(plan_.groups.size()) - 1));
     add_to_group(node, static_cast<int>(plan_.groups.size()) - 1, *std::move(join));
+  }
+
+  // Whether a value that did not join a kernel of long rows makes up terms of a sum that will: each
+  // pass over a block of a row computes it anyway, and nothing need be written.
+  bool is_part_of_online(const Node& node) const {
+    if (!is_inlinable(node) || plan_.required.count(node.result())) return false;
+    std::vector<const Node*> readers;
+    collect_readers(node.result(), false, readers);
+    if (changes_before(node, readers)) return false;
+    const std::vector<int> candidates = candidate_groups(node);
+    return std::any_of(readers.begin(), readers.end(), [&](const Node* reader) {
+      return is_reduction(*reader) && std::any_of(candidates.begin(), candidates.end(), [&](int g) {
+               const Group& group = plan_.groups[static_cast<size_t>(g)];
+               return group.device.kind == DeviceKind::kCpu && group.has_reduction() &&
+                      row_is_long(group, group.reduced) &&
+                      repair_of(*reader, group, domain_assumptions(group.domain), &node);
+             });
+    });
   }
 
   int new_unit(const Node* node, int group) {
@@ -664,6 +710,9 @@ class Planner {
     group.reduced = std::move(join.reduced);
     group.placements[node] = std::move(join.placement);
     plan_.group_of[node] = group_index;
+    if (is_reduction(*node))
+      if (auto repair = repair_of(*node, group, domain_assumptions(group.domain)))
+        group.repairs[node] = *std::move(repair);
     unit_of_node_[node] = unit;
     units_[unit].last = order_.at(node);
   }

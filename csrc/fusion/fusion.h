@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/index_map.h"
 
 namespace mlcc::fusion {
 
@@ -33,12 +34,25 @@ struct Placement {
   bool per_row = false;  // varies only over the axes that are not reduced
 };
 
+// What makes up for a row value that a reduction's terms were computed with before it was final,
+// see online.h: factors, or one kSpread alone.
+enum class RepairKind : uint8_t { kScale, kSpread, kQuotient };
+struct RepairStep {
+  RepairKind kind;
+  graph::Access row;             // the row value, where the terms read it
+  const graph::Node* reduction;  // of the group, that it is made from
+  graph::Access difference;      // kSpread: e - s, where the terms read it
+};
+using Repair = std::vector<RepairStep>;
+
 struct Group {
   Device device;                    // where its results lie and its kernel runs
   std::vector<SymExpr> domain;      // extent of axis d<i>
   std::vector<bool> reduced;        // per axis
   std::vector<graph::Node*> nodes;  // program order
   std::unordered_map<const graph::Node*, Placement> placements;
+  // Of reductions that may be taken in the pass that finds the row values they depend on.
+  std::unordered_map<const graph::Node*, Repair> repairs;
   std::vector<graph::Value*>
       inputs;  // materialized values that the kernel reads, in order of first use
   std::vector<graph::Value*> outputs;  // values that others read, in program order

@@ -5,6 +5,7 @@
 //   nest_axes    axes of the loops                 nest         the loops around rows
 //   rows         what happens in a row             reduction    loops of one pass's reductions
 //   pieces       reductions cut into parts         tiles        loads exchanged through tiles
+//   online       reductions of several levels in one pass
 //   kernel_buffers  parameters and errors            segments     loops between the ends of parts
 //   interchange  loops over rows around those over columns
 //   requests     prefetches of what later iterations read
@@ -67,11 +68,22 @@ Recording record(const Context& context, const GroupNodes& nodes) {
 
 // -- the phases
 
-// Pieces can be combined afterwards if nothing but row values waits for the reductions.
+// Whether what a kernel passes over comes from memory again in each pass.
+bool is_large(const Context& context) {
+  return context.expected(context.group.ideal_bytes) > context.machine.second_level_bytes;
+}
+
+// Pieces can be combined afterwards if nothing but row values waits for the reductions, and
+// reductions that repairs allow to take in the same pass, where that saves memory traffic.
 bool can_be_cut(const Context& context, const GroupNodes& nodes) {
-  for (const Node* node : context.group.nodes)
-    if ((is_reduction(*node) || !nodes.per_row(*node)) && nodes.level_of(node->result()) > 0)
+  const bool may_be_online = !context.machine.is_gpu && is_large(context);
+  for (const Node* node : context.group.nodes) {
+    if (nodes.level_of(node->result()) == 0) continue;
+    if (is_reduction(*node)
+            ? !may_be_online || !context.group.repairs.count(node)
+            : !nodes.per_row(*node) && (!may_be_online || nodes.is_output(node->result())))
       return false;
+  }
   return !nodes.reductions().empty();
 }
 
@@ -83,7 +95,7 @@ void add_phases(const Context& context, const GroupNodes& nodes, const Recording
   if (context.machine.is_gpu && schedule.tile_axis >= 0)
     return add_phase(Tiles(context, nest, evaluator).build(recording, whole), lowered);
   if (schedule.pieces == 1) return add_phase(nest.build(1, schedule.group, whole), lowered);
-  const Pieces pieces(context, nodes, nest, evaluator);
+  const Pieces pieces(context, nest, evaluator, rows.piece_reducers());
   add_phase(nest.build(schedule.pieces, schedule.group,
                        [&](Block& block) { rows.emit_piece(pieces, block); }),
             lowered);

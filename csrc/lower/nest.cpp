@@ -355,6 +355,19 @@ std::vector<PassAxis> Nest::pass_axes() {
   return passes;
 }
 
+PassAxis Nest::pass_axis(const PassAxis& innermost) {
+  const Axis* axis = nullptr;
+  if (vector_is_reduced()) {
+    axis = &axes()[static_cast<size_t>(schedule_.vector_axis)];
+  } else {
+    for (const Axis& other : axes())
+      if (other.reduced) axis = &other;
+  }
+  PassAxis again = innermost;
+  again.variable = pass_variable(*axis);
+  return again;
+}
+
 // Short loops inside the vector loop of a CPU (windows) are unrolled.
 LoopMode Nest::pass_mode(const Axis& axis) const {
   static constexpr int64_t kMostUnrolled = 16;  // points of a row, or of its last axis

@@ -60,6 +60,8 @@ class Nest {
   const loop::Variable* pass_variable(const schedule::Axis& axis);
   // The loops over a row, outermost first.
   std::vector<PassAxis> pass_axes();
+  // The loop over a part of the innermost of these once more, with a variable of its own.
+  PassAxis pass_axis(const PassAxis& innermost);
   // Recovers each outer axis from the parallel loop's variable; chunks run fastest.
   loop::Block outer_lets(const std::vector<const schedule::Axis*>& outer, const SymExpr& chunks,
                          loop::Expr parallel);

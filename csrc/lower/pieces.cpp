@@ -4,21 +4,20 @@
 
 namespace mlcc::lower {
 
-using graph::Node;
 using loop::Block;
 using loop::Expr;
 using loop::LoopKind;
 using loop::ScalarOp;
 using loop::Variable;
 
-Pieces::Pieces(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
+Pieces::Pieces(const Context& context, Nest& nest, Evaluator& evaluator,
+               const std::vector<Reducer>& reducers)
     : context_(context), nest_(nest), evaluator_(evaluator) {
   loop::Arena& arena = context_.arena;
   SymExpr rows = 1;
   for (const schedule::Axis& axis : nest_.axes())
     if (!axis.reduced) rows = rows * axis.extent;
-  for (const Node* node : nodes.reductions()) {
-    const Reducer reducer(arena, node->op(), carried_dtype(*node));
+  for (const Reducer& reducer : reducers) {
     for (DType dtype : reducer.dtypes()) {
       const SymExpr elements = rows * nest_.schedule().pieces;
       loop::Buffer buffer{arena.fresh_name("partial"),
@@ -63,12 +62,28 @@ void Pieces::store(const Reduced& results, Block& block) const {
       block.push_back(loop::Store::make(context_.arena, partials_[next++], {place()}, value));
 }
 
-Reduced Pieces::combine(const std::vector<Reducer>& reducers, Block& block) const {
-  loop::Arena& arena = context_.arena;
-  const bool is_gpu = context_.machine.is_gpu;
-  const Variable* piece = Variable::make(arena, DType::kI64, arena.fresh_name(kPieceAxis));
+const Variable* Pieces::piece_variable() const {
+  const Variable* piece =
+      Variable::make(context_.arena, DType::kI64, context_.arena.fresh_name(kPieceAxis));
   evaluator_.bind_axis(kPieceAxis, piece);
-  PassAxis axis{piece, nest_.schedule().pieces, {}, 1, nest_.schedule().rows};
+  return piece;
+}
+
+// The partial results of the current piece.
+Reduced Pieces::load(const std::vector<Reducer>& reducers) const {
+  Reduced parts;
+  size_t next = 0;
+  for (const Reducer& reducer : reducers) {
+    parts.emplace_back();
+    for (size_t k = 0; k < reducer.num_carried(); ++k)
+      parts.back().push_back(loop::Load::make(context_.arena, partials_[next++], {place()}));
+  }
+  return parts;
+}
+
+Reduced Pieces::combine(const std::vector<Reducer>& reducers, Block& block) const {
+  const bool is_gpu = context_.machine.is_gpu;
+  PassAxis axis{piece_variable(), nest_.schedule().pieces, {}, 1, nest_.schedule().rows};
   axis.is_partials = true;
   if (nest_.vector_is_reduced()) {
     const int64_t width = nest_.schedule().width;
@@ -77,16 +92,21 @@ Reduced Pieces::combine(const std::vector<Reducer>& reducers, Block& block) cons
   }
   const auto body = [&](Block&) {
     std::vector<ReducedElement> elements;
-    size_t next = 0;
-    for (const Reducer& reducer : reducers) {
-      std::vector<Expr> parts;
-      for (size_t k = 0; k < reducer.num_carried(); ++k)
-        parts.push_back(loop::Load::make(arena, partials_[next++], {place()}));
-      elements.push_back({parts[0], parts.back()});
-    }
+    for (const std::vector<Expr>& parts : load(reducers))
+      elements.push_back({parts.front(), parts.back()});
     return elements;
   };
-  return emit_reductions(arena, reducers, {axis}, nest_.nest_axes().assumptions(), block, body);
+  return emit_reductions(context_.arena, reducers, {axis}, nest_.nest_axes().assumptions(), block,
+                         body);
+}
+
+Reduced Pieces::combine(const std::vector<Reducer>& reducers, const Merge& merge,
+                        Block& block) const {
+  loop::Arena& arena = context_.arena;
+  return emit_reduce(
+      arena, reducers, piece_variable(), loop::int_constant(arena, 0),
+      loop::int_constant(arena, nest_.schedule().pieces), {}, block,
+      [&](Block& inner, const Reduced& carried) { return merge(carried, load(reducers), inner); });
 }
 
 }  // namespace mlcc::lower

@@ -2,12 +2,12 @@
 // the partial results, a second phase combines those.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "loop/ir.h"
 #include "lower/context.h"
 #include "lower/evaluator.h"
-#include "lower/group_nodes.h"
 #include "lower/lower.h"
 #include "lower/nest.h"
 #include "lower/reduction.h"
@@ -16,13 +16,11 @@ namespace mlcc::lower {
 
 constexpr int64_t kCombineGroup = 32;  // GPU threads that combine the pieces of one row
 
-// For each reducer its carried values.
-using Reduced = std::vector<std::vector<loop::Expr>>;
-
 class Pieces {
  public:
   // Makes the buffers of the partial results.
-  Pieces(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator);
+  Pieces(const Context& context, Nest& nest, Evaluator& evaluator,
+         const std::vector<Reducer>& reducers);
 
   const std::vector<const loop::Buffer*>& partials() const { return partials_; }
   const std::vector<Scratch>& scratch() const { return scratch_; }
@@ -32,8 +30,14 @@ class Pieces {
   void store(const Reduced& results, loop::Block& block) const;
   // The reductions' results, from all pieces.
   Reduced combine(const std::vector<Reducer>& reducers, loop::Block& block) const;
+  // The same one piece after the other, where results of parts are merged in another way.
+  using Merge = std::function<Reduced(const Reduced& left, const Reduced& right, loop::Block&)>;
+  Reduced combine(const std::vector<Reducer>& reducers, const Merge& merge,
+                  loop::Block& block) const;
 
  private:
+  const loop::Variable* piece_variable() const;
+  Reduced load(const std::vector<Reducer>& reducers) const;
   loop::Expr place() const { return evaluator_.nest_expr(place_); }
 
   const Context& context_;

@@ -145,10 +145,66 @@ std::vector<Expr> Reducer::merge_arg(const std::vector<Expr>& left,
 
 namespace {
 
-using Values = std::vector<std::vector<Expr>>;  // per reducer, its carried values
-
 // Iterations of a loop that counts positions in i32.
 constexpr int64_t kMostShortPositions = int64_t{1} << 30;
+
+Reduced merged(const std::vector<Reducer>& reducers, const Reduced& left, const Reduced& right) {
+  Reduced result;
+  for (size_t r = 0; r < reducers.size(); ++r)
+    result.push_back(reducers[r].merge(left[r], right[r]));
+  return result;
+}
+
+Reduced fresh(loop::Arena& arena, const std::vector<Reducer>& reducers, std::string_view base) {
+  Reduced values;
+  for (const Reducer& reducer : reducers) {
+    values.emplace_back();
+    for (const DType dtype : reducer.dtypes())
+      values.back().push_back(Variable::make(arena, dtype, arena.fresh_name(base)));
+  }
+  return values;
+}
+
+std::vector<Expr> flat(const Reduced& values) {
+  std::vector<Expr> all;
+  for (const auto& part : values) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+std::vector<const Variable*> variables(const Reduced& values) {
+  std::vector<const Variable*> all;
+  for (const Expr e : flat(values)) all.push_back(loop::as<Variable>(e));
+  return all;
+}
+
+}  // namespace
+
+Reduced emit_reduce(loop::Arena& arena, const std::vector<Reducer>& reducers,
+                    const Variable* variable, Expr begin, Expr end, const loop::LoopMode& mode,
+                    Block& block, const ReduceStep& step) {
+  const Reduced carried = fresh(arena, reducers, "acc");
+  const Reduced results = fresh(arena, reducers, "r");
+  std::vector<loop::Carried> description;
+  for (size_t r = 0; r < reducers.size(); ++r) {
+    const std::vector<Expr> identity = reducers[r].identity();
+    for (size_t k = 0; k < identity.size(); ++k)
+      description.push_back(
+          {loop::as<Variable>(carried[r][k]), identity[k], loop::as<Variable>(results[r][k])});
+  }
+  Block body;
+  const std::vector<Expr> yields = flat(step(body, carried));
+  std::optional<loop::Combine> combine;
+  if (mode.kind == loop::LoopKind::kVector) {
+    const Reduced left = fresh(arena, reducers, "l"), right = fresh(arena, reducers, "rr");
+    combine =
+        loop::Combine{variables(left), variables(right), {}, flat(merged(reducers, left, right))};
+  }
+  block.push_back(loop::Reduce::make(arena, variable, begin, end, mode, std::move(description),
+                                     std::move(body), yields, std::move(combine)));
+  return results;
+}
+
+namespace {
 
 class PassEmitter {
  public:
@@ -163,11 +219,11 @@ class PassEmitter {
     }
   }
 
-  Values emit(Block& block) { return over_axis(0, block); }
+  Reduced emit(Block& block) { return over_axis(0, block); }
 
  private:
   // The loop over axis i, cut into blocks of blocks while it is longer than an accumulator may be.
-  Values over_axis(size_t i, Block& block) {
+  Reduced over_axis(size_t i, Block& block) {
     const PassAxis& axis = axes_[i];
     const Expr begin = axis.begin != nullptr ? axis.begin : loop::int_constant(arena_, 0);
     const Expr end = axis.end != nullptr ? axis.end : loop::from_symbolic(arena_, axis.extent);
@@ -185,41 +241,41 @@ class PassEmitter {
   }
 
   // [begin, end) of axis i; level 0 runs the axis itself, higher ones step by sizes[level - 1].
-  Values over_blocks(size_t i, const std::vector<int64_t>& sizes, size_t level, Expr begin,
-                     Expr end, Block& block) {
+  Reduced over_blocks(size_t i, const std::vector<int64_t>& sizes, size_t level, Expr begin,
+                      Expr end, Block& block) {
     if (level == 0 && i + 1 == axes_.size()) return over_points(begin, end, block);
     if (level == 0)
-      return loop_over(reducers_, axes_[i].variable, begin, end, axes_[i].mode, block,
-                       [&](Block& inner, const Values& carried) {
-                         return merged(carried, over_axis(i + 1, inner));
-                       });
+      return emit_reduce(arena_, reducers_, axes_[i].variable, begin, end, axes_[i].mode, block,
+                         [&](Block& inner, const Reduced& carried) {
+                           return merged(reducers_, carried, over_axis(i + 1, inner));
+                         });
     const Expr step = loop::int_constant(arena_, sizes[level - 1]);
     const Expr length = loop::apply(arena_, ScalarOp::kSub, {end, begin});
     const Expr padded = loop::apply(arena_, ScalarOp::kAdd,
                                     {length, loop::int_constant(arena_, sizes[level - 1] - 1)});
     const Expr blocks = loop::apply(arena_, ScalarOp::kFloorDiv, {padded, step});
     const Variable* variable = Variable::make(arena_, DType::kI64, arena_.fresh_name("block"));
-    return loop_over(reducers_, variable, loop::int_constant(arena_, 0), blocks, {}, block,
-                     [&](Block& inner, const Values& carried) {
-                       const Expr offset = loop::apply(arena_, ScalarOp::kMul, {variable, step});
-                       const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
-                       const Expr to =
-                           loop::apply(arena_, ScalarOp::kMin,
-                                       {end, loop::apply(arena_, ScalarOp::kAdd, {from, step})});
-                       return merged(carried, over_blocks(i, sizes, level - 1, from, to, inner));
-                     });
+    return emit_reduce(
+        arena_, reducers_, variable, loop::int_constant(arena_, 0), blocks, {}, block,
+        [&](Block& inner, const Reduced& carried) {
+          const Expr offset = loop::apply(arena_, ScalarOp::kMul, {variable, step});
+          const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
+          const Expr to = loop::apply(arena_, ScalarOp::kMin,
+                                      {end, loop::apply(arena_, ScalarOp::kAdd, {from, step})});
+          return merged(reducers_, carried, over_blocks(i, sizes, level - 1, from, to, inner));
+        });
   }
 
   // [begin, end) of the last axis. Positions are counted from `begin` in i32, half of what an i64
   // takes in registers, and turned into those of the elements behind the loop.
-  Values over_points(Expr begin, Expr end, Block& block) {
+  Reduced over_points(Expr begin, Expr end, Block& block) {
     const PassAxis& axis = axes_.back();
     std::vector<ReducedElement> elements;
-    const auto step = [&](Block& inner, const Values& carried) {
+    const auto step = [&](Block& inner, const Reduced& carried) {
       elements = body_(inner);
       const Expr place = loop::Cast::make(
           arena_, DType::kI32, loop::apply(arena_, ScalarOp::kSub, {axis.variable, begin}));
-      Values next;
+      Reduced next;
       for (size_t r = 0; r < reducers_.size(); ++r) {
         const auto& [element, at] = elements[r];
         next.push_back(counts_places_ ? inner_reducers_[r].step_behind(carried[r], element, place)
@@ -227,7 +283,8 @@ class PassEmitter {
       }
       return next;
     };
-    Values results = loop_over(inner_reducers_, axis.variable, begin, end, axis.mode, block, step);
+    Reduced results =
+        emit_reduce(arena_, inner_reducers_, axis.variable, begin, end, axis.mode, block, step);
     for (size_t r = 0; counts_places_ && r < reducers_.size(); ++r)
       if (reducers_[r].is_arg())
         results[r].back() = position(r, elements[r].at, begin, results[r].back(), block);
@@ -248,65 +305,6 @@ class PassEmitter {
     return variable;
   }
 
-  Values merged(const Values& left, const Values& right) const {
-    return merged(reducers_, left, right);
-  }
-
-  static Values merged(const std::vector<Reducer>& reducers, const Values& left,
-                       const Values& right) {
-    Values result;
-    for (size_t r = 0; r < reducers.size(); ++r)
-      result.push_back(reducers[r].merge(left[r], right[r]));
-    return result;
-  }
-
-  Values fresh(const std::vector<Reducer>& reducers, std::string_view base) const {
-    Values values;
-    for (const Reducer& reducer : reducers) {
-      values.emplace_back();
-      for (const DType dtype : reducer.dtypes())
-        values.back().push_back(Variable::make(arena_, dtype, arena_.fresh_name(base)));
-    }
-    return values;
-  }
-
-  static std::vector<Expr> flat(const Values& values) {
-    std::vector<Expr> all;
-    for (const auto& part : values) all.insert(all.end(), part.begin(), part.end());
-    return all;
-  }
-
-  static std::vector<const Variable*> variables(const Values& values) {
-    std::vector<const Variable*> all;
-    for (const Expr e : flat(values)) all.push_back(loop::as<Variable>(e));
-    return all;
-  }
-
-  Values loop_over(const std::vector<Reducer>& reducers, const Variable* variable, Expr begin,
-                   Expr end, const loop::LoopMode& mode, Block& block,
-                   const std::function<Values(Block&, const Values&)>& step) {
-    const Values carried = fresh(reducers, "acc");
-    const Values results = fresh(reducers, "r");
-    std::vector<loop::Carried> description;
-    for (size_t r = 0; r < reducers.size(); ++r) {
-      const std::vector<Expr> identity = reducers[r].identity();
-      for (size_t k = 0; k < identity.size(); ++k)
-        description.push_back(
-            {loop::as<Variable>(carried[r][k]), identity[k], loop::as<Variable>(results[r][k])});
-    }
-    Block body;
-    const std::vector<Expr> yields = flat(step(body, carried));
-    std::optional<loop::Combine> combine;
-    if (mode.kind == loop::LoopKind::kVector) {
-      const Values left = fresh(reducers, "l"), right = fresh(reducers, "rr");
-      combine =
-          loop::Combine{variables(left), variables(right), {}, flat(merged(reducers, left, right))};
-    }
-    block.push_back(loop::Reduce::make(arena_, variable, begin, end, mode, std::move(description),
-                                       std::move(body), yields, std::move(combine)));
-    return results;
-  }
-
   loop::Arena& arena_;
   const std::vector<Reducer>& reducers_;
   const std::vector<PassAxis>& axes_;
@@ -319,11 +317,9 @@ class PassEmitter {
 
 }  // namespace
 
-std::vector<std::vector<Expr>> emit_reductions(loop::Arena& arena,
-                                               const std::vector<Reducer>& reducers,
-                                               const std::vector<PassAxis>& axes,
-                                               const Assumptions& assumptions, Block& block,
-                                               const PassBody& body) {
+Reduced emit_reductions(loop::Arena& arena, const std::vector<Reducer>& reducers,
+                        const std::vector<PassAxis>& axes, const Assumptions& assumptions,
+                        Block& block, const PassBody& body) {
   return PassEmitter(arena, reducers, axes, assumptions, body).emit(block);
 }
 

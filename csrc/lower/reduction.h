@@ -46,6 +46,17 @@ class Reducer {
   DType position_ = DType::kI64;
 };
 
+// For each reducer its carried values.
+using Reduced = std::vector<std::vector<loop::Expr>>;
+
+// Appends one `reduce` loop that carries what the reducers do, from their identities on, and
+// returns its results. `step(body, carried)` gives the values after one more iteration. The values
+// of a vector loop's lanes are merged by the reducers.
+using ReduceStep = std::function<Reduced(loop::Block&, const Reduced&)>;
+Reduced emit_reduce(loop::Arena& arena, const std::vector<Reducer>& reducers,
+                    const loop::Variable* variable, loop::Expr begin, loop::Expr end,
+                    const loop::LoopMode& mode, loop::Block& block, const ReduceStep& step);
+
 // One loop of the nest a pass runs over.
 struct PassAxis {
   const loop::Variable* variable;
@@ -66,10 +77,8 @@ struct ReducedElement {
   loop::Expr at;
 };
 using PassBody = std::function<std::vector<ReducedElement>(loop::Block&)>;
-std::vector<std::vector<loop::Expr>> emit_reductions(loop::Arena& arena,
-                                                     const std::vector<Reducer>& reducers,
-                                                     const std::vector<PassAxis>& axes,
-                                                     const Assumptions& assumptions,
-                                                     loop::Block& block, const PassBody& body);
+Reduced emit_reductions(loop::Arena& arena, const std::vector<Reducer>& reducers,
+                        const std::vector<PassAxis>& axes, const Assumptions& assumptions,
+                        loop::Block& block, const PassBody& body);
 
 }  // namespace mlcc::lower

@@ -23,8 +23,6 @@ using loop::Variable;
 
 namespace {
 
-// More than a second-level cache holds.
-constexpr int64_t kLargeBytes = 1024 * 1024;
 // What is on its way at a time: enough to wait for all of it at once, little enough to stay close.
 constexpr int64_t kBytesAhead = 16 * 1024;
 constexpr int64_t kFewestRowsAhead = 2, kMostRowsAhead = 8;
@@ -214,7 +212,7 @@ class RowRequests {
       if (!size) return false;
       bytes = bytes * *size;
     }
-    return at_start(bytes).value_or(0) > kLargeBytes;
+    return at_start(bytes).value_or(0) > context_.machine.second_level_bytes;
   }
 
   // Whether each part of an index that is read from memory is there in any iteration of the loops

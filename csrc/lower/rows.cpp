@@ -34,6 +34,7 @@ Rows::Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluato
     : context_(context), nodes_(nodes), nest_(nest), evaluator_(evaluator) {
   moves_much_ = find_moves_much();
   choose_kept();
+  choose_online();
 }
 
 // -- values kept between passes
@@ -49,6 +50,7 @@ void Rows::choose_kept() {
     }
   for (const auto& [value, level] : last_use)
     if (level > nodes_.level_of(value)) read_back_.insert(value);
+  if (nest_.schedule().pieces > 1) return;  // nothing but reductions reads them
   int64_t stack = 0;
   for (const Node* node : context_.group.nodes) {
     const Value* value = node->result();
@@ -124,9 +126,11 @@ Value* Rows::later_output(const Node& node, int last_use) const {
 // Whether what a pass reads is still in a second-level cache when the next one begins. Where it is
 // not, computing a value again costs less than writing it to memory and reading it.
 bool Rows::passes_stay_close() const {
-  static constexpr int64_t kMostElements = 256 * 1024;
-  if (nest_.schedule().rows == 0) return true;
-  return context_.expected(nest_.row_extent()) * nest_.columns_of_iteration() <= kMostElements;
+  static constexpr int64_t kBytesOfElement = 4;
+  if (nest_.schedule().rows == 0 && !nest_.vector_is_reduced()) return true;
+  const int64_t columns = nest_.vector_is_reduced() ? 1 : nest_.columns_of_iteration();
+  return context_.expected(nest_.row_extent()) * columns * kBytesOfElement <=
+         context_.machine.second_level_bytes;
 }
 
 int64_t Rows::most_row_elements() const {
@@ -173,33 +177,98 @@ Evaluator::Stored Rows::place_of(const Node& node) {
 
 void Rows::emit(Block& block) {
   evaluator_.push(&block);
-  for (int level = 0; level <= nodes_.last_level(); ++level) {
-    emit_rows(level, false);
-    emit_level(level, nullptr, block);
+  if (online_) {
+    emit_rows(0, false);
+    finish_online(reduce_online(nullptr, block));
+    emit_levels(online_->levels(), block);
+  } else {
+    emit_levels(0, block);
   }
-  emit_rows(nodes_.last_level() + 1, false);
   evaluator_.pop();
 }
 
 void Rows::emit_piece(const Pieces& pieces, Block& block) {
   evaluator_.push(&block);
   emit_rows(0, true);
-  emit_level(0, &pieces, block);
+  if (online_)
+    pieces.store(reduce_online(&pieces, block), block);
+  else
+    emit_level(0, &pieces, block);
   evaluator_.pop();
 }
 
 void Rows::emit_combined(const Pieces& pieces, Block& block) {
   evaluator_.push(&block);
   emit_rows(0, false);
-  const std::vector<const Node*> reductions = nodes_.reductions();
-  const std::vector<Reducer> reducers = reducers_of(reductions);
-  finish_reductions(reductions, reducers, pieces.combine(reducers, block));
-  for (int level = 1; level <= nodes_.last_level(); ++level) {
+  if (online_) {
+    finish_online(pieces.combine(
+        online_->reducers(),
+        [&](const Reduced& left, const Reduced& right, Block& inner) {
+          return online_->merge(left, right, inner);
+        },
+        block));
+    emit_levels(online_->levels(), block);
+  } else {
+    const std::vector<const Node*> reductions = nodes_.reductions();
+    const std::vector<Reducer> reducers = reducers_of(reductions);
+    finish_reductions(reductions, reducers, pieces.combine(reducers, block));
+    emit_levels(1, block);
+  }
+  evaluator_.pop();
+}
+
+std::vector<Reducer> Rows::piece_reducers() const {
+  return online_ ? online_->reducers() : reducers_of(nodes_.reductions());
+}
+
+void Rows::emit_levels(int first, Block& block) {
+  for (int level = first; level <= nodes_.last_level(); ++level) {
     emit_rows(level, false);
     emit_level(level, nullptr, block);
   }
-  emit_rows(nodes_.last_level() + 1, false);
-  evaluator_.pop();
+  emit_rows(std::max(first, nodes_.last_level() + 1), false);
+}
+
+// -- several levels in one pass
+
+// Where a row does not stay in a cache between the passes, and where pieces of it are reduced
+// apart.
+void Rows::choose_online() {
+  if (context_.machine.is_gpu) return;
+  int levels = 0;
+  while (levels <= nodes_.last_level()) {
+    const Pass pass = pass_of(levels);
+    const bool fits =
+        levels == 0 ||
+        (pass.stores.empty() &&
+         std::all_of(pass.reductions.begin(), pass.reductions.end(),
+                     [&](const Node* node) { return context_.group.repairs.count(node) != 0; }));
+    if (!fits || pass.reductions.empty()) break;
+    ++levels;
+  }
+  const bool has_loops = std::any_of(nest_.axes().begin(), nest_.axes().end(),
+                                     [](const schedule::Axis& axis) { return axis.reduced; });
+  if (levels < 2 || !has_loops) return;
+  if (nest_.schedule().pieces > 1 || !passes_stay_close())
+    online_.emplace(context_, nodes_, nest_, evaluator_, levels);
+}
+
+Reduced Rows::reduce_online(const Pieces* piece, Block& block) {
+  std::vector<PassAxis> axes = nest_.pass_axes();
+  if (piece != nullptr) piece->cut(axes.front(), block);
+  const auto reduce_level = [&](int level, const PassAxis& axis, Block& inner) {
+    Pass pass = pass_of(level);
+    pass.summed = online_->differences_of(level);
+    const Reduced results = reduce(pass, {axis}, inner);
+    remember(pass.stores);
+    return results;
+  };
+  return online_->emit(axes, reduce_level, block);
+}
+
+void Rows::finish_online(const Reduced& results) {
+  finish_reductions(online_->reductions(), online_->reducers(), results);
+  for (int level = 1; level < online_->levels(); ++level) emit_rows(level, false);
 }
 
 // Row values become available once the passes below their level are done.
@@ -301,6 +370,12 @@ std::vector<ReducedElement> Rows::emit_elements(const Pass& pass, Block& inner) 
     element = evaluator_.let(loop::Cast::make(context_.arena, carried_dtype(*node), element), "x");
     elements.push_back({element, evaluator_.index_expr(arg_dim_index(*node, position))});
   }
+  for (const graph::Access& access : pass.summed) {
+    const Expr element = evaluator_.evaluate(access.value, access.index);
+    const DType dtype = carried_dtype(access.value->type().dtype);
+    elements.push_back({evaluator_.let(loop::Cast::make(context_.arena, dtype, element), "x"),
+                        loop::int_constant(context_.arena, 0)});
+  }
   evaluator_.pop();
   return elements;
 }
@@ -319,7 +394,7 @@ const Node* Rows::place_of_extreme(const Pass& pass, const Node& node) {
 
 // The search for a place carries the extreme itself: nothing else need look for it.
 Reduced Rows::reduce(const Pass& pass, const std::vector<PassAxis>& axes, Block& block) {
-  Pass own{{}, pass.stores};
+  Pass own{{}, pass.stores, pass.summed};
   for (const Node* node : pass.reductions)
     if (place_of_extreme(pass, *node) == nullptr) own.reductions.push_back(node);
   const Reduced found = reduce_all(own, axes, block);
@@ -331,11 +406,16 @@ Reduced Rows::reduce(const Pass& pass, const std::vector<PassAxis>& axes, Block&
     const std::vector<Expr>& values = found[static_cast<size_t>(at - own.reductions.begin())];
     results.push_back(place != nullptr ? std::vector<Expr>{values[0]} : values);
   }
+  results.insert(results.end(), found.begin() + static_cast<std::ptrdiff_t>(own.reductions.size()),
+                 found.end());
   return results;
 }
 
 Reduced Rows::reduce_all(const Pass& pass, const std::vector<PassAxis>& axes, Block& block) {
-  const std::vector<Reducer> reducers = reducers_of(pass.reductions);
+  std::vector<Reducer> reducers = reducers_of(pass.reductions);
+  for (const graph::Access& access : pass.summed)
+    reducers.emplace_back(context_.arena, graph::Op::kSum,
+                          carried_dtype(access.value->type().dtype));
   const auto body = [&](Block& inner) { return emit_elements(pass, inner); };
   if (!axes.empty())
     return emit_reductions(context_.arena, reducers, axes, nest_.nest_axes().assumptions(), block,

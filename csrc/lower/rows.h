@@ -2,6 +2,7 @@
 // each level of reductions, and between them the values that a whole row has once.
 #pragma once
 
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "lower/evaluator.h"
 #include "lower/group_nodes.h"
 #include "lower/nest.h"
+#include "lower/online.h"
 #include "lower/pieces.h"
 #include "lower/reduction.h"
 
@@ -25,10 +27,13 @@ class Rows {
   // The partial results of a piece; and, from those of all pieces, the rest.
   void emit_piece(const Pieces& pieces, loop::Block& block);
   void emit_combined(const Pieces& pieces, loop::Block& block);
+  // What a piece carries.
+  std::vector<Reducer> piece_reducers() const;
 
  private:
   struct Pass {
     std::vector<const graph::Node*> reductions, stores;
+    std::vector<graph::Access> summed;  // besides: values that are summed up
   };
   // A value kept between passes: in a buffer for one row, or in the memory of an output that a
   // later pass writes.
@@ -50,6 +55,10 @@ class Rows {
   const Kept* kept(const graph::Value* value) const;
   Evaluator::Stored place_of(const graph::Node& node);
 
+  void choose_online();
+  void emit_levels(int first, loop::Block& block);
+  Reduced reduce_online(const Pieces* piece, loop::Block& block);
+  void finish_online(const Reduced& results);
   void emit_level(int level, const Pieces* piece, loop::Block& block);
   void emit_rows(int level, bool is_piece);
   void finish_row(const graph::Node& node, loop::Expr element, bool is_piece);
@@ -73,6 +82,7 @@ class Rows {
   loop::Expr moves_much_ = nullptr;                    // null: no
   std::unordered_set<const graph::Value*> read_back_;  // by a later pass
   std::vector<Kept> kept_;                             // in program order
+  std::optional<Online> online_;                       // takes the place of the first levels
 };
 
 }  // namespace mlcc::lower

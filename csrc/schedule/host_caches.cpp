@@ -6,6 +6,8 @@
 #include <fstream>
 #include <string>
 
+#include "schedule/machine.h"
+
 namespace mlcc::schedule {
 namespace {
 
@@ -18,16 +20,34 @@ int64_t read_size(const std::string& path) {
   return size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
 }
 
+constexpr int kMostCaches = 8;
+
+std::string cache_file(int index, const char* name) {
+  return "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/" + name;
+}
+
+int64_t find_second_level() {
+  for (int index = 0; index < kMostCaches; ++index)
+    if (read_size(cache_file(index, "level")) == 2)
+      if (const int64_t size = read_size(cache_file(index, "size")); size > 0) return size;
+  const int64_t size = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return size > 0 ? size : Machine().second_level_bytes;
+}
+
 int64_t find_last_level() {
   int64_t largest = 0;
-  for (int index = 0; index < 8; ++index)
-    largest = std::max(largest, read_size("/sys/devices/system/cpu/cpu0/cache/index" +
-                                          std::to_string(index) + "/size"));
+  for (int index = 0; index < kMostCaches; ++index)
+    largest = std::max(largest, read_size(cache_file(index, "size")));
   // What the C library makes of cpuid counts the caches of all cores together on some CPUs.
   return largest != 0 ? largest : std::max<int64_t>(0, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
 }
 
 }  // namespace
+
+int64_t second_level_cache_bytes() {
+  static const int64_t bytes = find_second_level();
+  return bytes;
+}
 
 int64_t last_level_cache_bytes() {
   static const int64_t bytes = find_last_level();

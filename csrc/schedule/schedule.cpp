@@ -26,11 +26,9 @@ constexpr int64_t kColumns = 1024;
 // Where they come from memory it is asked for them so many rows ahead: prefetchers stop at the end
 // of a page, which is where a row ends or soon after.
 constexpr int64_t kRowsAhead = 8;
-constexpr int64_t kSecondLevelBytes = 1024 * 1024;
 // Columns at least: 256 bytes of f32 of each row are used at once.
 constexpr int64_t kFewestColumns = 64;
-// Elements of a block of columns that several passes go through: half of a second-level cache.
-constexpr int64_t kColumnsTimesRows = 128 * 1024;
+constexpr int64_t kBytesOfElement = 4;  // of what is computed in, mostly
 // Rows of at most so many elements (windows) are taken in while a few vectors of results stay in
 // registers.
 constexpr int64_t kShortRow = 64;
@@ -71,24 +69,24 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint)
   return std::clamp<int64_t>(kEnoughParallel / iterations, 1, std::max<int64_t>(1, most));
 }
 
-// Columns of one iteration. Several passes had better find the rows in the second-level cache; if
-// that is too small anyway, long pieces of rows are better, as long as threads have something to
-// share.
+// Columns of one iteration. Several passes had better find the rows in half of a second-level
+// cache; if that is too small anyway, long pieces of rows are better, as long as threads have
+// something to share.
 int64_t choose_columns(const NestFacts& facts, const Machine& machine, const Hint& hint) {
   if (facts.can_be_cut) return kColumns;
   int64_t kept = 1, reduced = 1;
   for (const Axis& axis : facts.axes)
     (axis.reduced ? reduced : kept) *= std::max<int64_t>(1, axis.extent.evaluate(hint));
-  int64_t columns = kColumnsTimesRows / reduced;
+  int64_t columns = machine.second_level_bytes / 2 / kBytesOfElement / reduced;
   if (columns < kFewestColumns) columns = kept / machine.threads;
   return std::clamp<int64_t>(columns / kFewestColumns * kFewestColumns, kFewestColumns, kColumns);
 }
 
 // Whether one array alone is more than a second-level cache holds.
-bool comes_from_memory(const NestFacts& facts, const Hint& hint) {
+bool comes_from_memory(const NestFacts& facts, const Machine& machine, const Hint& hint) {
   int64_t points = 1;
   for (const Axis& axis : facts.axes) points *= std::max<int64_t>(1, axis.extent.evaluate(hint));
-  return points * facts.widest_bytes > kSecondLevelBytes;
+  return points * facts.widest_bytes > machine.second_level_bytes;
 }
 
 bool has_short_rows(const NestFacts& facts) {
@@ -144,7 +142,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   } else if (any_reduced) {
     const int64_t columns = choose_columns(facts, machine, hint);
     schedule.rows = kRowsAtATime;
-    schedule.ahead = comes_from_memory(facts, hint) ? kRowsAhead : 0;
+    schedule.ahead = comes_from_memory(facts, machine, hint) ? kRowsAhead : 0;
     schedule.unroll = 1;
     schedule.chunk = chunk_of(facts, schedule.vector_axis, columns);
     schedule.pieces = choose_pieces(facts, columns, hint);
@@ -154,7 +152,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, natural, hint);
     if (schedule.tile_axis >= 0) {
       schedule.unroll = 1;
-      schedule.ahead = comes_from_memory(facts, hint) ? 1 : 0;
+      schedule.ahead = comes_from_memory(facts, machine, hint) ? 1 : 0;
       schedule.chunk = chunk_of(facts, schedule.vector_axis, kTransposedRows);
       return schedule;
     }

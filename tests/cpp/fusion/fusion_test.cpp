@@ -258,10 +258,13 @@ TEST(Fusion, SiblingsThatReadTheSameDataShareAKernel) {
   EXPECT_EQ(plan(graph).groups.size(), 1u);
 }
 
-size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& options) {
-  const std::string type = "f32[" + shape + "]", dims = " {dims = [" + std::to_string(dim);
-  const std::string row = dim == 1 ? "f32[" + shape.substr(0, shape.find(',')) + ", 1]"
-                                   : "f32[1" + shape.substr(shape.find(',')) + "]";
+size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& options,
+                       const std::string& device = "") {
+  const std::string type = "f32[" + shape + "]" + device;
+  const std::string dims = " {dims = [" + std::to_string(dim);
+  const std::string row = (dim == 1 ? "f32[" + shape.substr(0, shape.find(',')) + ", 1]"
+                                    : "f32[1" + shape.substr(shape.find(',')) + "]") +
+                          device;
   const auto graph = graph::parse_graph(
       "graph @g(%x: " + type + ") {\n  %0: " + row + " = max %x" + dims + "], keepdim = true}\n" +
       "  %1: " + type + " = sub %x, %0\n  %2: " + type + " = exp %1\n  %3: " + row + " = sum %2" +
@@ -271,17 +274,18 @@ size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& o
 
 TEST(Fusion, LongRowsShareAKernelWhereTheyAreShortEnoughOrMany) {
   EXPECT_EQ(softmax_kernels("1, 65536", 1, {}), 1u);   // a second-level cache holds it
-  EXPECT_EQ(softmax_kernels("15, 65537", 1, {}), 3u);  // too few for the threads of a machine
+  EXPECT_EQ(softmax_kernels("15, 65537", 1, {}), 2u);  // too few for the threads of a machine
   EXPECT_EQ(softmax_kernels("16, 300000", 1, {}), 1u);
-  EXPECT_EQ(softmax_kernels("30000, 256", 0, {}), 3u);  // columns
+  EXPECT_EQ(softmax_kernels("30000, 256", 0, {}), 2u);  // columns
+  const char* on = " @cuda:0";
   FusionOptions gpu;
   gpu.row_limits = [](const Device&) {
     return RowLimits{.block_bytes = 200 * 1024, .enough_rows = 100};
   };
-  EXPECT_EQ(softmax_kernels("1, 30000", 1, gpu), 1u);  // fits a block
-  EXPECT_EQ(softmax_kernels("100, 300000", 1, gpu), 1u);
-  EXPECT_EQ(softmax_kernels("99, 300000", 1, gpu), 3u);  // too few rows for all of the machine
-  EXPECT_EQ(softmax_kernels("30000, 256", 0, gpu), 3u);  // columns: no block works for one
+  EXPECT_EQ(softmax_kernels("1, 30000", 1, gpu, on), 1u);  // fits a block
+  EXPECT_EQ(softmax_kernels("100, 300000", 1, gpu, on), 1u);
+  EXPECT_EQ(softmax_kernels("99, 300000", 1, gpu, on), 3u);  // too few rows for all of the machine
+  EXPECT_EQ(softmax_kernels("30000, 256", 0, gpu, on), 3u);  // columns: no block works for one
 }
 
 }  // namespace

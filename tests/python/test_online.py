@@ -1,0 +1,106 @@
+"""Sums whose terms depend on a value of the whole row, taken in the pass that finds it: results are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import mlcc
+
+Program = Callable[[Tensor], object]
+
+
+def _by_hand(x: Tensor, dim: int) -> Tensor:
+    shifted = 2 * x + 1
+    largest = shifted.amax(dim, keepdim=True)
+    return (shifted - largest).exp().sum(dim).log() + largest.squeeze(dim)
+
+
+def _weighted(x: Tensor, dim: int) -> Tensor:
+    weights = torch.exp(x - x.amax(dim, keepdim=True))
+    return (weights / weights.sum(dim, keepdim=True) * x.sin()).sum(dim)
+
+
+# A row is a column of the matrix, a row, or all of it.
+PROGRAMS: dict[str, Program] = {
+    "softmax of columns": lambda x: torch.softmax(x, 0),
+    "log-softmax of columns": lambda x: torch.log_softmax(x, 0),
+    "logsumexp of columns": lambda x: x.logsumexp(0),
+    "logsumexp of all": lambda x: x.flatten().logsumexp(0),
+    "softmax of all": lambda x: torch.softmax(x.flatten(), 0),
+    "variance of columns": lambda x: x.var(0),
+    "variance of all": lambda x: (x + 100).var(),
+    "deviation and mean of planes": lambda x: torch.std_mean(x.unflatten(1, (-1, 2)), (0, 2)),
+    "layer norm of all": lambda x: torch.nn.functional.layer_norm(x, x.shape),
+    "by hand, columns": lambda x: _by_hand(x, 0),
+    "by hand, all": lambda x: _by_hand(x.flatten(), 0),
+    "weighted, columns": lambda x: _weighted(x, 0),
+    "weighted, all": lambda x: _weighted(x.flatten(), 0),
+    "two variances": lambda x: (x.var(0), (x * x).var(0)),
+    "what has no repair": lambda x: ((x - x.mean(0)).abs() ** 3).sum(0),
+    "the smallest one": lambda x: (x.amin(0) - x).exp().sum(0),
+    "a shift by another maximum": lambda x: (x - x.sin().amax(0)).exp().sum(0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_those_of_eager(name: str, dynamic: bool | None) -> None:
+    function = PROGRAMS[name]
+    compiled = mlcc.jit(function, dynamic=dynamic)
+    for rows, columns in [(8203, 130), (300, 2048), (20_000, 18)]:
+        x = torch.randn(rows, columns) * 3
+        wanted = function(x.double())
+        torch.testing.assert_close(
+            compiled(x), wanted, rtol=2e-5, atol=2e-5, check_dtype=False
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtypes(dtype: torch.dtype) -> None:
+    x = torch.randn(9000, 132).to(dtype)
+    for name in ("softmax of columns", "logsumexp of all", "variance of columns", "weighted, all"):
+        function = PROGRAMS[name]
+        torch.testing.assert_close(mlcc.jit(function)(x), function(x), rtol=0.02, atol=0.01)
+
+
+SPECIAL: dict[str, Callable[[Tensor], object]] = {
+    "the first rows are masked": lambda x: x[:4000].fill_(-torch.inf),
+    "the last rows are masked": lambda x: x[4000:].fill_(-torch.inf),
+    "all rows but one are masked": lambda x: x[1:].fill_(-torch.inf),
+    "some columns are masked": lambda x: x[:, ::3].fill_(-torch.inf),
+    "infinity": lambda x: x[5000, :70].fill_(torch.inf),
+    "infinities of both signs": lambda x: x[:3000].fill_(-torch.inf)[0, 4:9].fill_(torch.inf),
+    "not a number": lambda x: x[8191, :50].fill_(torch.nan),
+    "growing": lambda x: x.add_(torch.arange(len(x))[:, None] * 0.5),
+    "shrinking": lambda x: x.sub_(torch.arange(len(x))[:, None] * 0.5),
+    "all the same": lambda x: x.fill_(-1e30),
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize(
+    "name",
+    ["softmax of columns", "logsumexp of columns", "logsumexp of all", "by hand, columns", "by hand, all"],
+)
+def test_special_elements(name: str, special: str) -> None:
+    x = torch.randn(8200, 132)
+    SPECIAL[special](x)
+    function = PROGRAMS[name]
+    torch.testing.assert_close(
+        mlcc.jit(function)(x), function(x), rtol=2e-5, atol=2e-5, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 1e3, -1e4])
+def test_variances_far_from_zero(mean: float) -> None:
+    x = torch.randn(8200, 132) + mean
+    x[:, 5] = mean
+    wanted = x.double().var(0)
+    error = (mlcc.jit(lambda x: x.var(0))(x) - wanted).abs().max()
+    assert error <= 4 * (x.var(0) - wanted).abs().max() + 1e-5
+    whole = mlcc.jit(lambda x: x.var())(x)
+    torch.testing.assert_close(whole, x.double().var().float(), rtol=1e-5, atol=1e-6)
