@@ -30,6 +30,26 @@ def test_products_of_columns_and_rows(dtype: torch.dtype, mlcc_log: Any) -> None
             check_all(got, function(a, b), exact)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batches_of_matrices_with_vectors(
+    transposed: bool, dtype: torch.dtype, mlcc_log: Any
+) -> None:
+    def function(a: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [a @ x, y @ a, (a @ x).mT @ a]
+
+    for batch, rows, columns in ((3, 40, 50), (2, 1, 7), (5, 64, 0)):
+        a = torch.randn(batch, columns, rows).mT if transposed else torch.randn(batch, rows, columns)
+        tensors = [a, torch.randn(batch, columns, 1), torch.randn(batch, 1, rows)]
+        tensors = [(t * 4).to(dtype) for t in tensors]
+        with mlcc_log("fallback") as lines:
+            got = compiled(function, dynamic=False)(*tensors)
+        assert not lines
+        exact = function(*to_double(tensors)) if dtype.is_floating_point else [None] * 3
+        check_all(got, function(*tensors), exact)
+        assert all(t.is_contiguous() for t in got)
+
+
 def test_products_are_row_major() -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         product = torch.bmm(a, b)
