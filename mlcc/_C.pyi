@@ -177,6 +177,10 @@ class Executable:
     def graph_text(self) -> str: ...
     @property
     def stats(self) -> dict[str, int | float]: ...
+    @property
+    def fusion_refusals(self) -> list[str]:
+        """Why nodes did not join a kernel that computes or reads what they need, in program order."""
+
 
 def compile(graph: GraphBuilder | str, options: _Options = None) -> Executable:
     """Compile a GraphBuilder's graph, which it gives up, or the text of one.

@@ -89,6 +89,7 @@ class Compiler {
     for (const fusion::Unit& unit : fusion_.order)
       if (unit.group >= 0) in_order.push_back(launched[unit.group]);
     result.executable = std::make_shared<runtime::Executable>(std::move(plan), std::move(in_order));
+    result.fusion_refusals = std::move(fusion_.reasons);
     result.stats.seconds = seconds_since(start);
     report(result.stats);
     return result;

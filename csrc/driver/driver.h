@@ -29,6 +29,8 @@ struct Compilation {
   std::shared_ptr<const runtime::Executable> executable;
   std::string graph_text;  // as it came in: what a cache entry stores
   CompileStats stats;
+  // Why nodes did not join a kernel that computes or reads what they need, in program order.
+  std::vector<std::string> fusion_refusals;
 };
 
 // Verifies, rewrites, fuses, lowers, compiles (or finds) every kernel of `graph`. `graph` is

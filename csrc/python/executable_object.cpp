@@ -77,7 +77,8 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
   const ForkBarrier barrier;
   driver::Compilation compilation = driver::compile(std::move(graph), values);
   return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
-          std::move(compilation.graph_text), compilation.stats};
+          std::move(compilation.graph_text), compilation.stats,
+          std::move(compilation.fusion_refusals)};
 }
 
 }  // namespace
@@ -126,7 +127,9 @@ void bind_executable(py::module_& module) {
            "Run on a list of tensors and ints, which is emptied; return the list of outputs.")
       .def_property_readonly("graph_text",
                              [](const ExecutableObject& self) { return self.graph_text; })
-      .def_property_readonly("stats", &stats_of);
+      .def_property_readonly("stats", &stats_of)
+      .def_property_readonly("fusion_refusals",
+                             [](const ExecutableObject& self) { return self.fusion_refusals; });
   module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),
              "Compile a GraphBuilder's graph, which it gives up, or the text of one.");
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "driver/driver.h"
 #include "python/torch_host.h"
@@ -17,6 +18,7 @@ struct ExecutableObject {
   std::shared_ptr<const TensorProgram> program;
   std::string graph_text;
   driver::CompileStats stats;
+  std::vector<std::string> fusion_refusals;
 };
 
 // A tensor, int, float, bool or None; Error naming the input for other objects.

@@ -809,3 +809,17 @@ def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
     command += ["--mypy-config-file", str(tmp_path / "mypy.ini")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_an_executable_tells_why_nodes_did_not_share_a_kernel() -> None:
+    text = """graph @f(%x: f32[6, 6]) {
+      %0: f32[6, 6] = exp %x
+      %1: f32[6, 6] = permute %0 {dims = [1, 0]}
+      %2: f32[6, 6] = add %0, %1
+      return %2
+    }"""
+    executable = core.compile(text)
+    assert executable.stats["kernels"] == 2
+    [reason] = executable.fusion_refusals
+    assert reason.endswith("at another place than where it is computed")
+    assert core.compile("graph @f(%x: f32[4]) { return %x }").fusion_refusals == []
