@@ -188,6 +188,33 @@ Reduced Online::merge(const Reduced& left, const Reduced& right, Block& block) {
   return now;
 }
 
+// Squares around a mean that is off by c / n are c * c / n too many.
+Reduced Online::settle(Reduced state, Block& block) {
+  loop::Arena& arena = context_.arena;
+  const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
+    return loop::apply(arena, op, std::move(args));
+  };
+  evaluator_.push(&block);
+  for (size_t r = 0; r < reductions_.size(); ++r) {
+    if (!is_spread(r)) continue;
+    const Expr sum = state[r][0], difference = state[difference_of_[r]][0];
+    const auto number = [&](double value) {
+      return loop::Constant::make_float(arena, sum->dtype, value);
+    };
+    const Expr excess = evaluator_.let(
+        apply(ScalarOp::kMul,
+              {difference, apply(ScalarOp::kDiv, {difference, terms_of_row(sum->dtype)})}),
+        "excess");
+    const Expr rest = apply(ScalarOp::kMax, {apply(ScalarOp::kSub, {sum, excess}), number(0.0)});
+    // Neither where numbers are infinite nor where there are none.
+    const Expr is_number =
+        apply(ScalarOp::kLt, {excess, number(std::numeric_limits<double>::infinity())});
+    state[r] = {evaluator_.let(apply(ScalarOp::kSelect, {is_number, rest, sum}), "squares")};
+  }
+  evaluator_.pop();
+  return state;
+}
+
 // -- row values of a part of a row
 
 // From now on row values below `level` are those that `state` gives.
@@ -258,12 +285,14 @@ void Online::spread(size_t r, Reduced& state, Expr before, Expr now) {
   const Expr moved = evaluator_.let(apply(ScalarOp::kMul, {terms, shift}), "moved");
   const Expr twice = apply(ScalarOp::kAdd, {differences, differences});
   const Expr spread = apply(ScalarOp::kMul, {shift, apply(ScalarOp::kAdd, {twice, moved})});
-  // Of no terms there is no mean.
-  const Expr is_empty = evaluator_.let(
-      apply(ScalarOp::kEq, {terms, loop::Constant::make_float(arena, dtype, 0.0)}), "empty");
+  // Of no terms there is no mean, and what has overflown stays so.
+  const Expr is_empty =
+      apply(ScalarOp::kEq, {terms, loop::Constant::make_float(arena, dtype, 0.0)});
+  const Expr stays =
+      evaluator_.let(apply(ScalarOp::kOr, {is_empty, apply(ScalarOp::kIsInf, {sum})}), "stays");
   const auto added = [&](Expr value, Expr change) {
     return evaluator_.let(
-        apply(ScalarOp::kSelect, {is_empty, value, apply(ScalarOp::kAdd, {value, change})}),
+        apply(ScalarOp::kSelect, {stays, value, apply(ScalarOp::kAdd, {value, change})}),
         "repaired");
   };
   sum = added(sum, spread);

@@ -39,6 +39,8 @@ class Online {
   std::vector<graph::Access> differences_of(int level) const;
   // Of two parts of a row.
   Reduced merge(const Reduced& left, const Reduced& right, loop::Block& block);
+  // What a whole row carried, without what the rounding of means added to sums of squares.
+  Reduced settle(Reduced state, loop::Block& block);
 
  private:
   using Shifts = std::vector<std::vector<loop::Expr>>;  // per reduction of the level, per step

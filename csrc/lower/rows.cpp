@@ -128,7 +128,11 @@ Value* Rows::later_output(const Node& node, int last_use) const {
 bool Rows::passes_stay_close() const {
   static constexpr int64_t kBytesOfElement = 4;
   if (nest_.schedule().rows == 0 && !nest_.vector_is_reduced()) return true;
-  const int64_t columns = nest_.vector_is_reduced() ? 1 : nest_.columns_of_iteration();
+  int64_t columns = 1;
+  if (!nest_.vector_is_reduced()) {
+    const auto& axis = nest_.axes()[static_cast<size_t>(nest_.schedule().vector_axis)];
+    columns = std::min(nest_.columns_of_iteration(), context_.expected(axis.extent));
+  }
   return context_.expected(nest_.row_extent()) * columns * kBytesOfElement <=
          context_.machine.second_level_bytes;
 }
@@ -179,7 +183,7 @@ void Rows::emit(Block& block) {
   evaluator_.push(&block);
   if (online_) {
     emit_rows(0, false);
-    finish_online(reduce_online(nullptr, block));
+    finish_online(reduce_online(nullptr, block), block);
     emit_levels(online_->levels(), block);
   } else {
     emit_levels(0, block);
@@ -201,12 +205,10 @@ void Rows::emit_combined(const Pieces& pieces, Block& block) {
   evaluator_.push(&block);
   emit_rows(0, false);
   if (online_) {
-    finish_online(pieces.combine(
-        online_->reducers(),
-        [&](const Reduced& left, const Reduced& right, Block& inner) {
-          return online_->merge(left, right, inner);
-        },
-        block));
+    const auto merge = [&](const Reduced& left, const Reduced& right, Block& inner) {
+      return online_->merge(left, right, inner);
+    };
+    finish_online(pieces.combine(online_->reducers(), merge, block), block);
     emit_levels(online_->levels(), block);
   } else {
     const std::vector<const Node*> reductions = nodes_.reductions();
@@ -266,8 +268,8 @@ Reduced Rows::reduce_online(const Pieces* piece, Block& block) {
   return online_->emit(axes, reduce_level, block);
 }
 
-void Rows::finish_online(const Reduced& results) {
-  finish_reductions(online_->reductions(), online_->reducers(), results);
+void Rows::finish_online(const Reduced& results, Block& block) {
+  finish_reductions(online_->reductions(), online_->reducers(), online_->settle(results, block));
   for (int level = 1; level < online_->levels(); ++level) emit_rows(level, false);
 }
 

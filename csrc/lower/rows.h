@@ -58,7 +58,7 @@ class Rows {
   void choose_online();
   void emit_levels(int first, loop::Block& block);
   Reduced reduce_online(const Pieces* piece, loop::Block& block);
-  void finish_online(const Reduced& results);
+  void finish_online(const Reduced& results, loop::Block& block);
   void emit_level(int level, const Pieces* piece, loop::Block& block);
   void emit_rows(int level, bool is_piece);
   void finish_row(const graph::Node& node, loop::Expr element, bool is_piece);
