@@ -181,7 +181,6 @@ class Executable:
     def fusion_refusals(self) -> list[str]:
         """Why nodes did not join a kernel that computes or reads what they need, in program order."""
 
-
 def compile(graph: GraphBuilder | str, options: _Options = None) -> Executable:
     """Compile a GraphBuilder's graph, which it gives up, or the text of one.
 

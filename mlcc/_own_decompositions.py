@@ -119,8 +119,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def matrix_product(a: torch.Tensor, b: torch.Tensor) -> Any:
     """mm and bmm that are no more than products and sums of rows, taken apart where sizes of 1 in every call tell so.
 
-    `a` is [M, K] or [B, M, K] and `b` [K, N] or [B, K, N]. Where K is 1 nothing is added up; where M and N are, there is
-    one sum for each pair; batches of a matrix and a vector each (M or N is 1) are memory-bound, and eager's kernel
+    `a` is [M, K] or [B, M, K] and `b` [K, N] or [B, K, N]. Where K is 1 nothing is added up; where M and N are, there
+    is one sum for each pair; batches of a matrix and a vector each (M or N is 1) are memory-bound, and eager's kernel
     takes 4 to 20 times as long. One matrix and one vector alone are a call, which is as fast.
     """
     are_matched = a.dtype == b.dtype and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2]

@@ -248,8 +248,7 @@ class Planner {
     // A reader with more points than this value has elements would repeat the work. Of a widening
     // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
     if (repeats_work(node, reader) && !is_widening_cast(node)) return;
-    int64_t cost = 1;
-    for (const Value* operand : node.operands()) cost += inline_cost(operand);
+    const int64_t cost = inlined_nodes(node);
     if (cost > options_.max_nodes) return;
     inline_cost_[node.result()] = cost;
     plan_.inlined.insert(&node);
@@ -300,6 +299,13 @@ class Planner {
     const auto read = points.as_constant();
     const auto all = product(node.result()->type().shape).as_constant();
     return read && all && *read <= *all;
+  }
+
+  // The nodes that a reader of this one would evaluate.
+  int64_t inlined_nodes(const Node& node) const {
+    int64_t cost = 1;
+    for (const Value* operand : node.operands()) cost += inline_cost(operand);
+    return cost;
   }
 
   int64_t inline_cost(const Value* value) const {
@@ -597,9 +603,31 @@ class Planner {
     if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
       return unsupported("its row is too long to be passed over again");
     if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced) &&
-        !(group.device.kind == DeviceKind::kCpu && repair_of(node, group, assumptions)))
+        !joins_online(node, group))
       return unsupported("its row is too long to be passed over again");
     return *std::move(join);
+  }
+
+  // Whether the sum `node` may be taken in the pass over long rows that finds the row values it
+  // depends on, and what it adds up is computed again without much ado. `inlined`: see repair_of.
+  bool joins_online(const Node& node, const Group& group, const Node* inlined = nullptr) const {
+    static constexpr int64_t kMostOps = 40;
+    if (group.device.kind != DeviceKind::kCpu || !has_long_pieces(group, hint_)) return false;
+    if (!repair_of(node, group, domain_assumptions(group.domain), inlined)) return false;
+    std::set<const Node*> seen;  // membership only
+    return !options_.ops_of || ops_behind(*node.operand(0), group, inlined, seen) <= kMostOps;
+  }
+
+  // About how many ops a kernel takes for an element that it does not read.
+  int64_t ops_behind(const Value& value, const Group& group, const Node* inlined,
+                     std::set<const Node*>& seen) const {
+    const Node* node = value.producer();
+    if (node == nullptr || is_reduction(*node) || !seen.insert(node).second) return 0;
+    if (node != inlined && !folds(*node) && !group.placements.count(node)) return 0;
+    int64_t ops =
+        graph::op_info(node->op()).op_class == OpClass::kPointwise ? options_.ops_of(*node) : 0;
+    for (const Value* operand : node->operands()) ops += ops_behind(*operand, group, inlined, seen);
+    return ops;
   }
 
   // `inlined`: a node that would be inlined too.
@@ -653,6 +681,7 @@ class Planner {
                                            g, ": ", join.reason()));
     }
     if (may_join && is_part_of_online(*node)) {
+      inline_cost_[node->result()] = inlined_nodes(*node);
       plan_.inlined.insert(node);
       return;
     }
@@ -674,14 +703,13 @@ class Planner {
     if (!is_inlinable(node) || plan_.required.count(node.result())) return false;
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
-    if (changes_before(node, readers)) return false;
+    if (changes_before(node, readers) || inlined_nodes(node) > options_.max_nodes) return false;
     const std::vector<int> candidates = candidate_groups(node);
     return std::any_of(readers.begin(), readers.end(), [&](const Node* reader) {
       return is_reduction(*reader) && std::any_of(candidates.begin(), candidates.end(), [&](int g) {
                const Group& group = plan_.groups[static_cast<size_t>(g)];
-               return group.device.kind == DeviceKind::kCpu && group.has_reduction() &&
-                      row_is_long(group, group.reduced) &&
-                      repair_of(*reader, group, domain_assumptions(group.domain), &node);
+               return group.has_reduction() && row_is_long(group, group.reduced) &&
+                      joins_online(*reader, group, &node);
              });
     });
   }

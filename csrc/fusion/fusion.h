@@ -42,6 +42,7 @@ struct RepairStep {
   graph::Access row;             // the row value, where the terms read it
   const graph::Node* reduction;  // of the group, that it is made from
   graph::Access difference;      // kSpread: e - s, where the terms read it
+  bool is_finite = false;        // kScale: 0 stands in the place of an infinite row value
 };
 using Repair = std::vector<RepairStep>;
 

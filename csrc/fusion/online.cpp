@@ -15,6 +15,10 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
+constexpr size_t kMostSteps = 4;  // of one repair
+// Elements or rows that lie side by side: some blocks of them.
+constexpr int64_t kLongPiece = 512;
+
 bool is_reduction(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kReduction;
 }
@@ -27,7 +31,8 @@ class Matcher {
     if (sum.op() != Op::kSum || !is_float(sum.result()->type().dtype)) return std::nullopt;
     const Access terms{sum.operand(0), scope_.read_position(sum)};
     if (!add_square(terms) && !add_factor(terms)) return std::nullopt;
-    if (repair_.empty() || !quotients_are_scaled()) return std::nullopt;
+    if (repair_.empty() || repair_.size() > kMostSteps || !quotients_are_scaled())
+      return std::nullopt;
     return std::move(repair_);
   }
 
@@ -111,6 +116,7 @@ class Matcher {
   bool add_factor(const Access& terms) {
     const Access access = source(terms);
     if (!depends_on_row(*access.value)) return true;
+    if (repair_.size() > kMostSteps) return false;
     const Node* node = inside(*access.value);
     const auto part = [&](size_t i) { return operand(*node, i, access.index); };
     if (node->op() == Op::kExp) return add_exponential(part(0));
@@ -126,7 +132,8 @@ class Matcher {
     const Access shift = operand(*sub, 1, access.index);
     const Node* largest = largest_of(shift, element);
     if (largest == nullptr || depends_on_row(*element.value)) return false;
-    repair_.push_back({RepairKind::kScale, shift, largest, {}});
+    const bool is_finite = inside(*source(shift).value)->op() == Op::kWhere;
+    repair_.push_back({RepairKind::kScale, shift, largest, {}, is_finite});
     return true;
   }
 
@@ -139,19 +146,24 @@ class Matcher {
     return true;
   }
 
-  // While nothing but the lowest number was seen a divisor is NaN. Terms that have its factor are
-  // then dropped altogether, as they are 0 by any later shift.
+  // A divisor is at least 1 then, as soon as more was seen than lowest numbers.
   bool quotients_are_scaled() const {
     return std::all_of(repair_.begin(), repair_.end(), [&](const RepairStep& step) {
       if (step.kind != RepairKind::kQuotient) return true;
       const auto divisor = scope_.group.repairs.find(step.reduction);
       if (divisor == scope_.group.repairs.end() || divisor->second.size() != 1 ||
-          divisor->second[0].kind != RepairKind::kScale)
+          divisor->second[0].kind != RepairKind::kScale || !is_exponential(*step.reduction))
         return false;
       return std::any_of(repair_.begin(), repair_.end(), [&](const RepairStep& other) {
         return other.kind == RepairKind::kScale && other.reduction == divisor->second[0].reduction;
       });
     });
+  }
+
+  // Whether nothing but exponentials is added up.
+  bool is_exponential(const Node& sum) const {
+    const Node* node = inside(*source({sum.operand(0), scope_.read_position(sum)}).value);
+    return node != nullptr && node->op() == Op::kExp;
   }
 
   // -- row values
@@ -228,6 +240,14 @@ class Matcher {
 };
 
 }  // namespace
+
+bool has_long_pieces(const Group& group, const SizeHint& hint) {
+  SymExpr piece = 1;
+  size_t axis = group.reduced.size();
+  while (axis > 0 && !group.reduced[axis - 1]) --axis;
+  while (axis > 0 && group.reduced[axis - 1]) piece = piece * group.domain[--axis];
+  return piece.evaluate(hint) >= kLongPiece;
+}
 
 std::optional<Repair> find_repair(const Node& reduction, const OnlineScope& scope) {
   return Matcher(scope).match(reduction);

@@ -5,7 +5,9 @@
 // taken with s' over this part. What it is with s, its repair:
 //   terms exp(e - s) * f   sum * exp(s' - s)     where s is the largest e
 //   terms (e - s)^2        sum + d * (2 * c + n * d), d = s' - s  where s is the mean of e
-//   terms t / s            sum * (s' / s)        where s is a sum of the first form, as t is
+//   terms t / s            sum * (s' / s)        where s is a sum of the first form without f, and
+//   t
+//                                                has its factor
 // n is the number of terms so far, and c the sum of e - s' over them: nearly 0, but s' is rounded.
 // Softmax, the logarithm of a sum of exponentials and the variance are of these forms, and what is
 // weighted by a softmax; none is known by its name. Sources: Milakov, Gimelshein, "Online
@@ -32,6 +34,10 @@ struct OnlineScope {
   std::function<std::vector<SymExpr>(const graph::Node&)> read_position;
   const Assumptions& assumptions;  // the axes are in bounds
 };
+
+// Whether the row of a group is made of pieces in memory that are long enough for blocks of them to
+// be worth a repair.
+bool has_long_pieces(const Group& group, const SizeHint& hint);
 
 // Nothing where the node is no sum, or its terms depend on row values in another way.
 std::optional<Repair> find_repair(const graph::Node& reduction, const OnlineScope& scope);

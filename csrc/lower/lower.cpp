@@ -14,6 +14,7 @@
 
 #include <cctype>
 
+#include "fusion/online.h"
 #include "loop/text.h"
 #include "lower/context.h"
 #include "lower/evaluator.h"
@@ -76,7 +77,9 @@ bool is_large(const Context& context) {
 // Pieces can be combined afterwards if nothing but row values waits for the reductions, and
 // reductions that repairs allow to take in the same pass, where that saves memory traffic.
 bool can_be_cut(const Context& context, const GroupNodes& nodes) {
-  const bool may_be_online = !context.machine.is_gpu && is_large(context);
+  const auto hint = [&](std::string_view name) { return context.hint(name); };
+  const bool may_be_online =
+      !context.machine.is_gpu && is_large(context) && fusion::has_long_pieces(context.group, hint);
   for (const Node* node : context.group.nodes) {
     if (nodes.level_of(node->result()) == 0) continue;
     if (is_reduction(*node)

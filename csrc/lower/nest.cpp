@@ -300,7 +300,7 @@ void Nest::add_vector_loop(const VectorRange& range, LoopMode mode, const Row& r
   const auto make = [&](const LoopMode& how) {
     return loop::For::make(arena, variable, range.begin, range.end, how, inner);
   };
-  if (schedule_.rows > 0 && mode.kind == LoopKind::kVector) {
+  if (schedule_.rows > 0 && mode.kind == LoopKind::kVector && columns_of_iteration() > 0) {
     const std::optional<Block> turned =
         interchange(arena, *loop::as<loop::For>(make(mode)),
                     {columns_of_iteration(), schedule_.rows, schedule_.ahead});

@@ -38,7 +38,12 @@ Online::Online(const Context& context, const GroupNodes& nodes, Nest& nest, Eval
   difference_of_.resize(reductions_.size());
   for (size_t r = 0; r < reductions_.size(); ++r) {
     if (nodes.level_of(reductions_[r]->result()) == 0) continue;
-    for (const RepairStep& step : repair_of(r)) need(*step.row.value);
+    for (const RepairStep& step : repair_of(r)) {
+      need(*step.row.value);
+      if (step.kind == RepairKind::kScale) shifts_.insert(step.reduction);
+      if (step.kind == RepairKind::kQuotient)
+        divisors_[step.reduction] = context.group.repairs.at(step.reduction)[0].reduction;
+    }
     if (!is_spread(r)) continue;
     const DType dtype = carried_dtype(*reductions_[r]);
     counts_ = true;
@@ -99,14 +104,25 @@ Reduced Online::over_axis(const std::vector<PassAxis>& axes, size_t i, Block& bl
   const Expr begin = axis.begin != nullptr ? axis.begin : loop::int_constant(arena, 0);
   const Expr end = axis.end != nullptr ? axis.end : loop::from_symbolic(arena, axis.extent);
   if (i + 1 < axes.size())
-    return emit_reduce(arena, reducers_, axis.variable, begin, end, {}, block,
-                       [&](Block& inner, const Reduced& carried) {
+    return over_blocks(axis, begin, end, sizes_of(axis, 1), block,
+                       [&](const Reduced& carried, Expr from, Expr, Block& inner) {
+                         inner.push_back(loop::Let::make(arena, axis.variable, from));
                          return merge(carried, over_axis(axes, i + 1, inner), inner);
                        });
-  std::vector<int64_t> sizes = {block_size(axis)};
-  const auto extent = axis.extent.as_constant();
-  if (!extent || *extent > sizes[0] * kBlocksTogether) sizes.push_back(sizes[0] * kBlocksTogether);
-  return over_blocks(axis, begin, end, sizes, block);
+  return over_blocks(axis, begin, end, sizes_of(axis, block_size(axis)), block,
+                     [&](const Reduced& carried, Expr from, Expr to, Block& inner) {
+                       return take_in(axis, carried, from, to, inner);
+                     });
+}
+
+// Of blocks, of blocks of these, and so on.
+std::vector<int64_t> Online::sizes_of(const PassAxis& axis, int64_t smallest) const {
+  static constexpr size_t kMostLevels = 4;
+  std::vector<int64_t> sizes = {smallest};
+  const int64_t high = nest_.nest_axes().assumptions().range(axis.extent).high;
+  while (sizes.size() < kMostLevels && high > sizes.back() * kBlocksTogether)
+    sizes.push_back(sizes.back() * kBlocksTogether);
+  return sizes;
 }
 
 int64_t Online::block_size(const PassAxis& axis) const {
@@ -116,7 +132,7 @@ int64_t Online::block_size(const PassAxis& axis) const {
 
 // [begin, end) in blocks of the last size, each of them in blocks of the one before.
 Reduced Online::over_blocks(const PassAxis& axis, Expr begin, Expr end,
-                            const std::vector<int64_t>& sizes, Block& block) {
+                            const std::vector<int64_t>& sizes, Block& block, const TakeIn& take) {
   loop::Arena& arena = context_.arena;
   const Expr step = loop::int_constant(arena, sizes.back());
   const std::vector<int64_t> smaller(sizes.begin(), sizes.end() - 1);
@@ -124,18 +140,17 @@ Reduced Online::over_blocks(const PassAxis& axis, Expr begin, Expr end,
                                   {loop::apply(arena, ScalarOp::kSub, {end, begin}),
                                    loop::int_constant(arena, sizes.back() - 1)});
   const Variable* number = Variable::make(arena, DType::kI64, arena.fresh_name("block"));
-  return emit_reduce(arena, reducers_, number, loop::int_constant(arena, 0),
-                     loop::apply(arena, ScalarOp::kFloorDiv, {padded, step}), {}, block,
-                     [&](Block& inner, const Reduced& carried) {
-                       const Expr from =
-                           loop::apply(arena, ScalarOp::kAdd,
-                                       {begin, loop::apply(arena, ScalarOp::kMul, {number, step})});
-                       const Expr to =
-                           loop::apply(arena, ScalarOp::kMin,
-                                       {end, loop::apply(arena, ScalarOp::kAdd, {from, step})});
-                       if (smaller.empty()) return take_in(axis, carried, from, to, inner);
-                       return merge(carried, over_blocks(axis, from, to, smaller, inner), inner);
-                     });
+  return emit_reduce(
+      arena, reducers_, number, loop::int_constant(arena, 0),
+      loop::apply(arena, ScalarOp::kFloorDiv, {padded, step}), {}, block,
+      [&](Block& inner, const Reduced& carried) {
+        const Expr from = loop::apply(arena, ScalarOp::kAdd,
+                                      {begin, loop::apply(arena, ScalarOp::kMul, {number, step})});
+        const Expr to = loop::apply(arena, ScalarOp::kMin,
+                                    {end, loop::apply(arena, ScalarOp::kAdd, {from, step})});
+        if (smaller.empty()) return take(carried, from, to, inner);
+        return merge(carried, over_blocks(axis, from, to, smaller, inner, take), inner);
+      });
 }
 
 // All levels of one block.
@@ -188,7 +203,8 @@ Reduced Online::merge(const Reduced& left, const Reduced& right, Block& block) {
   return now;
 }
 
-// Squares around a mean that is off by c / n are c * c / n too many.
+// Squares around a mean that is off by c / n are c * c / n too many. Exponentials of a row of
+// nothing but the lowest number are NaN, but were taken with another shift.
 Reduced Online::settle(Reduced state, Block& block) {
   loop::Arena& arena = context_.arena;
   const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
@@ -196,11 +212,19 @@ Reduced Online::settle(Reduced state, Block& block) {
   };
   evaluator_.push(&block);
   for (size_t r = 0; r < reductions_.size(); ++r) {
-    if (!is_spread(r)) continue;
-    const Expr sum = state[r][0], difference = state[difference_of_[r]][0];
+    if (nodes_.level_of(reductions_[r]->result()) == 0) continue;
+    const Expr sum = state[r][0];
     const auto number = [&](double value) {
       return loop::Constant::make_float(arena, sum->dtype, value);
     };
+    for (const RepairStep& step : repair_of(r)) {
+      if (step.kind != RepairKind::kScale || step.is_finite) continue;
+      const Expr nan = number(std::numeric_limits<double>::quiet_NaN());
+      const Expr is_nan = is_lowest(*step.reduction, state);
+      state[r] = {evaluator_.let(apply(ScalarOp::kSelect, {is_nan, nan, state[r][0]}), "sum")};
+    }
+    if (!is_spread(r)) continue;
+    const Expr difference = state[difference_of_[r]][0];
     const Expr excess = evaluator_.let(
         apply(ScalarOp::kMul,
               {difference, apply(ScalarOp::kDiv, {difference, terms_of_row(sum->dtype)})}),
@@ -230,9 +254,16 @@ void Online::define_rows(int level, const Reduced& state) {
       continue;
     }
     if (nodes_.level_of(value) >= level) continue;
-    const auto r = static_cast<size_t>(std::find(reductions_.begin(), reductions_.end(), node) -
-                                       reductions_.begin());
+    const size_t r = place_of(*node);
     Expr result = reducers_[r].result(state[r]);
+    const auto instead = [&](Expr condition, double number) {
+      const Expr constant = loop::Constant::make_float(arena, result->dtype, number);
+      return loop::apply(arena, ScalarOp::kSelect, {condition, constant, result});
+    };
+    // Where nothing but the lowest number was seen: any shift, and no division by 0.
+    if (shifts_.count(node)) result = instead(is_lowest(*node, state), 0.0);
+    if (const auto divisor = divisors_.find(node); divisor != divisors_.end())
+      result = instead(is_lowest(*divisor->second, state), 1.0);
     if (means_.count(node)) {  // a part's mean, not its share of that of the row
       const Expr terms = loop::Cast::make(arena, result->dtype, state.back()[0]);
       const Expr scale = loop::apply(arena, ScalarOp::kDiv, {terms_of_row(result->dtype), terms});
@@ -306,32 +337,34 @@ Expr Online::scaled(size_t r, const Reduced& state, const std::vector<Expr>& bef
     return loop::apply(arena, op, std::move(args));
   };
   const Expr sum = state[r][0];
-  const DType dtype = sum->dtype;
   const fusion::Repair& repair = repair_of(r);
-  Expr result = sum, is_same = nullptr;
+  Expr result = sum;
   for (size_t i = 0; i < repair.size(); ++i) {
     Expr factor = nullptr;
     if (repair[i].kind == RepairKind::kQuotient)
       factor = apply(ScalarOp::kDiv, {before[i], now[i]});
     else
       factor = apply(ScalarOp::kExp, {apply(ScalarOp::kSub, {before[i], now[i]})});
-    result = apply(ScalarOp::kMul, {result, loop::Cast::make(arena, dtype, factor)});
-    const Expr stays = apply(ScalarOp::kEq, {before[i], now[i]});
-    is_same = is_same == nullptr ? stays : apply(ScalarOp::kAnd, {is_same, stays});
+    result = apply(ScalarOp::kMul, {result, loop::Cast::make(arena, sum->dtype, factor)});
   }
-  // Where nothing but the lowest number was seen, all terms so far are 0 by any later shift, and
-  // NaN by this one.
-  const Expr zero = loop::Constant::make_float(arena, dtype, 0.0);
-  for (const RepairStep& step : repair) {
-    if (step.kind != RepairKind::kScale) continue;
-    const auto largest =
-        std::find(reductions_.begin(), reductions_.end(), step.reduction) - reductions_.begin();
-    const Expr extreme = state[static_cast<size_t>(largest)][0];
-    const Expr lowest =
-        loop::Constant::make_float(arena, extreme->dtype, -std::numeric_limits<double>::infinity());
-    result = apply(ScalarOp::kSelect, {apply(ScalarOp::kEq, {extreme, lowest}), zero, result});
-  }
-  return evaluator_.let(apply(ScalarOp::kSelect, {is_same, sum, result}), "repaired");
+  // Terms below the lowest number are 0 by any shift, or NaN where they are weighed so.
+  for (const RepairStep& step : repair)
+    if (step.kind == RepairKind::kScale)
+      result = apply(ScalarOp::kSelect, {is_lowest(*step.reduction, state), sum, result});
+  return evaluator_.let(result, "repaired");
+}
+
+// Whether a part of a row has shown nothing but the lowest number.
+Expr Online::is_lowest(const Node& largest, const Reduced& state) const {
+  const Expr extreme = state[place_of(largest)][0];
+  const Expr lowest = loop::Constant::make_float(context_.arena, extreme->dtype,
+                                                 -std::numeric_limits<double>::infinity());
+  return loop::apply(context_.arena, ScalarOp::kEq, {extreme, lowest});
+}
+
+size_t Online::place_of(const Node& reduction) const {
+  return static_cast<size_t>(std::find(reductions_.begin(), reductions_.end(), &reduction) -
+                             reductions_.begin());
 }
 
 }  // namespace mlcc::lower

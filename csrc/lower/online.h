@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -47,8 +48,12 @@ class Online {
 
   Reduced over_axis(const std::vector<PassAxis>& axes, size_t i, loop::Block& block);
   int64_t block_size(const PassAxis& axis) const;
+  std::vector<int64_t> sizes_of(const PassAxis& axis, int64_t smallest) const;
+  // What is carried after one of the smallest blocks, [from, to).
+  using TakeIn =
+      std::function<Reduced(const Reduced& carried, loop::Expr from, loop::Expr to, loop::Block&)>;
   Reduced over_blocks(const PassAxis& axis, loop::Expr begin, loop::Expr end,
-                      const std::vector<int64_t>& sizes, loop::Block& block);
+                      const std::vector<int64_t>& sizes, loop::Block& block, const TakeIn& take);
   Reduced take_in(const PassAxis& axis, const Reduced& before, loop::Expr begin, loop::Expr end,
                   loop::Block& block);
   void define_rows(int level, const Reduced& state);
@@ -58,6 +63,8 @@ class Online {
                     const std::vector<loop::Expr>& now);
   void spread(size_t r, Reduced& state, loop::Expr before, loop::Expr now);
   bool is_spread(size_t r) const;
+  loop::Expr is_lowest(const graph::Node& largest, const Reduced& state) const;
+  size_t place_of(const graph::Node& reduction) const;
   std::vector<size_t> places_of(int level) const;
   const fusion::Repair& repair_of(size_t r) const;
   void need(const graph::Value& value);
@@ -72,6 +79,8 @@ class Online {
   std::vector<Reducer> reducers_;
   std::vector<size_t> difference_of_;  // by reduction: the reducer of its differences
   bool counts_ = false;
+  std::set<const graph::Node*> shifts_;  // largest elements that exponentials are taken below
+  std::map<const graph::Node*, const graph::Node*> divisors_;  // sums: those shifts of theirs
   std::set<const graph::Node*> means_;   // sums of which repairs need the mean
   std::set<const graph::Node*> needed_;  // row values on the way to what repairs are about
   const ReduceLevel* reduce_ = nullptr;  // while loops are emitted

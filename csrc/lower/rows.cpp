@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "fusion/online.h"
 #include "graph/index_map.h"
 #include "lower/formula.h"
 
@@ -251,8 +252,18 @@ void Rows::choose_online() {
   const bool has_loops = std::any_of(nest_.axes().begin(), nest_.axes().end(),
                                      [](const schedule::Axis& axis) { return axis.reduced; });
   if (levels < 2 || !has_loops) return;
-  if (nest_.schedule().pieces > 1 || !passes_stay_close())
+  const auto hint = [&](std::string_view name) { return context_.hint(name); };
+  const bool saves =
+      !passes_stay_close() && fusion::has_long_pieces(context_.group, hint) && !has_few_columns();
+  if (nest_.schedule().pieces > 1 || saves)
     online_.emplace(context_, nodes_, nest_, evaluator_, levels);
+}
+
+// Whether most lanes of vectors along a kept axis are empty: repairs take as long as full ones.
+bool Rows::has_few_columns() const {
+  if (nest_.vector_is_reduced()) return false;
+  const auto& axis = nest_.axes()[static_cast<size_t>(nest_.schedule().vector_axis)];
+  return 2 * context_.expected(axis.extent) < nest_.schedule().width;
 }
 
 Reduced Rows::reduce_online(const Pieces* piece, Block& block) {

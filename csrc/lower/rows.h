@@ -56,6 +56,7 @@ class Rows {
   Evaluator::Stored place_of(const graph::Node& node);
 
   void choose_online();
+  bool has_few_columns() const;
   void emit_levels(int first, loop::Block& block);
   Reduced reduce_online(const Pieces* piece, loop::Block& block);
   void finish_online(const Reduced& results, loop::Block& block);

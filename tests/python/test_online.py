@@ -54,9 +54,7 @@ def test_results_are_those_of_eager(name: str, dynamic: bool | None) -> None:
     for rows, columns in [(8203, 130), (300, 2048), (20_000, 18)]:
         x = torch.randn(rows, columns) * 3
         wanted = function(x.double())
-        torch.testing.assert_close(
-            compiled(x), wanted, rtol=2e-5, atol=2e-5, check_dtype=False
-        )
+        torch.testing.assert_close(compiled(x), wanted, rtol=2e-5, atol=2e-5, check_dtype=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -84,7 +82,13 @@ SPECIAL: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("special", SPECIAL)
 @pytest.mark.parametrize(
     "name",
-    ["softmax of columns", "logsumexp of columns", "logsumexp of all", "by hand, columns", "by hand, all"],
+    [
+        "softmax of columns",
+        "logsumexp of columns",
+        "logsumexp of all",
+        "by hand, columns",
+        "by hand, all",
+    ],
 )
 def test_special_elements(name: str, special: str) -> None:
     x = torch.randn(8200, 132)
@@ -93,6 +97,65 @@ def test_special_elements(name: str, special: str) -> None:
     torch.testing.assert_close(
         mlcc.jit(function)(x), function(x), rtol=2e-5, atol=2e-5, equal_nan=True
     )
+
+
+def _softmax_weighs(x: Tensor, v: Tensor, dim: int) -> Tensor:
+    return (torch.softmax(x, dim) * v).sum(dim)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_weights_of_masked_rows(dim: int) -> None:
+    """What a softmax weighs: rows of nothing but -inf are NaN, and so is what weighs infinities by 0."""
+    x, v = torch.randn(20_000, 72), torch.randn(20_000, 72)
+    x[:64, :5], x[:, 7], v[3, 3], v[2, 4], v[19_999, 8] = (
+        -torch.inf,
+        -torch.inf,
+        torch.inf,
+        torch.nan,
+        torch.inf,
+    )
+    x, v = (
+        (x, v) if dim == 0 else (x.t().repeat(1, 20).contiguous(), v.t().repeat(1, 20).contiguous())
+    )
+    wanted = _softmax_weighs(x.double(), v.double(), dim).float()
+    found = mlcc.jit(lambda x, v: _softmax_weighs(x, v, dim))(x, v)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_divisors_that_are_0_for_a_part_of_the_row() -> None:
+    def function(x: Tensor, mask: Tensor, v: Tensor) -> Tensor:
+        weights = torch.exp(x - x.amax(0)) * mask
+        return (weights / weights.sum(0) * v).sum(0)
+
+    x, v = torch.randn(20_000, 64), torch.randn(20_000, 64)
+    mask = torch.ones(20_000, 1)
+    mask[:300] = 0
+    torch.testing.assert_close(mlcc.jit(function)(x, mask, v), function(x, mask, v))
+
+
+def test_chains_of_squares_of_exponentials() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        power, sums = torch.exp(x - x.amax(0)), []
+        for _ in range(12):
+            sums.append(power.sum(0))
+            power = power * power
+        return sums
+
+    for x in (torch.randn(2_000_000), torch.randn(20_000, 64)):
+        torch.testing.assert_close(mlcc.jit(function)(x), function(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "shape", [(300_000, 4, 3), (400_000, 2, 2), (5000, 3, 1000), (40, 64, 600)]
+)
+def test_short_pieces_of_rows(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape) + 1000
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return *torch.var_mean(x, (0, 2)), (x - 1000).logsumexp((0, 2))
+
+    wanted = tuple(t.float() for t in function(x.double()))
+    torch.testing.assert_close(mlcc.jit(function)(x), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mean", [0.0, 1.0, 1e3, -1e4, 1e6])

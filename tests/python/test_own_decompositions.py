@@ -39,7 +39,11 @@ def test_batches_of_matrices_with_vectors(
         return [a @ x, y @ a, (a @ x).mT @ a]
 
     for batch, rows, columns in ((3, 40, 50), (2, 1, 7), (5, 64, 0)):
-        a = torch.randn(batch, columns, rows).mT if transposed else torch.randn(batch, rows, columns)
+        a = (
+            torch.randn(batch, columns, rows).mT
+            if transposed
+            else torch.randn(batch, rows, columns)
+        )
         tensors = [a, torch.randn(batch, columns, 1), torch.randn(batch, 1, rows)]
         tensors = [(t * 4).to(dtype) for t in tensors]
         with mlcc_log("fallback") as lines:
