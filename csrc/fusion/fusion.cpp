@@ -600,10 +600,9 @@ class Planner {
     }
     for (const int definer : definers_of(node))
       if (depends_on(definer, unit)) return unsupported("a size of it depends on the kernel");
-    if (after_reduction && !join->placement.per_row && row_is_long(group, join->reduced))
-      return unsupported("its row is too long to be passed over again");
-    if (after_reduction && is_reduction(node) && row_is_long(group, join->reduced) &&
-        !joins_online(node, group))
+    const bool passes_again = is_reduction(node) || !join->placement.per_row;
+    if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
+        !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
     return *std::move(join);
   }

@@ -62,8 +62,7 @@ class Matcher {
   static bool is_widening(const Node& node) {
     if (node.op() != Op::kCast) return false;
     const DType from = node.operand(0)->type().dtype, to = node.result()->type().dtype;
-    return is_float(from) && is_float(to) && dtype_size(from) <= dtype_size(to) &&
-           (from == to || dtype_size(from) < dtype_size(to));
+    return is_float(from) && is_float(to) && (from == to || dtype_size(from) < dtype_size(to));
   }
 
   static Access operand(const Node& node, size_t i, const Index& index) {

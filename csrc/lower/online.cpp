@@ -63,7 +63,7 @@ bool Online::is_spread(size_t r) const {
 std::vector<graph::Access> Online::differences_of(int level) const {
   std::vector<graph::Access> differences;
   for (const size_t r : places_of(level))
-    if (level > 0 && is_spread(r)) differences.push_back(repair_of(r)[0].difference);
+    if (is_spread(r)) differences.push_back(repair_of(r)[0].difference);
   return differences;
 }
 
@@ -86,9 +86,21 @@ std::vector<size_t> Online::places_of(int level) const {
   return places;
 }
 
+// The reducers of a level: those of its reductions, then those of differences_of(level).
+std::vector<size_t> Online::reducers_of(int level) const {
+  std::vector<size_t> found = places_of(level);
+  for (const size_t r : places_of(level))
+    if (is_spread(r)) found.push_back(difference_of_[r]);
+  return found;
+}
+
 Expr Online::terms_of_row(DType dtype) const {
   return loop::Cast::make(context_.arena, dtype,
                           loop::from_symbolic(context_.arena, nest_.row_extent()));
+}
+
+Expr Online::apply(ScalarOp op, std::vector<Expr> args) const {
+  return loop::apply(context_.arena, op, std::move(args));
 }
 
 // -- loops
@@ -164,7 +176,6 @@ Reduced Online::take_in(const PassAxis& axis, const Reduced& before, Expr begin,
     now.back() = reducers_.back().merge(before.back(), {terms});
   }
   for (int level = 0; level < levels_; ++level) {
-    const std::vector<size_t> places = places_of(level);
     Reduced repaired = before;
     if (level > 0) repair(level, repaired, now, block);
     PassAxis part = nest_.pass_axis(axis);
@@ -172,14 +183,9 @@ Reduced Online::take_in(const PassAxis& axis, const Reduced& before, Expr begin,
     part.begin = begin;
     part.end = end;
     const Reduced taken = (*reduce_)(level, part, block);
-    size_t next = places.size();
-    for (size_t i = 0; i < places.size(); ++i) {
-      const size_t r = places[i];
-      now[r] = reducers_[r].merge(repaired[r], taken[i]);
-      if (level == 0 || !is_spread(r)) continue;
-      const size_t d = difference_of_[r];
-      now[d] = reducers_[d].merge(repaired[d], taken[next++]);
-    }
+    size_t next = 0;
+    for (const size_t r : reducers_of(level))
+      now[r] = reducers_[r].merge(repaired[r], taken[next++]);
   }
   return now;
 }
@@ -193,12 +199,7 @@ Reduced Online::merge(const Reduced& left, const Reduced& right, Block& block) {
       repair(level, of_left, now, block);
       repair(level, of_right, now, block);
     }
-    for (const size_t r : places_of(level)) {
-      now[r] = reducers_[r].merge(of_left[r], of_right[r]);
-      if (level == 0 || !is_spread(r)) continue;
-      const size_t d = difference_of_[r];
-      now[d] = reducers_[d].merge(of_left[d], of_right[d]);
-    }
+    for (const size_t r : reducers_of(level)) now[r] = reducers_[r].merge(of_left[r], of_right[r]);
   }
   return now;
 }
@@ -207,9 +208,6 @@ Reduced Online::merge(const Reduced& left, const Reduced& right, Block& block) {
 // nothing but the lowest number are NaN, but were taken with another shift.
 Reduced Online::settle(Reduced state, Block& block) {
   loop::Arena& arena = context_.arena;
-  const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
-    return loop::apply(arena, op, std::move(args));
-  };
   evaluator_.push(&block);
   for (size_t r = 0; r < reductions_.size(); ++r) {
     if (nodes_.level_of(reductions_[r]->result()) == 0) continue;
@@ -304,9 +302,6 @@ void Online::repair(int level, Reduced& state, const Reduced& now, Block& block)
 
 void Online::spread(size_t r, Reduced& state, Expr before, Expr now) {
   loop::Arena& arena = context_.arena;
-  const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
-    return loop::apply(arena, op, std::move(args));
-  };
   Expr& sum = state[r][0];
   Expr& differences = state[difference_of_[r]][0];
   const DType dtype = sum->dtype;
@@ -333,9 +328,6 @@ void Online::spread(size_t r, Reduced& state, Expr before, Expr now) {
 Expr Online::scaled(size_t r, const Reduced& state, const std::vector<Expr>& before,
                     const std::vector<Expr>& now) {
   loop::Arena& arena = context_.arena;
-  const auto apply = [&](ScalarOp op, std::vector<Expr> args) {
-    return loop::apply(arena, op, std::move(args));
-  };
   const Expr sum = state[r][0];
   const fusion::Repair& repair = repair_of(r);
   Expr result = sum;

@@ -66,9 +66,11 @@ class Online {
   loop::Expr is_lowest(const graph::Node& largest, const Reduced& state) const;
   size_t place_of(const graph::Node& reduction) const;
   std::vector<size_t> places_of(int level) const;
+  std::vector<size_t> reducers_of(int level) const;
   const fusion::Repair& repair_of(size_t r) const;
   void need(const graph::Value& value);
   loop::Expr terms_of_row(DType dtype) const;
+  loop::Expr apply(loop::ScalarOp op, std::vector<loop::Expr> args) const;
 
   const Context& context_;
   const GroupNodes& nodes_;
