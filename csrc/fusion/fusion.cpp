@@ -32,16 +32,16 @@ bool Group::has_reduction() const {
   return std::find(reduced.begin(), reduced.end(), true) != reduced.end();
 }
 
+bool is_reduction(const Node& node) {
+  return graph::op_info(node.op()).op_class == OpClass::kReduction;
+}
+
 bool is_free(const Node& node) {
   return graph::is_single_index_map(node.op()) || node.op() == Op::kFull ||
          node.op() == Op::kIota || node.op() == Op::kSizeValue;
 }
 
 namespace {
-
-bool is_reduction(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kReduction;
-}
 
 bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() == Op::kGather; }
 

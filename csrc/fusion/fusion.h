@@ -120,6 +120,8 @@ struct FusionPlan {
 
 FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options);
 
+bool is_reduction(const graph::Node& node);
+
 // Creation ops and single index maps: they cost nothing and are folded into their readers.
 bool is_free(const graph::Node& node);
 

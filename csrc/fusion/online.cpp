@@ -9,7 +9,6 @@ namespace mlcc::fusion {
 using graph::Access;
 using graph::Node;
 using graph::Op;
-using graph::OpClass;
 using graph::Value;
 using Index = std::vector<SymExpr>;
 
@@ -18,10 +17,6 @@ namespace {
 constexpr size_t kMostSteps = 4;  // of one repair
 // Elements or rows that lie side by side: some blocks of them.
 constexpr int64_t kLongPiece = 512;
-
-bool is_reduction(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kReduction;
-}
 
 class Matcher {
  public:

@@ -10,10 +10,6 @@ using graph::Node;
 using graph::Value;
 using Index = std::vector<SymExpr>;
 
-bool is_reduction(const Node& node) {
-  return graph::op_info(node.op()).op_class == graph::OpClass::kReduction;
-}
-
 DType carried_dtype(DType element) {
   return element == DType::kF16 || element == DType::kBF16 ? DType::kF32 : element;
 }

@@ -11,7 +11,7 @@
 
 namespace mlcc::lower {
 
-bool is_reduction(const graph::Node& node);
+using fusion::is_reduction;
 
 // What reductions, scans and updates of elements compute in: 16-bit floats in f32, where there are
 // scalar ops; extremes stay exact.
