@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "driver/dump.h"
 #include "driver/kernels.h"
@@ -77,6 +78,7 @@ class Compiler {
     fusion_ = fusion::plan_fusion(*graph_, fusion_options());
     find_in_place_writes();
     if (!fusion_.groups.empty()) lower_groups();
+    log_waves();
     log_copies();
     count(result.stats);
     const CompiledRegions regions = compile_regions(result.stats);
@@ -119,6 +121,10 @@ class Compiler {
       loop::Arena arena;
       return lower::Formulas(arena).cost(node);
     };
+    // What alone would not keep all threads busy, and so much of it that together they are.
+    const int64_t all_threads =
+        schedule::kGrainPoints * std::max<int64_t>(1, std::thread::hardware_concurrency());
+    options.waves = {.of_kernel = 2 * all_threads, .of_wave = 8 * all_threads};
     return options;
   }
 
@@ -163,6 +169,20 @@ class Compiler {
       fusion_.groups[write.group].in_place[write.result] = write.input;
       fusion_.replaced[write.copy] = write.group;
     }
+  }
+
+  void log_waves() const {
+    std::string wave;
+    for (const fusion::Unit& unit : fusion_.order) {
+      if (!unit.beside) log_wave(std::exchange(wave, ""));
+      wave += (unit.beside ? ", " : "") + std::to_string(unit.group);
+    }
+    log_wave(wave);
+  }
+
+  static void log_wave(const std::string& kernels) {
+    if (kernels.find(',') != std::string::npos)
+      log(LogChannel::kFusion, "at the same time: kernels ", kernels);
   }
 
   // Once a graph, however many there are.

@@ -35,11 +35,13 @@ class PlanBuilder {
     find_host_values();
     add_inputs();
     for (const fusion::Unit& unit : fusion_.order) {
+      if (!unit.beside) flush_launches();
       if (unit.group >= 0)
         add_launch(fusion_.groups[unit.group], kernels_[unit.group]);
       else
         add_extern(*unit.node);
     }
+    flush_launches();
     for (Value* output : graph_.outputs()) plan_.outputs.push_back(output_slot(output));
     plan_.num_slots = next_slot_;
     add_releases();
@@ -144,7 +146,14 @@ class PlanBuilder {
       launch.phases.push_back({range.extent, range.grain});
     launch.errors = to_kernel_errors(kernel.lowered.kernel.errors);
     launch.source = group.nodes.back()->source();
-    plan_.steps.emplace_back(std::move(launch));
+    launch.beside = !launches_.empty();
+    launches_.push_back(std::move(launch));
+  }
+
+  // Launches that run at the same time stand behind all that allocates their results.
+  void flush_launches() {
+    for (runtime::LaunchStep& launch : launches_) plan_.steps.emplace_back(std::move(launch));
+    launches_.clear();
   }
 
   // The slot of a value as a tensor of the host: its own, or a view into its base.
@@ -232,7 +241,8 @@ class PlanBuilder {
     return has_new_size(result.type().shape);
   }
 
-  // -- releases: each slot right after the last step that uses it, unless it is an output
+  // -- releases: each slot right after the last step that uses it, and what runs at the same time,
+  // unless it is an output
   static std::vector<Slot> slots_of(const runtime::Step& step) {
     std::vector<Slot> slots;
     if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step)) {
@@ -263,7 +273,7 @@ class PlanBuilder {
     for (const Slot output : plan_.outputs) last_use.erase(output);
     for (const Slot input : plan_.written_inputs) last_use.erase(input);  // the host marks them
     std::map<size_t, std::vector<Slot>> dead_after;
-    for (const auto& [slot, step] : last_use) dead_after[step].push_back(slot);
+    for (const auto& [slot, step] : last_use) dead_after[end_of_wave(step)].push_back(slot);
     std::vector<runtime::Step> steps;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       steps.push_back(std::move(plan_.steps[i]));
@@ -273,10 +283,22 @@ class PlanBuilder {
     plan_.steps = std::move(steps);
   }
 
+  // The last step that runs at the same time as this one.
+  size_t end_of_wave(size_t step) const {
+    const auto is_beside = [this](size_t i) {
+      const auto* launch =
+          i < plan_.steps.size() ? std::get_if<runtime::LaunchStep>(&plan_.steps[i]) : nullptr;
+      return launch != nullptr && launch->beside;
+    };
+    while (is_beside(step + 1)) ++step;
+    return step;
+  }
+
   const graph::Graph& graph_;
   const fusion::FusionPlan& fusion_;
   const std::vector<PlannedKernel>& kernels_;
   const CompiledRegions& regions_;
+  std::vector<runtime::LaunchStep> launches_;  // to run at the same time, not among the steps yet
   runtime::ExecutablePlan plan_;
   std::unordered_map<const Value*, Slot> slots_;
   std::set<const Value*> host_values_;  // membership only

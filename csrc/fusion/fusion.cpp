@@ -866,26 +866,21 @@ class Planner {
   }
 
   void sort_units() {
-    std::vector<int> waiting(units_.size(), 0);
-    std::vector<std::vector<int>> readers(units_.size());
-    for (size_t u = 0; u < units_.size(); ++u)
-      for (const int source : units_[u].reads) {
-        ++waiting[u];
-        readers[source].push_back(static_cast<int>(u));
-      }
-    std::set<std::pair<int, int>>
-        ready;  // by last node, so that a value is computed shortly before its readers
-    for (size_t u = 0; u < units_.size(); ++u)
-      if (waiting[u] == 0) ready.insert({units_[u].last, static_cast<int>(u)});
-    while (!ready.empty()) {
-      const int unit = ready.begin()->second;
-      ready.erase(ready.begin());
-      plan_.order.push_back({units_[unit].group, units_[unit].node});
-      for (const int reader : readers[unit])
-        if (--waiting[reader] == 0) ready.insert({units_[reader].last, reader});
-    }
+    std::vector<OrderedUnit> units;
+    for (const UnitState& unit : units_)
+      units.push_back({unit.reads, unit.last, unit.group < 0 ? 0 : work_of(unit.group)});
+    for (const std::vector<int>& wave : find_waves(units, options_.waves))
+      for (const int unit : wave)
+        plan_.order.push_back({units_[unit].group, units_[unit].node, unit != wave.front()});
     MLCC_CHECK(plan_.order.size() == units_.size(), "fusion: the kernels of graph ", graph_.name(),
                " form a cycle");
+  }
+
+  // 0 where its kernel runs alone.
+  int64_t work_of(int group_index) const {
+    const Group& group = plan_.groups[static_cast<size_t>(group_index)];
+    if (group.device.kind != DeviceKind::kCpu) return 0;
+    return product(group.domain).try_evaluate(hint_).value_or(0);
   }
 
   const graph::Graph& graph_;

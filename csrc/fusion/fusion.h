@@ -23,6 +23,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "fusion/order.h"
 #include "graph/graph.h"
 #include "graph/index_map.h"
 
@@ -94,12 +95,15 @@ struct FusionOptions {
   // About how many simple ops a pointwise node takes for an element; none: no value is computed
   // again to save memory traffic.
   std::function<int64_t(const graph::Node&)> ops_of;
+  // Kernels of the CPU that may run at the same time; none by default.
+  WaveLimits waves;
 };
 
 // What the executable runs in one place: a group's kernel, or an extern node.
 struct Unit {
   int group = -1;                     // index into FusionPlan::groups, or -1
   const graph::Node* node = nullptr;  // the extern node where group is -1
+  bool beside = false;                // may run at the same time as the unit before it
 };
 
 struct FusionPlan {

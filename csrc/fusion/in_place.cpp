@@ -26,14 +26,24 @@ bool lie_alike(const graph::TensorType& a, const graph::TensorType& b) {
          a.dense_or_strides() == b.dense_or_strides();
 }
 
+// Places from memory are checked.
+bool may_fail(const Group& group) {
+  return std::any_of(group.nodes.begin(), group.nodes.end(), [](const Node* node) {
+    const graph::OpClass op_class = graph::op_info(node->op()).op_class;
+    return op_class == graph::OpClass::kGather || op_class == graph::OpClass::kUpdate;
+  });
+}
+
 class Finder {
  public:
   Finder(const graph::Graph& graph, const FusionPlan& plan) : graph_(graph), plan_(plan) {
-    for (size_t i = 0; i < plan.order.size(); ++i) {
-      if (plan.order[i].group >= 0)
-        place_of_group_[plan.order[i].group] = i;
+    size_t place = 0;
+    for (const Unit& unit : plan.order) {
+      if (!unit.beside) ++place;
+      if (unit.group >= 0)
+        place_of_group_[unit.group] = place;
       else
-        place_of_node_[plan.order[i].node] = i;
+        place_of_node_[unit.node] = place;
     }
   }
 
@@ -59,7 +69,8 @@ class Finder {
     if (std::find(outputs.begin(), outputs.end(), result) == outputs.end()) return std::nullopt;
     if (!lie_alike(input->type(), result->type()) || graph_.is_output(result)) return std::nullopt;
     if (!is_stored_once(plan_.groups[group->second], *result)) return std::nullopt;
-    if (is_read_after(*input, copy, place_of_group_.at(group->second))) return std::nullopt;
+    if (is_read_after(*input, copy, group->second) || has_failing_neighbour(group->second))
+      return std::nullopt;
     return InPlaceWrite{&copy, group->second, result, input};
   }
 
@@ -73,11 +84,13 @@ class Finder {
     return iterations == product(result.type().shape);
   }
 
-  // By a kernel or a call behind `place`, or at any time through memory that a call returned.
-  bool is_read_after(const Value& input, const Node& copy, size_t place) const {
-    for (size_t i = 0; i < plan_.groups.size(); ++i) {
-      const std::vector<Value*>& read = plan_.groups[i].inputs;
-      if (place_of_group_.at(static_cast<int>(i)) > place &&
+  // By a kernel or a call that does not come before `group`, or at any time through memory that a
+  // call returned.
+  bool is_read_after(const Value& input, const Node& copy, int group) const {
+    const size_t place = place_of_group_.at(group);
+    for (int i = 0; i < static_cast<int>(plan_.groups.size()); ++i) {
+      const std::vector<Value*>& read = plan_.groups[static_cast<size_t>(i)].inputs;
+      if (i != group && place_of_group_.at(i) >= place &&
           std::find(read.begin(), read.end(), &input) != read.end())
         return true;
     }
@@ -88,6 +101,15 @@ class Finder {
     return false;
   }
 
+  // What runs at the same time may raise an error, before which eager may have written nothing.
+  bool has_failing_neighbour(int group) const {
+    const size_t place = place_of_group_.at(group);
+    return std::any_of(place_of_group_.begin(), place_of_group_.end(), [&](const auto& other) {
+      return other.first != group && other.second == place &&
+             may_fail(plan_.groups[static_cast<size_t>(other.first)]);
+    });
+  }
+
   static bool uses(const Node& node, const Value& input) {
     return std::any_of(node.operands().begin(), node.operands().end(), [&](Value* operand) {
       return operand->kind() == ValueKind::kTensor && graph::strided_view(operand)->base == &input;
@@ -96,6 +118,7 @@ class Finder {
 
   const graph::Graph& graph_;
   const FusionPlan& plan_;
+  // The same for what runs at the same time.
   std::unordered_map<int, size_t> place_of_group_;
   std::unordered_map<const Node*, size_t> place_of_node_;
 };

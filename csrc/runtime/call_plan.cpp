@@ -226,7 +226,8 @@ class CallPlan::Builder {
       const Arena& arena = arena_of(slot);
       step_plan().buffers.push_back(arena.index >= 0 ? ~arena.index : slot);
     }
-    out_.max_buffers_ = std::max(out_.max_buffers_, step.buffers.size());
+    buffers_of_wave_ = step.buffers.size() + (step.beside ? buffers_of_wave_ : 0);
+    out_.max_buffers_ = std::max(out_.max_buffers_, buffers_of_wave_);
     step_plan().values = static_cast<int32_t>(segment_->exprs.size());
     for (const SymExpr& size : step.sizes) add_value(size);
     for (const PhasePlan& phase : step.phases) {
@@ -282,6 +283,7 @@ class CallPlan::Builder {
   Segment* segment_ = nullptr;
   int32_t step_ = 0;
   std::vector<Arena> arena_of_slot_;
+  size_t buffers_of_wave_ = 0;
 };
 
 CallPlan::CallPlan(const ExecutablePlan& plan) { Builder(plan, *this).run(); }

@@ -85,7 +85,7 @@ class CallPlan {
   const std::vector<std::unique_ptr<Segment>>& segments() const { return segments_; }
   const std::vector<std::string>& symbols() const { return symbols_; }
   int32_t num_arena_slots() const { return num_arena_slots_; }
-  size_t max_buffers() const { return max_buffers_; }
+  size_t max_buffers() const { return max_buffers_; }  // of launches that run at the same time
   // Where the value of an expression of an extern step stands; the key is its address in the
   // executable's plan.
   const int32_t* find_value(const SymExpr* expr) const;

@@ -6,6 +6,7 @@
 
 #include "runtime/arena_pool.h"
 #include "runtime/call_plan.h"
+#include "runtime/host_kernel.h"
 #include "support/error.h"
 
 namespace mlcc::runtime {
@@ -33,9 +34,11 @@ class Scratch {
 class Call {
  public:
   Call(const ExecutablePlan& plan, const CallPlan& call_plan, const std::vector<KernelPtr>& kernels,
-       const Polled& polled, Host& host, const ParallelFor& parallel_for)
-      : plan_(plan), call_plan_(call_plan), kernels_(kernels), polled_(polled), host_(host),
-        parallel_for_(parallel_for), stream_(host.stream()), symbols_(call_plan.symbols().size()),
+       const std::vector<int32_t>& waves, const Polled& polled, Host& host,
+       const ParallelFor& parallel_for)
+      : plan_(plan), call_plan_(call_plan), kernels_(kernels), waves_(waves), polled_(polled),
+        host_(host), parallel_for_(parallel_for), stream_(host.stream()),
+        symbols_(call_plan.symbols().size()),
         arena_(static_cast<size_t>(call_plan.num_arena_slots())), buffers_(call_plan.max_buffers()),
         evaluate_([this](const SymExpr& expr) { return value_of(expr); }) {}
 
@@ -46,7 +49,15 @@ class Call {
       const Segment& segment = *call_plan_.segments()[i];
       for (int32_t step = segment.begin; step < segment.first_work; ++step) run_step(step);
       begin_segment(segment);
-      for (int32_t step = segment.first_work; step < segment.end; ++step) run_step(step);
+      for (int32_t step = segment.first_work; step < segment.end; ++step) {
+        const int32_t launches = waves_[static_cast<size_t>(step)];
+        if (launches > 1) {
+          run_wave_at(step, launches);
+          step += launches - 1;
+        } else {
+          run_step(step);
+        }
+      }
       end_segment(static_cast<int32_t>(i));
     }
     return arena_bytes_;
@@ -95,15 +106,46 @@ class Call {
   }
 
   void run_step(const LaunchStep& step, const StepPlan& step_plan) {
-    for (size_t i = 0; i < step_plan.buffers.size(); ++i) {
-      const int32_t buffer = step_plan.buffers[i];
-      buffers_[i] = buffer < 0 ? arena_[~buffer] : host_.data(buffer);
-    }
+    fill_buffers(step_plan, buffers_.data());
     const int64_t* sizes = values_ + step_plan.values;
-    const std::span ranges(sizes + step.sizes.size(), 2 * step.phases.size());
-    const CheckFailure failure = kernels_[static_cast<size_t>(step_)]->run(
-        {buffers_.data(), sizes}, ranges, {parallel_for_, stream_, step.device.index});
+    const CheckFailure failure =
+        kernels_[static_cast<size_t>(step_)]->run({buffers_.data(), sizes}, ranges_of(step, sizes),
+                                                  {parallel_for_, stream_, step.device.index});
     if (failure.code != 0) fail(step, failure);
+  }
+
+  void fill_buffers(const StepPlan& step_plan, void** buffers) {
+    for (const int32_t buffer : step_plan.buffers)
+      *buffers++ = buffer < 0 ? arena_[~buffer] : host_.data(buffer);
+  }
+
+  static std::span<const int64_t> ranges_of(const LaunchStep& step, const int64_t* sizes) {
+    return {sizes + step.sizes.size(), 2 * step.phases.size()};
+  }
+
+  // Launches that run at the same time.
+  void run_wave_at(int32_t first, int32_t count) {
+    const auto plan_of = [&](int32_t i) -> const StepPlan& {
+      return call_plan_.steps()[static_cast<size_t>(first + i)];
+    };
+    const auto step_of = [&](int32_t i) -> const LaunchStep& {
+      return std::get<LaunchStep>(plan_.steps[static_cast<size_t>(first + i)]);
+    };
+    std::vector<HostLaunch> launches;
+    launches.reserve(static_cast<size_t>(count));
+    void** of_launch = buffers_.data();
+    for (int32_t i = 0; i < count; ++i) {
+      fill_buffers(plan_of(i), of_launch);
+      const int64_t* sizes = values_ + plan_of(i).values;
+      const Kernel& kernel = *kernels_[static_cast<size_t>(first + i)];
+      launches.push_back({static_cast<const HostKernel&>(kernel).phases(),
+                          {of_launch, sizes},
+                          ranges_of(step_of(i), sizes)});
+      of_launch += plan_of(i).buffers.size();
+    }
+    const FailedLaunch failed = run_wave(launches, parallel_for_);
+    if (failed.failure.code != 0)
+      fail(step_of(static_cast<int32_t>(failed.launch)), failed.failure);
   }
 
   [[noreturn]] void fail(const LaunchStep& step, const CheckFailure& failure) {
@@ -169,6 +211,7 @@ class Call {
   const ExecutablePlan& plan_;
   const CallPlan& call_plan_;
   const std::vector<KernelPtr>& kernels_;
+  const std::vector<int32_t>& waves_;
   const Polled& polled_;
   Host& host_;
   const ParallelFor& parallel_for_;
@@ -204,6 +247,8 @@ std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
     MLCC_CHECK(num_phases == static_cast<int>(launch->phases.size()), "executable: launch ", next,
                " (", launch->label, ") plans ", launch->phases.size(), " phases, its kernel has ",
                num_phases);
+    MLCC_CHECK(!launch->beside || (i > 0 && std::holds_alternative<LaunchStep>(plan.steps[i - 1])),
+               "executable: launch ", next, " (", launch->label, ") runs beside no launch");
     per_step[i] = std::move(kernels[next++]);
   }
   MLCC_CHECK(next == kernels.size(), "executable: ", kernels.size(), " kernels for ", next,
@@ -211,16 +256,35 @@ std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
   return per_step;
 }
 
+// Launches that do not all run on the host's threads as plain kernels run in turn.
+std::vector<int32_t> waves_of(const ExecutablePlan& plan, const std::vector<KernelPtr>& kernels) {
+  std::vector<int32_t> waves(plan.steps.size(), 1);
+  const auto is_host = [&](size_t step) {
+    return dynamic_cast<const HostKernel*>(kernels[step].get()) != nullptr;
+  };
+  for (size_t first = 0; first < plan.steps.size(); ++first) {
+    if (!is_host(first)) continue;
+    size_t end = first + 1;
+    while (end < plan.steps.size() && is_host(end) && std::get<LaunchStep>(plan.steps[end]).beside)
+      ++end;
+    waves[first] = static_cast<int32_t>(end - first);
+    first = end - 1;
+  }
+  return waves;
+}
+
 }  // namespace
 
 Executable::Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels)
     : plan_(std::move(plan)), kernels_(kernels_per_step(plan_, std::move(kernels))),
-      polled_(find_polled(plan_, kernels_)), call_plan_(std::make_unique<CallPlan>(plan_)) {}
+      waves_(waves_of(plan_, kernels_)), polled_(find_polled(plan_, kernels_)),
+      call_plan_(std::make_unique<CallPlan>(plan_)) {}
 
 Executable::~Executable() = default;
 
 void Executable::run(Host& host, const ParallelFor& parallel_for) const {
-  const int64_t bytes = Call(plan_, *call_plan_, kernels_, polled_, host, parallel_for).run();
+  const int64_t bytes =
+      Call(plan_, *call_plan_, kernels_, waves_, polled_, host, parallel_for).run();
   int64_t largest = arena_bytes_.load(std::memory_order_relaxed);
   while (largest < bytes &&
          !arena_bytes_.compare_exchange_weak(largest, bytes, std::memory_order_relaxed)) {

@@ -58,6 +58,9 @@ struct LaunchStep {
   std::vector<PhasePlan> phases;
   std::vector<KernelError> errors;
   std::string source;  // the user's line, for errors and logs
+  // Runs at the same time as the launch in the step before, both on the CPU: neither touches what
+  // the other writes.
+  bool beside = false;
 };
 
 class Executable;
@@ -177,6 +180,7 @@ class Executable {
  private:
   ExecutablePlan plan_;
   std::vector<KernelPtr> kernels_;  // per step; null where the step is no launch
+  std::vector<int32_t> waves_;      // per step: launches from there on that run at the same time
   Polled polled_;
   std::unique_ptr<const CallPlan> call_plan_;
   mutable std::atomic<int64_t> arena_bytes_{0};

@@ -1,5 +1,6 @@
 #include "runtime/host_kernel.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -15,6 +16,65 @@ CheckFailure run_range(PhaseFunction function, const KernelArgs& args, int64_t b
   failure.code = function(&own, begin, end);
   return failure;
 }
+
+// Work of a phase is counted in parts of what is worth a thread.
+constexpr int64_t kPartsOfGrain = 64;
+
+// The same phase of the kernels of a wave, their work laid end to end.
+class WavePhase {
+ public:
+  WavePhase(std::span<const HostLaunch> launches, size_t phase)
+      : launches_(launches), phase_(phase) {}
+
+  bool exists() const {
+    return std::any_of(launches_.begin(), launches_.end(),
+                       [this](const HostLaunch& launch) { return phase_ < launch.phases.size(); });
+  }
+
+  int64_t work() const {
+    int64_t sum = 0;
+    for (const HostLaunch& launch : launches_) sum += work_of(launch);
+    return sum;
+  }
+
+  // What lies in [begin, end) of the work.
+  FailedLaunch run(int64_t begin, int64_t end) const {
+    int64_t start = 0;
+    for (size_t i = 0; i < launches_.size(); ++i) {
+      const HostLaunch& launch = launches_[i];
+      const int64_t work = work_of(launch);
+      const int64_t first = iteration(launch, work, begin - start);
+      const int64_t last = iteration(launch, work, end - start);
+      start += work;
+      if (first >= last) continue;
+      const CheckFailure failure = run_range(launch.phases[phase_], launch.args, first, last);
+      if (failure.code != 0) return {i, failure};
+    }
+    return {};
+  }
+
+ private:
+  int64_t extent_of(const HostLaunch& launch) const { return launch.ranges[2 * phase_]; }
+
+  int64_t work_of(const HostLaunch& launch) const {
+    if (phase_ >= launch.phases.size() || extent_of(launch) <= 0) return 0;
+    const int64_t grain = std::max<int64_t>(1, launch.ranges[2 * phase_ + 1]);
+    const double parts = static_cast<double>(extent_of(launch)) / static_cast<double>(grain);
+    return std::max<int64_t>(1, static_cast<int64_t>(parts * kPartsOfGrain));
+  }
+
+  // The first iteration of a launch that lies behind so much of its work. Grows with `done`, so
+  // that neighbouring ranges share no iteration and leave none out.
+  int64_t iteration(const HostLaunch& launch, int64_t work, int64_t done) const {
+    if (done <= 0) return 0;
+    if (done >= work) return work == 0 ? 0 : extent_of(launch);
+    return static_cast<int64_t>(static_cast<double>(extent_of(launch)) *
+                                (static_cast<double>(done) / static_cast<double>(work)));
+  }
+
+  const std::span<const HostLaunch> launches_;
+  const size_t phase_;
+};
 
 }  // namespace
 
@@ -55,6 +115,29 @@ CheckFailure run_phase(PhaseFunction function, const KernelArgs& args, int64_t e
     first = begin;
     found = failure;
   });
+  return found;
+}
+
+FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& parallel_for) {
+  FailedLaunch found;
+  for (size_t phase = 0; WavePhase(launches, phase).exists(); ++phase) {
+    const WavePhase of_all(launches, phase);
+    std::mutex mutex;
+    int64_t first = of_all.work();
+    const auto body = [&](int64_t begin, int64_t end) {
+      const FailedLaunch failed = of_all.run(begin, end);
+      if (failed.failure.code == 0) return;
+      const std::lock_guard lock(mutex);
+      if (begin >= first) return;
+      first = begin;
+      found = failed;
+    };
+    if (parallel_for)
+      parallel_for(of_all.work(), kPartsOfGrain, body);
+    else
+      body(0, of_all.work());
+    if (first < of_all.work()) launches = launches.first(found.launch);
+  }
   return found;
 }
 

@@ -37,4 +37,22 @@ const std::vector<PhaseFunction>& host_phases(const Kernel& kernel);
 CheckFailure run_phase(PhaseFunction function, const KernelArgs& args, int64_t extent,
                        int64_t grain, const ParallelFor& parallel_for);
 
+// One of several kernels that run at the same time.
+struct HostLaunch {
+  const std::vector<PhaseFunction>& phases;
+  KernelArgs args;
+  std::span<const int64_t> ranges;  // extent and grain of each phase
+};
+
+struct FailedLaunch {
+  size_t launch = 0;
+  CheckFailure failure;
+};
+
+// Runs kernels that do not touch what another one of them writes: the first phases of all in one
+// parallel region, then the second ones. Each thread gets as much of them as it would of one
+// kernel, by their grains. Of several failures, tells the one that launches in turn would have
+// met.
+FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& parallel_for);
+
 }  // namespace mlcc::runtime

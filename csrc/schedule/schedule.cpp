@@ -8,9 +8,6 @@
 namespace mlcc::schedule {
 namespace {
 
-// Points that keep one thread busy for about 10 us at one op per point: below, handing work to a
-// thread costs more.
-constexpr int64_t kGrainPoints = 32768;
 // With fewer outer iterations than this the vector axis is cut into chunks, so that threads have
 // something to share.
 constexpr int64_t kEnoughParallel = 32;

@@ -48,6 +48,9 @@ struct NestFacts {
   bool can_scan = false;       // the last reduced axis may be the vector axis, as a scan
 };
 
+// Points that keep one thread busy for about 10 us at one op per point: below, handing work to a
+// thread costs more.
+constexpr int64_t kGrainPoints = 32768;
 constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp
 
 struct Schedule {

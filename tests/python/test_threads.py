@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 import mlcc
@@ -141,3 +142,35 @@ def test_caches_and_options_in_several_threads() -> None:
         return True
 
     assert at_once(compile_and_run, compile_and_run, clear, patch) == [True] * THREADS
+
+
+def test_small_kernels_at_the_same_time() -> None:
+    """Branches of other sizes each, in two waves; one writes its input, one may fail."""
+
+    def function(
+        xs: list[torch.Tensor], index: torch.Tensor, written: torch.Tensor
+    ) -> list[torch.Tensor]:
+        results = [torch.softmax(x * 2, -1) for x in xs] + [xs[0].flatten()[index] + 1]
+        written.mul_(3).add_(xs[1][0, 0])
+        return [(result * result).sum() for result in results]
+
+    xs = [torch.randn(40, 100 + i) for i in range(16)]
+    index = torch.randint(0, 4000, (3000,))
+    threads = torch.get_num_threads()
+    results: list[list[torch.Tensor]] = []
+    compiled = mlcc.jit(function, dynamic=False)
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            written = torch.ones(5000)
+            results.append([*compiled(xs, index, written), written])
+            with pytest.raises(IndexError, match="out of bounds"):
+                compiled(xs, index + 2000, written)
+            # The write comes behind the call that failed, as in eager.
+            assert torch.equal(written, results[-1][-1])
+    finally:
+        torch.set_num_threads(threads)
+    written = torch.ones(5000)
+    torch.testing.assert_close(results[0], [*function(xs, index, written), written])
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)

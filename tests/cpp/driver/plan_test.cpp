@@ -14,9 +14,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-runtime::ExecutablePlan plan(std::string_view text) {
+runtime::ExecutablePlan plan(std::string_view text, const fusion::WaveLimits& waves = {}) {
   const auto graph = graph::parse_graph(text);
-  const fusion::FusionPlan fusion = fusion::plan_fusion(*graph, {});
+  fusion::FusionOptions options;
+  options.waves = waves;
+  const fusion::FusionPlan fusion = fusion::plan_fusion(*graph, options);
   std::vector<PlannedKernel> kernels;
   for (const fusion::Group& group : fusion.groups) {
     loop::Arena arena;
@@ -104,6 +106,28 @@ TEST(Plan, KernelsRunOnOneDeviceBesideTheCpu) {
       },
       ThrowsMessage<Error>(
           HasSubstr("graph g: computes on cuda:0 and cuda:1, expected one of them")));
+}
+
+TEST(Plan, WhatRunsAtTheSameTimeSharesNoMemory) {
+  constexpr std::string_view kText = R"(graph @g(%x: f32[8], %y: f32[4]) {
+  %0: f32[8] = exp %x
+  %1: f32[] = sum %0 {dims = [0], keepdim = false}
+  %2: f32[4] = exp %y
+  %3: f32[] = prod %2 {dims = [0], keepdim = false}
+  return %1, %3
+})";
+  const auto kinds = [](const runtime::ExecutablePlan& plan) {
+    std::string text;
+    for (const runtime::Step& step : plan.steps) {
+      if (std::holds_alternative<runtime::AllocateStep>(step)) text += "a";
+      if (std::holds_alternative<runtime::ReleaseStep>(step)) text += "r";
+      if (const auto* launch = std::get_if<runtime::LaunchStep>(&step))
+        text += launch->beside ? "+" : "l";
+    }
+    return text;
+  };
+  EXPECT_EQ(kinds(plan(kText)), "alralr");
+  EXPECT_EQ(kinds(plan(kText, {100, 1000})), "aal+r");
 }
 
 }  // namespace

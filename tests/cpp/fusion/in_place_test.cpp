@@ -10,9 +10,9 @@ namespace mlcc::fusion {
 namespace {
 
 // "input <- %id in group" for each write found.
-std::string writes(const std::string& text) {
+std::string writes(const std::string& text, const FusionOptions& options = {}) {
   const auto graph = graph::parse_graph(text);
-  const FusionPlan plan = plan_fusion(*graph, {});
+  const FusionPlan plan = plan_fusion(*graph, options);
   std::string found;
   for (const InPlaceWrite& write : find_in_place_writes(*graph, plan))
     found += write.input->name() + " <- " +
@@ -49,6 +49,33 @@ TEST(InPlace, NotWhatALaterKernelReads) {
   return %2
 })"),
             "");
+}
+
+TEST(InPlace, NotWhatAKernelReadsAtTheSameTime) {
+  const std::string text = R"(graph @g(%x: f32[8], %y: f32[4]) {
+  %0: f32[4] = slice %x {dim = 0, start = 2, step = 1}
+  %1: f32[4] = add %0, %y
+  %2: f32[8] = exp %x
+  %3: f32[8] = extern "aten.copy_.default"(%x, %2) mutates(0) aliases
+  return %1
+})";
+  FusionOptions options;
+  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
+  options.waves = {100, 1000};
+  EXPECT_EQ(writes(text, options), "");
+}
+
+TEST(InPlace, NotBesideAKernelThatMayFail) {
+  const std::string text = R"(graph @g(%x: f32[8], %y: f32[16], %i: i64[4]) {
+  %0: f32[4] = take %y, %i {dim = 0, wrap = false, error = "index"}
+  %1: f32[8] = exp %x
+  %2: f32[8] = extern "aten.copy_.default"(%x, %1) mutates(0) aliases
+  return %0
+})";
+  FusionOptions options;
+  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
+  options.waves = {100, 1000};
+  EXPECT_EQ(writes(text, options), "");
 }
 
 TEST(InPlace, NotWhatALaterCallReads) {

@@ -483,5 +483,60 @@ TEST(Executable, AStepCostsLittle) {
   EXPECT_LT(best, 2000) << "nanoseconds per step";
 }
 
+// Work that was handed out in one piece each.
+std::vector<int64_t> handed_out;
+
+void note_work(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  handed_out.push_back(n / grain);
+  body(0, n);
+}
+
+// x -> x + 1, x * 2 at the same time
+ExecutablePlan two_beside(const SymExpr& extent) {
+  ExecutablePlan plan;
+  plan.inputs = {{false, vector_of(4), {}}};
+  plan.num_slots = 3;
+  plan.steps.push_back(AllocateStep{1, vector_of(4), false});
+  plan.steps.push_back(AllocateStep{2, vector_of(4), false});
+  plan.steps.push_back(launch({0, 1}, {}, 4));
+  LaunchStep second = launch({0, 2}, {2}, extent);
+  second.beside = true;
+  plan.steps.push_back(second);
+  plan.outputs = {1, 2};
+  return plan;
+}
+
+TEST(Executable, LaunchesOfAWaveShareAParallelRegion) {
+  const Executable executable(two_beside(4), {kernel({add_one}), kernel({scale})});
+  FakeHost host(3);
+  host.at(0) = {1, 2, 3, 4};
+  handed_out.clear();
+  executable.run(host, note_work);
+  EXPECT_THAT(handed_out, ElementsAre(8));
+  EXPECT_THAT(host.at(1), ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(host.at(2), ElementsAre(2, 4, 6, 8));
+}
+
+TEST(Executable, AFailureOfAWaveNamesItsLaunch) {
+  ExecutablePlan plan = two_beside(4);
+  std::get<LaunchStep>(plan.steps[3]).errors = {{7, "ValueError", "negative"}};
+  std::get<LaunchStep>(plan.steps[3]).source = "model.py:5";
+  const Executable executable(std::move(plan), {kernel({add_one}), kernel({check_positive})});
+  FakeHost host(3);
+  host.at(0) = {1, -2, 3, 4};
+  try {
+    executable.run(host, note_work);
+    FAIL() << "no error";
+  } catch (const std::out_of_range& error) {
+    EXPECT_STREQ(error.what(), "ValueError: negative at model.py:5");
+  }
+}
+
+TEST(Executable, ALaunchBesideNoneIsRefused) {
+  ExecutablePlan plan = two_beside(4);
+  std::get<LaunchStep>(plan.steps[2]).beside = true;
+  EXPECT_THROW(Executable(std::move(plan), {kernel({add_one}), kernel({scale})}), InternalError);
+}
+
 }  // namespace
 }  // namespace mlcc::runtime

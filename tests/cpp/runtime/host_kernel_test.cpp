@@ -75,5 +75,80 @@ TEST(RunPhase, RangesRunOnTheThreadsOfTheHost) {
   EXPECT_EQ(seen, std::set<std::thread::id>{std::this_thread::get_id()});
 }
 
+// Counts how often each iteration ran.
+int64_t count(const KernelArgs* args, int64_t begin, int64_t end) {
+  auto* counts = static_cast<int64_t*>(args->buffers[0]);
+  for (int64_t i = begin; i < end; ++i) ++counts[i];
+  return 0;
+}
+
+// Fails where the first phase of another kernel has not run.
+int64_t check_counts(const KernelArgs* args, int64_t, int64_t) {
+  const auto* counts = static_cast<const int64_t*>(args->buffers[1]);
+  for (int64_t i = 0; i < args->sizes[0]; ++i)
+    if (counts[i] != 1) return 2;
+  return 0;
+}
+
+TEST(RunWave, EachIterationOnceAndPhasesInTurn) {
+  const std::vector<PhaseFunction> one = {count}, two = {count, check_counts};
+  const std::vector<ParallelFor> ways = {nullptr, last_range_first, a_thread_per_range};
+  for (const ParallelFor& way : ways) {
+    for (int64_t grain : {1, 3, 50, 1000}) {
+      std::vector<int64_t> a(100), b(7), empty;
+      void* of_a[] = {a.data()};
+      void* of_empty[] = {empty.data()};
+      void* of_b[] = {b.data(), a.data()};  // its second phase looks at what the first one did
+      const int64_t sizes[] = {100};
+      const int64_t ranges_a[] = {100, grain}, ranges_empty[] = {0, 1}, ranges_b[] = {7, 2, 1, 1};
+      const std::vector<HostLaunch> launches = {{one, {of_a, nullptr}, ranges_a},
+                                                {one, {of_empty, nullptr}, ranges_empty},
+                                                {two, {of_b, sizes}, ranges_b}};
+      EXPECT_EQ(run_wave(launches, way).failure.code, 0);
+      EXPECT_EQ(a, std::vector<int64_t>(100, 1));
+      EXPECT_EQ(b, std::vector<int64_t>(7, 1));
+    }
+  }
+}
+
+TEST(RunWave, SmallKernelsTogetherAreWorthThreads) {
+  const std::vector<PhaseFunction> phases = {note_thread};
+  const int64_t ranges[] = {1, 2};  // half of what is worth a thread
+  std::vector<HostLaunch> launches(4, HostLaunch{phases, {}, ranges});
+  seen.clear();
+  run_wave(launches, a_thread_per_range);
+  EXPECT_EQ(seen.size(), 2U);
+  seen.clear();
+  run_wave({launches.data(), 2}, a_thread_per_range);
+  EXPECT_EQ(seen.size(), 1U);
+}
+
+TEST(RunWave, TellsTheFailureThatLaunchesInTurnWouldHaveMet) {
+  std::vector<int64_t> good(10, 1), bad = good, worse = good;
+  bad[4] = -5;
+  worse[0] = -6;
+  void* of_good[] = {good.data()};
+  void* of_bad[] = {bad.data()};
+  void* of_worse[] = {worse.data()};
+  const std::vector<PhaseFunction> one = {check_sign}, two = {count, check_sign};
+  const int64_t ranges[] = {10, 1, 10, 1};
+  const std::vector<ParallelFor> ways = {nullptr, last_range_first, a_thread_per_range};
+  for (const ParallelFor& way : ways) {
+    for (bool late : {false, true}) {  // the first failure stands in the second phase
+      std::vector<int64_t> x = bad;
+      x[4] -= late;
+      void* of_x[] = {x.data()};
+      const FailedLaunch failed = run_wave(
+          std::vector<HostLaunch>{{one, {of_good, nullptr}, ranges},
+                                  {late ? two : one, {late ? of_x : of_bad, nullptr}, ranges},
+                                  {one, {of_worse, nullptr}, ranges}},
+          way);
+      EXPECT_EQ(failed.launch, 1U);
+      EXPECT_EQ(failed.failure.code, 1);
+      EXPECT_THAT(failed.failure.details, ElementsAre(-5, 4));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mlcc::runtime
