@@ -117,9 +117,16 @@ class Compiler {
     options.row_limits = [this](const Device& device) {
       return row_limits(machine_of(target_for(device), options_));
     };
-    options.ops_of = [](const graph::Node& node) {
-      loop::Arena arena;
-      return lower::Formulas(arena).cost(node);
+    using Key = std::pair<graph::Op, DType>;
+    options.ops_of = [known = std::map<Key, int64_t>()](const graph::Node& node) mutable {
+      const std::vector<graph::Value*>& operands = node.operands();
+      const DType dtype = operands.empty() ? DType::kF32 : operands.back()->type().dtype;
+      const auto [found, is_new] = known.try_emplace({node.op(), dtype});
+      if (is_new) {
+        loop::Arena arena;
+        found->second = lower::Formulas(arena).cost(node);
+      }
+      return found->second;
     };
     // What alone would not keep all threads busy, and so much of it that together they are.
     const int64_t all_threads =

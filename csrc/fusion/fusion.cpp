@@ -250,8 +250,27 @@ class Planner {
     if (repeats_work(node, reader) && !is_widening_cast(node)) return;
     const int64_t cost = inlined_nodes(node);
     if (cost > options_.max_nodes) return;
-    inline_cost_[node.result()] = cost;
+    mark_inlined(node, cost);
+  }
+
+  void mark_inlined(const Node& node, int64_t nodes) {
+    inline_cost_[node.result()] = nodes;
+    inline_ops_[node.result()] = ops_with_inlined(node);
     plan_.inlined.insert(&node);
+  }
+
+  int64_t ops_of(const Node& node) const {
+    const bool is_pointwise = graph::op_info(node.op()).op_class == OpClass::kPointwise;
+    return is_pointwise && options_.ops_of ? options_.ops_of(node) : 1;
+  }
+
+  // What the reader of a node makes its kernel compute for an element.
+  int64_t ops_with_inlined(const Node& node) const {
+    int64_t ops = ops_of(node);
+    for (const Value* operand : node.operands())
+      if (const auto inlined = inline_ops_.find(operand); inlined != inline_ops_.end())
+        ops += inlined->second;
+    return ops;
   }
 
   // Whether all operands that the value is belong to one node, which reads it at one place (x * x).
@@ -571,7 +590,8 @@ class Planner {
     if (is_alone(*group.nodes.front()))
       return unsupported("the kernel runs in an order of its own");
     if (node.result()->type().device != group.device) return unsupported("it is on another device");
-    if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes)
+    if (static_cast<int64_t>(group.nodes.size()) >= options_.max_nodes ||
+        group_ops_[static_cast<size_t>(group_index)] + ops_with_inlined(node) > options_.max_ops)
       return unsupported("the kernel is full");
     const Assumptions assumptions = domain_assumptions(group.domain);
     std::optional<Join> join = position_in(node, group, assumptions);
@@ -623,8 +643,7 @@ class Planner {
     const Node* node = value.producer();
     if (node == nullptr || is_reduction(*node) || !seen.insert(node).second) return 0;
     if (node != inlined && !folds(*node) && !group.placements.count(node)) return 0;
-    int64_t ops =
-        graph::op_info(node->op()).op_class == OpClass::kPointwise ? options_.ops_of(*node) : 0;
+    int64_t ops = graph::op_info(node->op()).op_class == OpClass::kPointwise ? ops_of(*node) : 0;
     for (const Value* operand : node->operands()) ops += ops_behind(*operand, group, inlined, seen);
     return ops;
   }
@@ -680,9 +699,7 @@ class Planner {
                                            g, ": ", join.reason()));
     }
     if (may_join && is_part_of_online(*node)) {
-      inline_cost_[node->result()] = inlined_nodes(*node);
-      plan_.inlined.insert(node);
-      return;
+      return mark_inlined(*node, inlined_nodes(*node));
     }
     Group group;
     group.device = node->result()->type().device;
@@ -692,6 +709,7 @@ class Planner {
     MLCC_CHECK(join,
                "fusion: a node does not fit its own domain: ", graph::op_info(node->op()).text);
     plan_.groups.push_back(std::move(group));
+    group_ops_.push_back(0);
     group_unit_.push_back(new_unit(node, static_cast<int>(plan_.groups.size()) - 1));
     add_to_group(node, static_cast<int>(plan_.groups.size()) - 1, *std::move(join));
   }
@@ -733,6 +751,7 @@ class Planner {
         readers.push_back(group_index);
     }
     for (const int definer : definers_of(*node)) units_[unit].reads.insert(definer);
+    group_ops_[static_cast<size_t>(group_index)] += ops_with_inlined(*node);
     group.nodes.push_back(node);
     group.reduced = std::move(join.reduced);
     group.placements[node] = std::move(join.placement);
@@ -891,11 +910,12 @@ class Planner {
   Assumptions assumptions_;
   FusionPlan plan_;
   std::unordered_map<const Node*, int> order_;
-  std::unordered_map<const Value*, int64_t> inline_cost_;
+  std::unordered_map<const Value*, int64_t> inline_cost_, inline_ops_;
   std::unordered_map<const Value*, int> reshapes_;             // levels of them down to memory
   std::unordered_map<const Value*, std::vector<int>> writes_;  // program orders, by base
   std::vector<UnitState> units_;
   std::vector<int> group_unit_;
+  std::vector<int64_t> group_ops_;
   std::unordered_map<const Node*, int> unit_of_node_;
   std::unordered_map<const Value*, std::vector<int>> readers_;
   std::unordered_map<const Value*, int> last_writer_;

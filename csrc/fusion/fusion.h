@@ -90,10 +90,13 @@ struct FusionOptions {
   bool fuse = true;
   // Above this many nodes a group takes no more: bounds the compile time of one kernel.
   int64_t max_nodes = 48;
+  // The same for what all its nodes and those inlined into them take for an element: about 15,000
+  // instructions. (LLVM cannot be stopped, and takes a second for 50,000.)
+  int64_t max_ops = 4096;
   // Of the machine behind a device; none: those of a CPU.
   std::function<RowLimits(const Device&)> row_limits;
-  // About how many simple ops a pointwise node takes for an element; none: no value is computed
-  // again to save memory traffic.
+  // About how many simple ops a pointwise node takes for an element; none: one each, and no value
+  // is computed again to save memory traffic.
   std::function<int64_t(const graph::Node&)> ops_of;
   // Kernels of the CPU that may run at the same time; none by default.
   WaveLimits waves;

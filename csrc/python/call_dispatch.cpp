@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "python/call_form.h"
 #include "python/executable_object.h"
 #include "python/without_gil.h"
+#include "runtime/size_expr.h"
 #include "support/error.h"
 #include "types/symbolic.h"
 
@@ -25,7 +27,6 @@ namespace py = pybind11;
 
 // Where a symbol's value comes from: a size of a tensor leaf, or an int leaf (dim is -1).
 struct SymbolSource {
-  std::string name;
   size_t leaf;
   int64_t dim;
   int64_t value(const Leaves& leaves) const;
@@ -161,14 +162,21 @@ class Entry {
  public:
   Entry(const py::tuple& args, const py::dict& kwargs, bool dynamic, const py::dict& facts)
       : modes_(ModeState::current()), form_(CallForm::read(args, kwargs, dynamic)) {
+    std::vector<std::string> names;
     for (const auto& [name, leaf, dim] :
-         py::cast<std::vector<std::tuple<std::string, size_t, int64_t>>>(facts["symbols"]))
-      symbols_.push_back({name, leaf, dim});
+         py::cast<std::vector<std::tuple<std::string, size_t, int64_t>>>(facts["symbols"])) {
+      names.push_back(name);
+      symbols_.push_back({leaf, dim});
+    }
     for (const auto& [leaf, dim, size] :
          py::cast<std::vector<std::tuple<size_t, int64_t, int64_t>>>(facts["fixed_sizes"]))
       fixed_sizes_.push_back({leaf, dim, size});
     for (const auto& text : py::cast<std::vector<std::string>>(facts["guards"]))
-      guards_.push_back(SymExpr::parse(text));
+      guards_.emplace_back(SymExpr::parse(text), [&names](std::string_view name) {
+        const auto found = std::find(names.begin(), names.end(), name);
+        MLCC_CHECK(found != names.end(), "guard: no value for ", name);
+        return static_cast<int32_t>(found - names.begin());
+      });
     read_held(facts);
     read_program(facts);
   }
@@ -300,19 +308,19 @@ class Entry {
     program_ = py::cast<const ExecutableObject&>(facts["executable"]).program;
   }
 
+  // Under the GIL, as all of a look-up is.
   bool guards_hold(const Leaves& leaves) const {
     if (guards_.empty()) return true;
-    const auto value_of = [&](std::string_view name) -> int64_t {
-      for (const SymbolSource& symbol : symbols_)
-        if (symbol.name == name) return symbol.value(leaves);
-      throw Error("guard: no value for " + std::string(name));
-    };
+    c10::SmallVector<int64_t, 16> values;
     try {
-      for (const SymExpr& guard : guards_)
-        if (guard.evaluate(value_of) != 1) return false;
+      for (const SymbolSource& symbol : symbols_) values.push_back(symbol.value(leaves));
+      if (values == last_held_) return true;
+      for (const runtime::SizeExpr& guard : guards_)
+        if (guard.evaluate(values) != 1) return false;
     } catch (const Error&) {  // a divisor that is no longer positive, a size out of range
       return false;
     }
+    last_held_ = std::move(values);
     return true;
   }
 
@@ -328,7 +336,8 @@ class Entry {
   CallForm form_;
   std::vector<SymbolSource> symbols_;
   std::vector<FixedSize> fixed_sizes_;
-  std::vector<SymExpr> guards_;  // each is 1 where the trace holds
+  std::vector<runtime::SizeExpr> guards_;            // of symbols_; each is 1 where the trace holds
+  mutable c10::SmallVector<int64_t, 16> last_held_;  // values of symbols_ for which they did
   std::vector<HeldDict> objects_;
   std::vector<HeldNames> names_;
   std::vector<HeldCell> cells_;

@@ -56,24 +56,32 @@ class Float32 {
   llvm::Value* lookup(const MathTable& table, llvm::Value* index) const {
     return emit_lookup(c_, table, index);
   }
-  // v * 2^floor(exponent) by AVX-512's instruction, in whole registers; else null.
-  llvm::Value* scaled_by_instruction(llvm::Value* v, llvm::Value* exponent) const;
+  // Whether AVX-512 has an instruction for v * 2^floor(exponent) of whole registers.
+  bool can_scale(llvm::Value* v) const { return c_.has.avx512 && lanes_of(v) >= kScaledLanes; }
+  // That, and 0 where `is_kept` is false.
+  llvm::Value* scaled_by_instruction(llvm::Value* v, llvm::Value* exponent,
+                                     llvm::Value* is_kept) const;
+  llvm::Value* always() const {
+    return llvm::Constant::getAllOnesValue(like(number(0), c_.ir.getInt1Ty()));
+  }
   llvm::IRBuilder<>& ir() const { return c_.ir; }
 
  private:
+  static constexpr unsigned kScaledLanes = 16;
+
   const OpContext& c_;
   llvm::Type* type_;
   llvm::Type* bits_;
 };
 
-llvm::Value* Float32::scaled_by_instruction(llvm::Value* v, llvm::Value* exponent) const {
-  constexpr unsigned kMost = 16;
+llvm::Value* Float32::scaled_by_instruction(llvm::Value* v, llvm::Value* exponent,
+                                            llvm::Value* is_kept) const {
   const unsigned lanes = lanes_of(v);
-  if (!c_.has.avx512 || lanes < kMost) return nullptr;
-  if (lanes > kMost) {
+  if (lanes > kScaledLanes) {
     const auto half = [&](unsigned first) {
       return scaled_by_instruction(lanes_from(c_, v, first, lanes / 2),
-                                   lanes_from(c_, exponent, first, lanes / 2));
+                                   lanes_from(c_, exponent, first, lanes / 2),
+                                   lanes_from(c_, is_kept, first, lanes / 2));
     };
     llvm::Value* low = half(0);
     return join_lanes(c_, low, half(lanes / 2));
@@ -81,7 +89,8 @@ llvm::Value* Float32::scaled_by_instruction(llvm::Value* v, llvm::Value* exponen
   constexpr uint32_t kCurrentRounding = 4;
   return c_.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {},
                                {v, exponent, llvm::Constant::getNullValue(v->getType()),
-                                c_.ir.getInt16(0xffff), c_.ir.getInt32(kCurrentRounding)});
+                                c_.ir.CreateBitCast(is_kept, c_.ir.getInt16Ty()),
+                                c_.ir.getInt32(kCurrentRounding)});
 }
 
 // A number of steps of 1/16 in units of 1: adding it rounds to one, which then stands in the low
@@ -96,9 +105,10 @@ constexpr double kLn2Low = 0x1.7f7d1cp-20;
 
 // e^x = 2^exponent * root * (1 + fraction), |fraction| <= 0.0219; |x| <= 104 or NaN.
 struct Power {
-  llvm::Value* steps;  // f32: the exponent with its sixteenths, of which `root` is made
-  llvm::Value* place;  // i32: in its low four bits which root
-  llvm::Value* root;   // 2^(i/16)
+  llvm::Value* is_kept;  // e^x is 0 where it is false
+  llvm::Value* steps;    // f32: the exponent with its sixteenths, of which `root` is made
+  llvm::Value* place;    // i32: in its low four bits which root
+  llvm::Value* root;     // 2^(i/16)
   llvm::Value* fraction;
 };
 
@@ -112,12 +122,23 @@ Power split_exp(const Float32& f, llvm::Value* x, int degree) {
                                : f.polynomial(r, {0x1.555556p-5, 0x1.555556p-3, 0.5});
   llvm::Value* fraction = f.fma(f.ir().CreateFMul(r, r), p, r);
   llvm::Value* place = f.bits_of(shifted);
-  return {steps, place, f.lookup(kRootsOfTwo, place), fraction};
+  return {f.always(), steps, place, f.lookup(kRootsOfTwo, place), fraction};
+}
+
+// The same for any x <= 104 or NaN. A number that rounds to 0 takes many CPUs 50 times as long as
+// any other, and is what masks make of exponentials: it is never computed.
+Power split_exp_or_zero(const Float32& f, llvm::Value* x, int degree) {
+  constexpr double kLeast = -104.0;
+  llvm::Value* is_kept = f.ir().CreateFCmpUGE(x, f.number(kLeast));
+  Power power = split_exp(f, f.can_scale(x) ? x : f.at_least(kLeast, x), degree);
+  power.is_kept = is_kept;
+  return power;
 }
 
 // v * 2^floor(steps), rounded once.
 llvm::Value* scale(const Float32& f, llvm::Value* v, const Power& power) {
-  if (llvm::Value* scaled = f.scaled_by_instruction(v, power.steps)) return scaled;
+  if (f.can_scale(v)) return f.scaled_by_instruction(v, power.steps, power.is_kept);
+  v = f.ir().CreateSelect(power.is_kept, v, f.number(0.0));
   // In two steps, since 2^exponent alone may leave the range where the result does not; only the
   // second one rounds.
   llvm::Value* exponent =
@@ -130,10 +151,10 @@ llvm::Value* scale(const Float32& f, llvm::Value* v, const Power& power) {
   return f.ir().CreateFMul(first, power_of_two(f.ir().CreateSub(exponent, half)));
 }
 
-// e^x for -104 <= x or NaN and x <= 89. Its error is half an ULP and the little that the fraction's
-// rounding adds.
+// e^x for x <= 89 or NaN. Its error is half an ULP and the little that the fraction's rounding
+// adds.
 llvm::Value* precise_exp(const Float32& f, llvm::Value* x) {
-  const Power power = split_exp(f, x, 3);
+  const Power power = split_exp_or_zero(f, x, 3);
   llvm::Value* rest = f.fma(power.root, power.fraction, f.lookup(kRootsOfTwoRest, power.place));
   return scale(f, f.ir().CreateFAdd(power.root, rest), power);
 }
@@ -183,8 +204,8 @@ llvm::Value* log_of_normal(const Float32& f, llvm::Value* x, llvm::Value* expone
 
 llvm::Value* emit_exp(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
-  // Beyond these the result is 0 or infinity, which scaling gives by itself.
-  const Power power = split_exp(f, f.at_most(89.0, f.at_least(-104.0, x)), 3);
+  // Beyond 89 the result is infinity, which scaling gives by itself.
+  const Power power = split_exp_or_zero(f, f.at_most(89.0, x), 3);
   return scale(f, f.fma(power.root, power.fraction, power.root), power);
 }
 
@@ -235,10 +256,15 @@ llvm::Value* emit_erf(const OpContext& c, llvm::Value* x) {
 llvm::Value* emit_sigmoid(const OpContext& c, llvm::Value* x) {
   const Float32 f(c, x);
   llvm::Value* one = f.number(1.0);
-  llvm::Value* e = precise_exp(f, f.at_least(-104.0, c.ir.CreateFNeg(f.magnitude(x))));
+  llvm::Value* e = precise_exp(f, c.ir.CreateFNeg(f.magnitude(x)));
   llvm::Value* is_negative = c.ir.CreateFCmpOLT(x, f.number(0.0));
   llvm::Value* divisor = c.ir.CreateFAdd(e, one);
-  llvm::Value* rest = c.ir.CreateFSub(e, c.ir.CreateFSub(divisor, one));
+  // Of less than this the square, which is what it would put back, may be denormal: that takes
+  // time.
+  constexpr double kShows = 0x1p-60;
+  llvm::Value* rest =
+      c.ir.CreateSelect(c.ir.CreateFCmpUGE(e, f.number(kShows)),
+                        c.ir.CreateFSub(e, c.ir.CreateFSub(divisor, one)), f.number(0.0));
   llvm::Value* numerator = c.ir.CreateSelect(is_negative, e, one);
   llvm::Value* quotient = c.ir.CreateFDiv(numerator, divisor);
   llvm::Value* negated = c.ir.CreateFNeg(quotient);

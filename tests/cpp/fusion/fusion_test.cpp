@@ -163,6 +163,22 @@ TEST(Fusion, AWideChainIsPlannedInLinearTime) {
   EXPECT_FALSE(plan(graph::parse_graph(text + "  return " + last + "\n}")).groups.empty());
 }
 
+TEST(Fusion, TheCodeOfAKernelIsBounded) {
+  std::string text = "graph @g(%x: f32[64], %y: f32[64]) {\n";
+  std::string last = "%x";
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "%" + std::to_string(i);
+    text += "  " + name + ": f32[64] = add " + last + ", %y\n";
+    last = name;
+  }
+  const auto graph = graph::parse_graph(text + "  return " + last + "\n}");
+  FusionOptions options;
+  options.ops_of = [](const graph::Node&) { return 10; };
+  EXPECT_EQ(plan_fusion(*graph, options).groups.size(), 1u);
+  options.max_ops = 600;
+  EXPECT_EQ(plan_fusion(*graph, options).groups.size(), 2u);
+}
+
 TEST(Fusion, NestedReshapesAreCopiedNowAndThen) {
   std::string text = "graph @g(%x: f32[315]) {\n";
   std::string last = "%x";
