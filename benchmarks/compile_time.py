@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 os.environ["MLCC_CACHE_DIR"] = tempfile.mkdtemp(prefix="mlcc-compile-time-")
 
-import torch  # noqa: E402
+import torch
 
-import mlcc  # noqa: E402
-from benchmarks.workloads import WORKLOADS  # noqa: E402
-from mlcc._load import load_core  # noqa: E402
+import mlcc
+from benchmarks.workloads import WORKLOADS
+from mlcc._load import load_core
 
 core = load_core()
 _ROUNDS = 3

@@ -1,4 +1,4 @@
-"""What inputs may look like: no elements, no dimensions, elements that share memory, odd addresses, very many elements."""
+"""What inputs may look like: no elements, no dimensions, shared memory, odd addresses, very many elements."""
 
 from __future__ import annotations
 
