@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from benchmarks.workloads import Case
 def op_by_op(case: Case) -> int:
     """Bytes that eager's ops read and write in one call; views move none."""
     inputs = [x.clone() if i in case.in_place else x for i, x in enumerate(case.inputs)]
-    with torch.no_grad(), _Traffic() as traffic:
+    with torch.no_grad(), Traffic() as traffic:
         case.function(*inputs)
     return traffic.bytes - unread_bytes(case)
 
@@ -35,10 +36,13 @@ def unread_bytes(case: Case) -> int:
     return 0 if case.bytes_read is None else sum(map(_bytes, case.inputs)) - case.bytes_read
 
 
-class _Traffic(TorchDispatchMode):
-    def __init__(self) -> None:
+class Traffic(TorchDispatchMode):
+    """Bytes that the ops called while this is active read and write, but for those of the names in `but`."""
+
+    def __init__(self, but: Collection[str] = ()) -> None:
         super().__init__()
         self.bytes = 0
+        self._but = but
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -51,7 +55,7 @@ class _Traffic(TorchDispatchMode):
         changed = [x for slot, x in named if slot.alias_info and slot.alias_info.is_write]
         storages = {x.untyped_storage().data_ptr() for x in read}
         made = [x for x in _tensors(results) if x.untyped_storage().data_ptr() not in storages]
-        if made or changed:
+        if (made or changed) and func.overloadpacket.__name__ not in self._but:
             self.bytes += sum(map(_bytes, (*read, *made, *_tensors(changed))))
         return results
 

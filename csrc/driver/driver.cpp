@@ -21,6 +21,7 @@
 #include "lower/formula.h"
 #include "lower/in_place.h"
 #include "lower/lower.h"
+#include "runtime/plan_memory.h"
 #include "schedule/host_caches.h"
 #include "schedule/machine.h"
 #include "support/logging.h"
@@ -84,6 +85,7 @@ class Compiler {
     const CompiledRegions regions = compile_regions(result.stats);
     const References references = make_references();
     runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_, regions);
+    result.stats.live_bytes = most_live_bytes(plan);
     std::vector<runtime::KernelPtr> launched = compile_kernels(result.stats);
     for (size_t i = 0; i < references.size(); ++i)
       launched[i] = verified(launched[i], i, references[i]);
@@ -148,6 +150,15 @@ class Compiler {
     stats.replaced_calls = static_cast<int64_t>(fusion_.replaced.size());
     stats.kernels = static_cast<int64_t>(fusion_.groups.size());
     for (const std::string& reason : fusion_.reasons) log_debug(LogChannel::kFusion, reason);
+  }
+
+  int64_t most_live_bytes(const runtime::ExecutablePlan& plan) const {
+    if (!graph_->symbols().empty()) return 0;
+    const std::vector<int64_t> live =
+        runtime::live_bytes(plan, [](std::string_view name) -> int64_t {
+          MLCC_UNREACHABLE("symbol ", name, " in a graph without symbols");
+        });
+    return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
   }
 
   // Each as a graph of its own; what they did counts for the whole.
@@ -320,7 +331,9 @@ class Compiler {
         stats.generated_nodes, " of them in ", stats.kernels, " kernels, ", stats.extern_calls,
         " calls of ATen; ", stats.compiled, " kernels compiled, ", stats.memory_hits,
         " from memory, ", stats.disk_hits, " from disk, ",
-        static_cast<int64_t>(stats.seconds * 1e3), " ms");
+        static_cast<int64_t>(stats.seconds * 1e3), " ms",
+        stats.live_bytes > 0 ? detail::join("; values of ", stats.live_bytes, " bytes at a time")
+                             : "");
   }
 
   std::shared_ptr<graph::Graph> graph_;

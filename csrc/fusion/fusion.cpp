@@ -32,6 +32,11 @@ bool Group::has_reduction() const {
   return std::find(reduced.begin(), reduced.end(), true) != reduced.end();
 }
 
+bool may_fail(const Node& node) {
+  const OpClass op_class = graph::op_info(node.op()).op_class;
+  return op_class == OpClass::kGather || op_class == OpClass::kUpdate;
+}
+
 bool is_reduction(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kReduction;
 }
@@ -885,14 +890,64 @@ class Planner {
   }
 
   void sort_units() {
+    std::unordered_map<const Value*, int> numbers;
+    std::vector<int64_t> value_bytes;
     std::vector<OrderedUnit> units;
-    for (const UnitState& unit : units_)
-      units.push_back({unit.reads, unit.last, unit.group < 0 ? 0 : work_of(unit.group)});
-    for (const std::vector<int>& wave : find_waves(units, options_.waves))
+    for (const UnitState& unit : units_) {
+      OrderedUnit& ordered = units.emplace_back(OrderedUnit{unit.reads, unit.last});
+      if (unit.group >= 0) {
+        ordered.work = work_of(unit.group);
+        ordered.result_bytes = bytes_of_results(plan_.groups[static_cast<size_t>(unit.group)]);
+      }
+      for (const Value* value : values_read(unit)) {
+        const auto [found, is_new] = numbers.try_emplace(value, static_cast<int>(numbers.size()));
+        if (is_new) value_bytes.push_back(bytes_of(*value));
+        ordered.reads_values.push_back(found->second);
+      }
+    }
+    Waves waves = find_waves(units, options_.waves);
+    MLCC_CHECK(count_units(waves) == units_.size(), "fusion: the kernels of graph ", graph_.name(),
+               " form a cycle");
+    delay_kernels(units, value_bytes, waves);
+    for (const std::vector<int>& wave : waves)
       for (const int unit : wave)
         plan_.order.push_back({units_[unit].group, units_[unit].node, unit != wave.front()});
-    MLCC_CHECK(plan_.order.size() == units_.size(), "fusion: the kernels of graph ", graph_.name(),
-               " form a cycle");
+  }
+
+  static size_t count_units(const Waves& waves) {
+    size_t count = 0;
+    for (const std::vector<int>& wave : waves) count += wave.size();
+    return count;
+  }
+
+  std::vector<const Value*> values_read(const UnitState& unit) const {
+    if (unit.group >= 0) {
+      const std::vector<Value*>& inputs = plan_.groups[static_cast<size_t>(unit.group)].inputs;
+      return {inputs.begin(), inputs.end()};
+    }
+    std::vector<const Value*> values;
+    for (Value* operand : unit.node->operands())
+      if (operand->kind() == graph::ValueKind::kTensor)
+        values.push_back(graph::strided_view(operand)->base);
+    return values;
+  }
+
+  int64_t bytes_of(const Value& value) const {
+    const SymExpr bytes = product(value.type().shape) * dtype_size(value.type().dtype);
+    return bytes.try_evaluate(hint_).value_or(0);
+  }
+
+  // 0 where a kernel must not wait: it reads what is written later, perhaps by a kernel in place,
+  // or may fail, before which nothing that comes later may be written.
+  int64_t bytes_of_results(const Group& group) const {
+    if (std::any_of(group.nodes.begin(), group.nodes.end(),
+                    [](const Node* node) { return may_fail(*node); }) ||
+        std::any_of(group.inputs.begin(), group.inputs.end(),
+                    [this](const Value* input) { return writes_.contains(input); }))
+      return 0;
+    int64_t bytes = 0;
+    for (const Value* output : group.outputs) bytes += bytes_of(*output);
+    return bytes;
   }
 
   // 0 where its kernel runs alone.

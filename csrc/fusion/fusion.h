@@ -129,6 +129,9 @@ FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options);
 
 bool is_reduction(const graph::Node& node);
 
+// Whether a kernel that computes the node checks places that it takes from memory.
+bool may_fail(const graph::Node& node);
+
 // Creation ops and single index maps: they cost nothing and are folded into their readers.
 bool is_free(const graph::Node& node);
 

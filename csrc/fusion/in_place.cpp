@@ -26,14 +26,6 @@ bool lie_alike(const graph::TensorType& a, const graph::TensorType& b) {
          a.dense_or_strides() == b.dense_or_strides();
 }
 
-// Places from memory are checked.
-bool may_fail(const Group& group) {
-  return std::any_of(group.nodes.begin(), group.nodes.end(), [](const Node* node) {
-    const graph::OpClass op_class = graph::op_info(node->op()).op_class;
-    return op_class == graph::OpClass::kGather || op_class == graph::OpClass::kUpdate;
-  });
-}
-
 class Finder {
  public:
   Finder(const graph::Graph& graph, const FusionPlan& plan) : graph_(graph), plan_(plan) {
@@ -45,6 +37,8 @@ class Finder {
       else
         place_of_node_[unit.node] = place;
     }
+    const std::vector<Node*> nodes = graph.nodes();
+    for (size_t i = 0; i < nodes.size(); ++i) order_[nodes[i]] = i;
   }
 
   std::vector<InPlaceWrite> find() const {
@@ -69,7 +63,7 @@ class Finder {
     if (std::find(outputs.begin(), outputs.end(), result) == outputs.end()) return std::nullopt;
     if (!lie_alike(input->type(), result->type()) || graph_.is_output(result)) return std::nullopt;
     if (!is_stored_once(plan_.groups[group->second], *result)) return std::nullopt;
-    if (is_read_after(*input, copy, group->second) || has_failing_neighbour(group->second))
+    if (is_read_after(*input, copy, group->second) || overtakes_failure(*result, group->second))
       return std::nullopt;
     return InPlaceWrite{&copy, group->second, result, input};
   }
@@ -101,12 +95,22 @@ class Finder {
     return false;
   }
 
-  // What runs at the same time may raise an error, before which eager may have written nothing.
-  bool has_failing_neighbour(int group) const {
+  // Whether something may raise an error before which eager would have written nothing: what comes
+  // before `result` in the program, but not before the kernel of its group.
+  bool overtakes_failure(const Value& result, int group) const {
     const size_t place = place_of_group_.at(group);
-    return std::any_of(place_of_group_.begin(), place_of_group_.end(), [&](const auto& other) {
-      return other.first != group && other.second == place &&
-             may_fail(plan_.groups[static_cast<size_t>(other.first)]);
+    const auto comes_earlier = [&](const Node* node) {
+      return order_.at(node) < order_.at(result.producer());
+    };
+    for (const auto& [other, at] : place_of_group_)
+      if (other != group && at >= place) {
+        const std::vector<Node*>& nodes = plan_.groups[static_cast<size_t>(other)].nodes;
+        if (std::any_of(nodes.begin(), nodes.end(),
+                        [&](const Node* node) { return may_fail(*node) && comes_earlier(node); }))
+          return true;
+      }
+    return std::any_of(place_of_node_.begin(), place_of_node_.end(), [&](const auto& call) {
+      return call.second >= place && comes_earlier(call.first);
     });
   }
 
@@ -118,6 +122,8 @@ class Finder {
 
   const graph::Graph& graph_;
   const FusionPlan& plan_;
+  // In the program.
+  std::unordered_map<const Node*, size_t> order_;
   // The same for what runs at the same time.
   std::unordered_map<int, size_t> place_of_group_;
   std::unordered_map<const Node*, size_t> place_of_node_;

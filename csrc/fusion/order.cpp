@@ -1,5 +1,6 @@
 #include "fusion/order.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -18,8 +19,8 @@ class Sorter {
     for (size_t u = 0; u < units.size(); ++u) add_if_ready(static_cast<int>(u));
   }
 
-  std::vector<std::vector<int>> waves() {
-    std::vector<std::vector<int>> all;
+  Waves waves() {
+    Waves all;
     while (!ready_.empty()) {
       all.push_back(take_wave());
       for (const int unit : all.back())
@@ -68,11 +69,79 @@ class Sorter {
   std::set<std::pair<int, int>> ready_;  // by last node
 };
 
+class Delayer {
+ public:
+  Delayer(const std::vector<OrderedUnit>& units, const std::vector<int64_t>& value_bytes,
+          Waves& waves)
+      : units_(units), value_bytes_(value_bytes), waves_(waves), place_(units.size()),
+        needed_by_(units.size()), readers_(value_bytes.size()) {
+    for (size_t w = 0; w < waves.size(); ++w)
+      for (const int unit : waves[w]) place_[static_cast<size_t>(unit)] = w;
+    for (size_t u = 0; u < units.size(); ++u) {
+      for (const int source : units[u].reads)
+        needed_by_[static_cast<size_t>(source)].push_back(static_cast<int>(u));
+      for (const int value : units[u].reads_values)
+        readers_[static_cast<size_t>(value)].push_back(static_cast<int>(u));
+    }
+  }
+
+  // The last ones first, so that what needs a kernel has its place.
+  void run() {
+    for (size_t w = waves_.size(); w-- > 0;) {
+      if (waves_[w].size() != 1) continue;
+      const int unit = waves_[w].front();
+      const int64_t gain = units_[static_cast<size_t>(unit)].result_bytes;
+      if (gain == 0) continue;
+      const size_t place = first_need(unit) - 1;  // when those between have moved up
+      if (place > w && gain > bytes_kept_for(unit, place)) move(w, place);
+    }
+  }
+
+ private:
+  size_t first_need(int unit) const {
+    size_t first = waves_.size();
+    for (const int other : needed_by_[static_cast<size_t>(unit)])
+      first = std::min(first, place_[static_cast<size_t>(other)]);
+    return first;
+  }
+
+  // Of values that nothing else reads at `place` or later.
+  int64_t bytes_kept_for(int unit, size_t place) const {
+    int64_t bytes = 0;
+    for (const int value : units_[static_cast<size_t>(unit)].reads_values) {
+      const std::vector<int>& readers = readers_[static_cast<size_t>(value)];
+      if (std::none_of(readers.begin(), readers.end(), [&](int reader) {
+            return reader != unit && place_[static_cast<size_t>(reader)] >= place;
+          }))
+        bytes += value_bytes_[static_cast<size_t>(value)];
+    }
+    return bytes;
+  }
+
+  void move(size_t from, size_t to) {
+    const auto begin = waves_.begin() + static_cast<ptrdiff_t>(from);
+    std::rotate(begin, begin + 1, waves_.begin() + static_cast<ptrdiff_t>(to) + 1);
+    for (size_t w = from; w <= to; ++w)
+      for (const int unit : waves_[w]) place_[static_cast<size_t>(unit)] = w;
+  }
+
+  const std::vector<OrderedUnit>& units_;
+  const std::vector<int64_t>& value_bytes_;
+  Waves& waves_;
+  std::vector<size_t> place_;  // of each unit among the waves
+  std::vector<std::vector<int>> needed_by_;
+  std::vector<std::vector<int>> readers_;  // of each value
+};
+
 }  // namespace
 
-std::vector<std::vector<int>> find_waves(const std::vector<OrderedUnit>& units,
-                                         const WaveLimits& limits) {
+Waves find_waves(const std::vector<OrderedUnit>& units, const WaveLimits& limits) {
   return Sorter(units, limits).waves();
+}
+
+void delay_kernels(const std::vector<OrderedUnit>& units, const std::vector<int64_t>& value_bytes,
+                   Waves& waves) {
+  Delayer(units, value_bytes, waves).run();
 }
 
 }  // namespace mlcc::fusion

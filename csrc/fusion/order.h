@@ -1,9 +1,9 @@
 // In which order the kernels and calls of a plan run, and which kernels run at the same time.
 //
-// Units come in the order of their last nodes, so that a value is computed shortly before its
-// readers. Kernels too small to keep the machine busy are drawn forward to run beside an earlier
-// one that they do not depend on: a wave. What a wave takes is bounded, and with it how much
-// longer its results stay in memory.
+// Units come in the order of their last nodes. Kernels too small to keep the machine busy are drawn
+// forward to run beside an earlier one that they do not depend on: a wave. What a wave takes is
+// bounded, and with it how much longer its results stay in memory. Kernels that write more than
+// they free wait until their results are needed.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,10 @@ struct OrderedUnit {
   int last = 0;         // program order of its last node
   // Elements computed by a kernel that may run beside others; 0: this one runs alone.
   int64_t work = 0;
+  // What a kernel that may wait writes; 0: this one does not.
+  int64_t result_bytes = 0;
+  // What it reads, by numbers that all units share.
+  std::vector<int> reads_values;
 };
 
 struct WaveLimits {
@@ -25,8 +29,14 @@ struct WaveLimits {
   int64_t of_wave = 0;    // work of all its kernels
 };
 
+using Waves = std::vector<std::vector<int>>;
+
 // The units in order, those of a wave together. Fewer than `units` where they wait for each other.
-std::vector<std::vector<int>> find_waves(const std::vector<OrderedUnit>& units,
-                                         const WaveLimits& limits);
+Waves find_waves(const std::vector<OrderedUnit>& units, const WaveLimits& limits);
+
+// Moves kernels behind others that do not need them, where less memory is in use meanwhile.
+// `value_bytes` says how large each value is.
+void delay_kernels(const std::vector<OrderedUnit>& units, const std::vector<int64_t>& value_bytes,
+                   Waves& waves);
 
 }  // namespace mlcc::fusion

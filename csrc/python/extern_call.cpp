@@ -3,8 +3,11 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
+#include "python/tensor_allocator.h"
+#include "runtime/block_pool.h"
 #include "support/error.h"
 #include "support/logging.h"
 
@@ -52,6 +55,7 @@ ExternCall::ExternCall(const runtime::ExternStep& step, const std::set<std::stri
     : step_(step), op_(find_operator(step.op)) {
   bind_arguments();
   expect_results(bound);
+  find_out_form();
 }
 
 void ExternCall::bind_arguments() {
@@ -128,6 +132,42 @@ void ExternCall::expect_results(const std::set<std::string>& bound) {
   }
 }
 
+// Ops whose form with `out` is the same code: others may allocate a result and copy it.
+void ExternCall::find_out_form() {
+  static const std::set<std::string, std::less<>> kOps = {
+      "aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default"};
+  if (!kOps.contains(step_.op) || expected_.size() != 1 || !expected_[0] ||
+      step_.expected[0]->device.kind != DeviceKind::kCpu)
+    return;
+  const auto is_known = [](const ExpectedNumber& size) {
+    return size.kind != ExpectedNumber::Kind::kUnchecked;
+  };
+  const ExpectedTensor& expected = *expected_[0];
+  if (expected.strides.size() == expected.shape.size() && step_.results[0] >= 0 &&
+      std::all_of(expected.shape.begin(), expected.shape.end(), is_known) &&
+      std::all_of(expected.strides.begin(), expected.strides.end(), is_known))
+    out_form_ = c10::Dispatcher::singleton().findSchema({op_.schema().name(), "out"});
+}
+
+// Memory of our own pool for a result that is large and dense in row-major order, as the op itself
+// would make it: torch's own would be mapped and cleared anew at each call.
+std::optional<at::Tensor> ExternCall::large_result(const Evaluate& evaluate) const {
+  const ExpectedTensor& expected = *expected_[0];
+  const size_t rank = expected.shape.size();
+  std::array<int64_t, 3> shape{}, strides{};  // enough for the ops with such a form
+  if (rank > shape.size()) return std::nullopt;
+  int64_t elements = 1;
+  for (size_t d = rank; d-- > 0;) {
+    shape[d] = expected.shape[d].evaluate(evaluate);
+    strides[d] = elements;
+    if (shape[d] != 1 && expected.strides[d].evaluate(evaluate) != elements) return std::nullopt;
+    elements *= shape[d];
+  }
+  const auto bytes = elements * static_cast<int64_t>(c10::elementSize(expected.dtype));
+  if (bytes < runtime::kLargeBlockBytes) return std::nullopt;
+  return empty_strided({shape.data(), rank}, {strides.data(), rank}, expected.dtype, c10::kCPU);
+}
+
 void ExternCall::run(Slots& slots, const Evaluate& evaluate, torch::jit::Stack& stack) const {
   stack.assign(constants_.begin(), constants_.end());
   for (const auto& [position, slot] : tensors_) {
@@ -137,7 +177,12 @@ void ExternCall::run(Slots& slots, const Evaluate& evaluate, torch::jit::Stack& 
   const ArgumentConverter converter(&slots, &evaluate);
   for (const DynamicArgument& dynamic : dynamic_)
     stack[dynamic.position] = convert(converter, dynamic.position, *dynamic.argument);
-  op_.callBoxed(stack);
+  if (std::optional<at::Tensor> result = out_form_ ? large_result(evaluate) : std::nullopt) {
+    stack.push_back(*std::move(result));
+    out_form_->callBoxed(stack);
+  } else {
+    op_.callBoxed(stack);
+  }
   take_results(slots, evaluate, stack);
   stack.clear();
 }

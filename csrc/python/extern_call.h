@@ -57,6 +57,8 @@ class ExternCall {
   c10::IValue convert(const ArgumentConverter& converter, size_t position,
                       const Argument& argument) const;
   void expect_results(const std::set<std::string>& bound);
+  void find_out_form();
+  std::optional<at::Tensor> large_result(const Evaluate& evaluate) const;
   void take_results(Slots& slots, const Evaluate& evaluate, torch::jit::Stack& stack) const;
   void put_result(size_t index, c10::IValue value, Slots& slots, const Evaluate& evaluate) const;
   at::Tensor checked(size_t index, at::Tensor tensor, const Evaluate& evaluate) const;
@@ -66,7 +68,8 @@ class ExternCall {
 
   const runtime::ExternStep& step_;
   c10::OperatorHandle op_;
-  torch::jit::Stack constants_;  // all arguments; those that change are empty
+  std::optional<c10::OperatorHandle> out_form_;  // takes the tensor to write into as one more
+  torch::jit::Stack constants_;                  // all arguments; those that change are empty
   std::vector<std::pair<size_t, runtime::Slot>>
       tensors_;  // position of an argument that is simply a tensor
   std::vector<DynamicArgument> dynamic_;

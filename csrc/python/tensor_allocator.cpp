@@ -1,5 +1,6 @@
 #include "python/tensor_allocator.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "runtime/block_pool.h"
@@ -40,6 +41,17 @@ class TensorAllocator final : public c10::Allocator {
 c10::Allocator* tensor_allocator() {
   static auto* const allocator = new TensorAllocator;
   return allocator;
+}
+
+// Not through the dispatcher, which takes five times as long. The allocator gives memory of the
+// current device; that of CUDA is registered by whatever library of torch has it.
+at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
+                         c10::Device device) {
+  const auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  c10::Allocator* const allocator =
+      device.is_cpu() ? tensor_allocator() : c10::GetAllocator(device.type());
+  return at::Tensor(at::detail::empty_strided_generic(shape, strides, allocator,
+                                                      c10::DispatchKeySet(key), dtype));
 }
 
 }  // namespace mlcc::python

@@ -1,6 +1,7 @@
 // Memory for tensors of the CPU that a call makes.
 #pragma once
 
+#include <ATen/core/TensorBody.h>
 #include <c10/core/Allocator.h>
 
 namespace mlcc::python {
@@ -9,5 +10,9 @@ namespace mlcc::python {
 // torch's allocator, and all of them where a program has replaced that. Storages of it can be
 // resized as those of eager can. Never destroyed.
 c10::Allocator* tensor_allocator();
+
+// A tensor with memory of it, or of a device's own allocator.
+at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
+                         c10::Device device);
 
 }  // namespace mlcc::python

@@ -1,13 +1,11 @@
 #include "python/torch_host.h"
 
 #include <ATen/Context.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/resolve_neg.h>
-#include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -45,17 +43,6 @@ std::string describe(const c10::IValue& value) {
   if (!value.isTensor()) return value.tagKind();
   const at::Tensor& tensor = value.toTensor();
   return mlcc::detail::join(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device());
-}
-
-// Not through the dispatcher, which takes five times as long. The allocator gives memory of the
-// current device; that of CUDA is registered by whatever library of torch has it.
-at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
-                         c10::Device device) {
-  const auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
-  c10::Allocator* const allocator =
-      device.is_cpu() ? tensor_allocator() : c10::GetAllocator(device.type());
-  return at::Tensor(at::detail::empty_strided_generic(shape, strides, allocator,
-                                                      c10::DispatchKeySet(key), dtype));
 }
 
 // Whether the elements are not what lies in its memory: those with the negative bit, and zeros that

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import mlcc
 from mlcc import config
 
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
@@ -166,6 +167,32 @@ def test_a_failed_check_leaves_the_input() -> None:
     with pytest.raises(IndexError), torch.no_grad():
         torch.compile(lambda x, i: x.add_(x[i]), backend="mlcc")(x, index)
     assert torch.equal(x, X)
+
+
+def bad_index(x: torch.Tensor, z: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    y = (x * z.softmax(0).cumsum(0)[3])[index]
+    x.add_(1)
+    return y
+
+
+def bad_matrix(x: torch.Tensor, z: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    y = torch.linalg.cholesky(-z.softmax(0).expand(8, 8))
+    x.add_(1)
+    return y[index[:1] - index[:1]]
+
+
+@pytest.mark.parametrize("function", [bad_index, bad_matrix])
+@pytest.mark.parametrize("compiled", [mlcc.jit, torch.compile(backend="mlcc")])
+def test_no_write_overtakes_what_fails(function: Any, compiled: Any) -> None:
+    """Small kernels are drawn forward to run beside others, but not those that write."""
+    torch._dynamo.reset()
+    z, index = torch.ones(8), torch.tensor([70, 60, 99, 1])
+    expected, found = torch.zeros(8), torch.zeros(8)
+    with pytest.raises(Exception) as eager:
+        function(expected, z, index)
+    with pytest.raises(eager.type):
+        compiled(function)(found, z, index)
+    assert torch.equal(found, expected)
 
 
 def test_a_negated_input_is_written_back() -> None:

@@ -163,7 +163,7 @@ def test_small_kernels_at_the_same_time() -> None:
         for number in (1, 2):
             torch.set_num_threads(number)
             written = torch.ones(5000)
-            results.append([*compiled(xs, index, written), written])
+            results.append([*compiled(xs, index, written), written.clone()])
             with pytest.raises(IndexError, match="out of bounds"):
                 compiled(xs, index + 2000, written)
             # The write comes behind the call that failed, as in eager.

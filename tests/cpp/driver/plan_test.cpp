@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "graph/text.h"
 #include "loop/text.h"
+#include "runtime/plan_memory.h"
 #include "support/error.h"
 
 namespace mlcc::driver {
@@ -128,6 +131,21 @@ TEST(Plan, WhatRunsAtTheSameTimeSharesNoMemory) {
   };
   EXPECT_EQ(kinds(plan(kText)), "alralr");
   EXPECT_EQ(kinds(plan(kText, {100, 1000})), "aal+r");
+}
+
+TEST(Plan, WhatIsNeededLateIsComputedLate) {
+  const auto found = plan(R"(graph @g(%x: f32[1000], %w: f32[2000]) {
+  %0: f32[1000] = exp %x
+  %1: f32[2000] = extern "my.first.default"(%w)
+  %2: f32[2000] = extern "my.second.default"(%1)
+  %3: f32[2000] = extern "my.third.default"(%2)
+  %4: f32[1000] = extern "my.last.default"(%3, %0, %x)
+  return %4
+})");
+  const std::vector<int64_t> live =
+      runtime::live_bytes(found, [](std::string_view) -> int64_t { return 0; });
+  // %x and two of the large ones; %0 comes when there is one of them only.
+  EXPECT_EQ(*std::max_element(live.begin(), live.end()), 5 * 4000);
 }
 
 }  // namespace

@@ -78,6 +78,20 @@ TEST(InPlace, NotBesideAKernelThatMayFail) {
   EXPECT_EQ(writes(text, options), "");
 }
 
+TEST(InPlace, NotWhereItOvertakesWhatMayFail) {
+  const std::string text = R"(graph @g(%x: f32[8], %y: f32[16], %z: f32[8]) {
+  %0: f32[8] = exp %z
+  %1: f32[8] = extern "my.picky.default"(%0)
+  %2: f32[8] = exp %x
+  %3: f32[8] = extern "aten.copy_.default"(%x, %2) mutates(0) aliases
+  return %1
+})";
+  FusionOptions options;
+  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
+  options.waves = {100, 1000};
+  EXPECT_EQ(writes(text, options), "");
+}
+
 TEST(InPlace, NotWhatALaterCallReads) {
   EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 8]) {
   %0: f32[8, 8] = exp %x

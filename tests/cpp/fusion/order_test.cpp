@@ -39,5 +39,39 @@ TEST(Order, WhatWaitsForItselfIsLeftOut) {
   EXPECT_THAT(find_waves({kernel({1}, 0), kernel({0}, 1)}, {10, 100}), IsEmpty());
 }
 
+// Writes `bytes` and reads values.
+OrderedUnit writer(std::set<int> reads, int last, int64_t bytes, std::vector<int> values) {
+  return {std::move(reads), last, 0, bytes, std::move(values)};
+}
+
+std::vector<int> delayed(const std::vector<OrderedUnit>& units,
+                         const std::vector<int64_t>& value_bytes) {
+  Waves waves = find_waves(units, {});
+  delay_kernels(units, value_bytes, waves);
+  std::vector<int> order;
+  for (const std::vector<int>& wave : waves) order.insert(order.end(), wave.begin(), wave.end());
+  return order;
+}
+
+TEST(Order, WhatWritesMoreThanItFreesWaitsForItsReader) {
+  // 0 is read by 3 alone. What it reads, value 0, is read by 2 as well.
+  const std::vector<OrderedUnit> units = {writer({}, 0, 100, {0}), call({}, 1),
+                                          writer({}, 2, 0, {0}), writer({0}, 3, 0, {1})};
+  EXPECT_THAT(delayed(units, {1000, 100}), ElementsAre(1, 2, 0, 3));
+}
+
+TEST(Order, WhatFreesMoreThanItWritesDoesNotWait) {
+  const std::vector<OrderedUnit> units = {writer({}, 0, 100, {0}), call({}, 1),
+                                          writer({0}, 2, 0, {1})};
+  EXPECT_THAT(delayed(units, {1000, 100}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(delayed(units, {50, 100}), ElementsAre(1, 0, 2));
+}
+
+TEST(Order, KernelsOfAChainWaitTogether) {
+  const std::vector<OrderedUnit> units = {writer({}, 0, 100, {0}), writer({0}, 1, 200, {1}),
+                                          call({}, 2), call({1}, 3)};
+  EXPECT_THAT(delayed(units, {0, 100, 200}), ElementsAre(2, 0, 1, 3));
+}
+
 }  // namespace
 }  // namespace mlcc::fusion

@@ -1,0 +1,62 @@
+#include "runtime/plan_memory.h"
+
+#include <variant>
+
+namespace mlcc::runtime {
+namespace {
+
+class Walk {
+ public:
+  Walk(const ExecutablePlan& plan, const std::function<int64_t(std::string_view)>& value_of)
+      : plan_(plan), value_of_(value_of), bytes_(static_cast<size_t>(plan.num_slots), 0) {}
+
+  std::vector<int64_t> run() {
+    for (size_t i = 0; i < plan_.inputs.size(); ++i)
+      if (!plan_.inputs[i].is_size) add(static_cast<Slot>(i), plan_.inputs[i].spec);
+    std::vector<int64_t> live;
+    for (const Step& step : plan_.steps) {
+      std::visit([this](const auto& alternative) { visit(alternative); }, step);
+      live.push_back(live_);
+      for (const Slot slot : released_) drop(slot);
+      released_.clear();
+    }
+    return live;
+  }
+
+ private:
+  void visit(const AllocateStep& step) { add(step.slot, step.spec); }
+  void visit(const ExternStep& step) {
+    if (step.aliases) return;
+    for (size_t i = 0; i < step.results.size(); ++i)
+      if (step.results[i] >= 0 && step.expected[i]) add(step.results[i], *step.expected[i]);
+  }
+  void visit(const ReleaseStep& step) { released_ = step.slots; }
+  template <typename Other>
+  void visit(const Other&) {}
+
+  void add(Slot slot, const TensorSpec& spec) {
+    int64_t& bytes = bytes_[static_cast<size_t>(slot)];
+    bytes = product(spec.shape).evaluate(value_of_) * dtype_size(spec.dtype);
+    live_ += bytes;
+  }
+
+  void drop(Slot slot) {
+    live_ -= bytes_[static_cast<size_t>(slot)];
+    bytes_[static_cast<size_t>(slot)] = 0;
+  }
+
+  const ExecutablePlan& plan_;
+  const std::function<int64_t(std::string_view)>& value_of_;
+  std::vector<int64_t> bytes_;  // of each slot
+  int64_t live_ = 0;
+  std::vector<Slot> released_;
+};
+
+}  // namespace
+
+std::vector<int64_t> live_bytes(const ExecutablePlan& plan,
+                                const std::function<int64_t(std::string_view)>& value_of) {
+  return Walk(plan, value_of).run();
+}
+
+}  // namespace mlcc::runtime
