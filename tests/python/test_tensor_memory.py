@@ -76,6 +76,32 @@ def test_arenas_use_it_too(x: torch.Tensor) -> None:
     assert idle() == 0
 
 
+PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mm": lambda a, b: a @ b,
+    "of a transposed one": lambda a, b: b.t() @ a.t(),
+    "addmm": lambda a, b: torch.addmm(b[0], a, b, beta=0.5, alpha=2),
+    "bmm": lambda a, b: torch.bmm(a.view(4, -1, 40), b.expand(4, 40, 700)),
+    "baddbmm": lambda a, b: torch.baddbmm(a[0, 0], a.view(4, -1, 40), b.expand(4, 40, 700)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, None])
+def test_matrix_products_use_it_too(name: str, dtype: torch.dtype, dynamic: bool | None) -> None:
+    a, b = torch.randn(1200, 40, dtype=dtype), torch.randn(40, 700, dtype=dtype)
+    expected = PRODUCTS[name](a, b)
+    with mlcc.config.patch(idle_memory_mb=0):
+        assert idle() == 0
+    before = lent()
+    found = mlcc.jit(PRODUCTS[name], dynamic=dynamic)(a, b)
+    assert lent() - before >= found.numel() * found.element_size()
+    assert found.stride() == expected.stride()
+    assert torch.equal(found, expected)
+    found.resize_(10)
+    assert torch.equal(found, expected.flatten()[:10])
+
+
 def test_the_limit_is_an_option(x: torch.Tensor) -> None:
     with mlcc.config.patch(idle_memory_mb=0):
         plus_one(x)
