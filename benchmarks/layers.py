@@ -1,4 +1,4 @@
-"""A layer of a transformer: the bytes that go to and from memory beside its matrix products, and the model's peak memory.
+"""A layer of a transformer: what it moves to and from memory beside its matrix products, and peaks of models.
 
 usage: python benchmarks/layers.py [--batch 8] [--length 128]
 
