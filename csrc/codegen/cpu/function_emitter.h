@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "codegen/cpu/counters.h"
 #include "codegen/cpu/emitter.h"
 #include "codegen/cpu/index_lets.h"
 #include "codegen/cpu/value.h"
@@ -121,6 +122,15 @@ class FunctionEmitter {
   Parts lanes_with_trip(const Trips& trips, llvm::Value* trip);
   Parts emit_divergent(const Value& begin, const Value& end, llvm::ArrayRef<llvm::Value*> inits,
                        DivergentBody body);
+
+  // counters.cpp
+  void emit_counting_for(const loop::For& loop, llvm::Value* begin, llvm::Value* end);
+  Parts divide(const Counters& counters, llvm::ArrayRef<llvm::Value*> divisors, llvm::Value* index);
+  Parts count_on(const Counters& counters, llvm::ArrayRef<llvm::Value*> divisors,
+                 llvm::ArrayRef<llvm::Value*> carried);
+  Parts next_counts(const Counters& counters, llvm::ArrayRef<llvm::Value*> divisors,
+                    llvm::ArrayRef<llvm::Value*> carried, llvm::Value* index,
+                    llvm::Value* are_positive);
 
   // streams.cpp
   struct Stream {
@@ -245,6 +255,8 @@ class FunctionEmitter {
   std::unordered_map<const loop::Variable*, Value> variables_;
   // Values of expressions within one statement: its loads all see the same memory.
   std::unordered_map<loop::Expr, Value> cache_;
+  // Of lets of the loop around, by their values.
+  std::unordered_map<loop::Expr, llvm::Value*> counted_;
   VectorState vector_;
   // Loads of the unrolled loop around, for each of its iterations, and which of them this is.
   std::unordered_map<const loop::Load*, std::vector<llvm::Value*>> transposed_;

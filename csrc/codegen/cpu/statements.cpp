@@ -17,7 +17,7 @@ void FunctionEmitter::emit_phase_body(const loop::Block& phase) {
   llvm::Value* begin = ir_.CreateNSWAdd(first, function_->getArg(1));
   llvm::Value* end = ir_.CreateNSWAdd(first, function_->getArg(2));
   end = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, last);
-  emit_for_range(*loop, begin, end);
+  emit_counting_for(*loop, begin, end);
 }
 
 void FunctionEmitter::emit_block(const loop::Block& block) {
@@ -45,7 +45,9 @@ void FunctionEmitter::emit_stmt(loop::Stmt stmt) {
 }
 
 void FunctionEmitter::emit_let(const loop::Let& let) {
-  variables_[let.variable] = emit_expr(let.value);
+  const auto counted = counted_.find(let.value);
+  variables_[let.variable] =
+      counted == counted_.end() ? emit_expr(let.value) : uniform_value(counted->second);
 }
 
 // Runs `body`'s code only where the scalar `condition` holds.

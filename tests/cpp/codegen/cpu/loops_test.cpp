@@ -187,5 +187,29 @@ kernel @k(%n: i64; %at: in i64[%n], %x: in $T[%n], %m: in bool[%n], %y: inout $T
   }
 }
 
+// Indices that are counted along, from wherever a range begins; by negative numbers they are
+// divided.
+TEST(Loops, quotients_and_remainders_of_a_parallel_loop) {
+  const char* text = R"(
+kernel @k(%n: i64, %a: i64, %b: i64; %x: out i64[%n], %y: out i64[%n], %z: out i64[%n], %w: out i64[%n]) {
+  for %i in 0..%n parallel {
+    let %column: i64 = mod(%i, %a)
+    let %rest: i64 = floordiv(%i, %a)
+    let %row: i64 = mod(%rest, %b)
+    let %plane: i64 = floordiv(floordiv(%i, %a), %b)
+    let %third: i64 = mod(%i, 3)
+    let %other: i64 = floordiv(%i, %b + 1)
+    store %x[%i] = %column * 1000 + %row
+    store %y[%i] = %plane * 1000 + %rest
+    store %z[%i] = %third * 1000 + %other
+    store %w[%i] = %column + mod(%other, %a)
+  }
+})";
+  for (int64_t n : {1, 2, 37, 1000})
+    for (int64_t a : {1, 2, 7, 64, -3})
+      for (int64_t b : {1, 5, 1000, -7}) expect_as_interpreted(text, {n, a, b});
+  expect_as_interpreted(text, {0, 0, 0});
+}
+
 }  // namespace
 }  // namespace mlcc::codegen::cpu::testing
