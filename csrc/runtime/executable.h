@@ -71,7 +71,7 @@ struct ExternStep {
   std::vector<std::pair<std::string, Argument>> kwargs;
   std::vector<Slot> results;                        // -1: not used
   std::vector<std::optional<TensorSpec>> expected;  // per result; nothing: a size or not a tensor
-  bool aliases;                                     // results may share memory with operands
+  bool aliases = false;                             // results may share memory with operands
   // Control flow: the op is no dispatcher's, but says how the host runs these.
   std::vector<std::shared_ptr<const Executable>> regions{};
 };
