@@ -21,6 +21,14 @@ std::string writes(const std::string& text, const FusionOptions& options = {}) {
   return found;
 }
 
+// The exponential is written into x where kernels run in turn, not where small ones run together.
+void expect_only_in_turn(const std::string& text) {
+  FusionOptions options;
+  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
+  options.waves = {100, 1000};
+  EXPECT_EQ(writes(text, options), "");
+}
+
 TEST(InPlace, TheKernelThatComputesWhatIsCopied) {
   EXPECT_EQ(writes(R"(graph @g(%x: f32[8], %y: f32[8]) {
   %0: f32[8] = add %x, %y
@@ -52,44 +60,32 @@ TEST(InPlace, NotWhatALaterKernelReads) {
 }
 
 TEST(InPlace, NotWhatAKernelReadsAtTheSameTime) {
-  const std::string text = R"(graph @g(%x: f32[8], %y: f32[4]) {
+  expect_only_in_turn(R"(graph @g(%x: f32[8], %y: f32[4]) {
   %0: f32[4] = slice %x {dim = 0, start = 2, step = 1}
   %1: f32[4] = add %0, %y
   %2: f32[8] = exp %x
   %3: f32[8] = extern "aten.copy_.default"(%x, %2) mutates(0) aliases
   return %1
-})";
-  FusionOptions options;
-  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
-  options.waves = {100, 1000};
-  EXPECT_EQ(writes(text, options), "");
+})");
 }
 
 TEST(InPlace, NotBesideAKernelThatMayFail) {
-  const std::string text = R"(graph @g(%x: f32[8], %y: f32[16], %i: i64[4]) {
+  expect_only_in_turn(R"(graph @g(%x: f32[8], %y: f32[16], %i: i64[4]) {
   %0: f32[4] = take %y, %i {dim = 0, wrap = false, error = "index"}
   %1: f32[8] = exp %x
   %2: f32[8] = extern "aten.copy_.default"(%x, %1) mutates(0) aliases
   return %0
-})";
-  FusionOptions options;
-  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
-  options.waves = {100, 1000};
-  EXPECT_EQ(writes(text, options), "");
+})");
 }
 
 TEST(InPlace, NotWhereItOvertakesWhatMayFail) {
-  const std::string text = R"(graph @g(%x: f32[8], %y: f32[16], %z: f32[8]) {
+  expect_only_in_turn(R"(graph @g(%x: f32[8], %y: f32[16], %z: f32[8]) {
   %0: f32[8] = exp %z
   %1: f32[8] = extern "my.picky.default"(%0)
   %2: f32[8] = exp %x
   %3: f32[8] = extern "aten.copy_.default"(%x, %2) mutates(0) aliases
   return %1
-})";
-  FusionOptions options;
-  EXPECT_EQ(writes(text, options), "x <- exp in 1; ");
-  options.waves = {100, 1000};
-  EXPECT_EQ(writes(text, options), "");
+})");
 }
 
 TEST(InPlace, NotWhatALaterCallReads) {
