@@ -901,7 +901,7 @@ class Planner {
       }
       for (const Value* value : values_read(unit)) {
         const auto [found, is_new] = numbers.try_emplace(value, static_cast<int>(numbers.size()));
-        if (is_new) value_bytes.push_back(bytes_of(*value));
+        if (is_new) value_bytes.push_back(bytes_of(*value, hint_).value_or(0));
         ordered.reads_values.push_back(found->second);
       }
     }
@@ -932,11 +932,6 @@ class Planner {
     return values;
   }
 
-  int64_t bytes_of(const Value& value) const {
-    const SymExpr bytes = product(value.type().shape) * dtype_size(value.type().dtype);
-    return bytes.try_evaluate(hint_).value_or(0);
-  }
-
   // 0 where a kernel must not wait: it reads what is written later, perhaps by a kernel in place,
   // or may fail, before which nothing that comes later may be written.
   int64_t bytes_of_results(const Group& group) const {
@@ -946,7 +941,7 @@ class Planner {
                     [this](const Value* input) { return writes_.contains(input); }))
       return 0;
     int64_t bytes = 0;
-    for (const Value* output : group.outputs) bytes += bytes_of(*output);
+    for (const Value* output : group.outputs) bytes += bytes_of(*output, hint_).value_or(0);
     return bytes;
   }
 

@@ -15,11 +15,6 @@ namespace {
 // stays in a second-level cache.
 constexpr int64_t kMostOps = 6;
 
-std::optional<int64_t> bytes_of(const Value& value, const SizeHint& hint) {
-  const SymExpr elements = product(value.type().shape);
-  return (elements * dtype_size(value.type().dtype)).try_evaluate(hint);
-}
-
 bool contains(const std::vector<Value*>& values, const Value* value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
@@ -118,6 +113,11 @@ class Finder {
 };
 
 }  // namespace
+
+std::optional<int64_t> bytes_of(const Value& value, const SizeHint& hint) {
+  const SymExpr elements = product(value.type().shape);
+  return (elements * dtype_size(value.type().dtype)).try_evaluate(hint);
+}
 
 std::optional<int64_t> bytes_moved(const FusionPlan& plan, const SizeHint& hint) {
   int64_t bytes = 0;

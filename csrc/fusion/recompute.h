@@ -13,6 +13,9 @@
 
 namespace mlcc::fusion {
 
+// Of all elements of a tensor; nothing where `hint` does not tell a size.
+std::optional<int64_t> bytes_of(const graph::Value& value, const SizeHint& hint);
+
 // What the kernels of a plan read and write, each value once a kernel, where `hint` tells sizes;
 // nothing where these have no value.
 std::optional<int64_t> bytes_moved(const FusionPlan& plan, const SizeHint& hint);

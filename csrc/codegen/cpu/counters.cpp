@@ -139,9 +139,7 @@ void FunctionEmitter::emit_counting_for(const loop::For& loop, llvm::Value* begi
 Parts FunctionEmitter::next_counts(const Counters& counters, llvm::ArrayRef<llvm::Value*> divisors,
                                    llvm::ArrayRef<llvm::Value*> carried, llvm::Value* index,
                                    llvm::Value* are_positive) {
-  if (llvm::isa<llvm::ConstantInt>(are_positive) &&
-      llvm::cast<llvm::ConstantInt>(are_positive)->isOne())
-    return count_on(counters, divisors, carried);
+  if (are_positive == ir_.getTrue()) return count_on(counters, divisors, carried);
   llvm::BasicBlock* const counts = new_block("count");
   llvm::BasicBlock* const divides = new_block("divide");
   llvm::BasicBlock* const after = new_block("after");
