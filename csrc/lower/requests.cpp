@@ -88,7 +88,7 @@ bool is_known_before(const std::vector<Expr>& index, const loop::VariableSet& bo
 // A loop around the current place, and the lets in its body so far.
 struct Around {
   const Variable* variable;
-  Expr end;
+  Expr begin, end;
   std::vector<const Let*> lets;
 };
 
@@ -120,7 +120,7 @@ class RowRequests {
   template <typename Loop>
   Block in_loop(const Loop& loop, const Block& body) {
     if (loop::has_lanes(loop.mode.kind)) return in_row(loop, body);
-    around_.push_back({loop.variable, loop.end, {}});
+    around_.push_back({loop.variable, loop.begin, loop.end, {}});
     Block result = in_block(body);
     around_.pop_back();
     return result;
@@ -131,8 +131,7 @@ class RowRequests {
   Block in_row(const Loop& row, Block body) {
     if (around_.empty() || row.mode.kind != LoopKind::kVector) return body;
     loop::Arena& arena = context_.arena;
-    const auto length = loop::to_symbolic(loop::apply(arena, ScalarOp::kSub, {row.end, row.begin}));
-    const auto expected = length ? at_start(*length) : std::nullopt;
+    const auto expected = expected_iterations(row.begin, row.end);
     if (!expected) return body;
     const int64_t elements = std::max<int64_t>(1, *expected);
     const int64_t ahead =
@@ -156,7 +155,7 @@ class RowRequests {
       body = with_requests(arena, std::move(body), {variable, plus(variable, ahead), lets},
                            [&](const Load& load, const std::vector<Expr>& indices) {
                              return is_large(*load.buffer) &&
-                                    is_next_piece(load, indices, i, row.variable, elements);
+                                    is_next_piece(load, indices, i, row, elements);
                            });
     }
     return body;
@@ -169,33 +168,59 @@ class RowRequests {
 
   // An expression at the start of all loops around, but for one of them in its second iteration;
   // nothing where it has no value for the sizes that are expected.
-  std::optional<int64_t> at_start(const SymExpr& e, const Variable* second = nullptr,
-                                  const Variable* row = nullptr) const {
-    return e.try_evaluate([&](std::string_view name) -> int64_t {
+  std::optional<int64_t> at_start(const SymExpr& e, const Variable* second = nullptr) const {
+    return with_lets(e).try_evaluate([&](std::string_view name) -> int64_t {
       if (second != nullptr && name == second->name) return 1;
       const bool is_around = std::any_of(around_.begin(), around_.end(), [&](const Around& each) {
         return each.variable->name == name;
       });
-      return is_around || (row != nullptr && row->name == name) ? 0 : context_.hint(name);
+      return is_around ? 0 : context_.hint(name);
+    });
+  }
+
+  std::optional<int64_t> expected_iterations(Expr begin, Expr end) const {
+    const auto length =
+        loop::to_symbolic(loop::apply(context_.arena, ScalarOp::kSub, {end, begin}));
+    return length ? at_start(*length) : std::nullopt;
+  }
+
+  // With the values of what the loops around have bound so far.
+  SymExpr with_lets(const SymExpr& e) const {
+    return e.substitute([&](std::string_view name) -> std::optional<SymExpr> {
+      for (const Around& each : around_)
+        for (const Let* let : each.lets)
+          if (let->variable->name == name)
+            if (const auto value = loop::to_symbolic(let->value)) return with_lets(*value);
+      return std::nullopt;
     });
   }
 
   // Whether the loop that moves a load from one row to the next one is number i of those around,
   // and the row is a short piece of memory that lies apart from the next one.
-  bool is_next_piece(const Load& load, const std::vector<Expr>& later, size_t i,
-                     const Variable* row, int64_t elements) const {
+  template <typename Loop>
+  bool is_next_piece(const Load& load, const std::vector<Expr>& later, size_t i, const Loop& row,
+                     int64_t elements) const {
     const int64_t bytes = dtype_size(load.buffer->dtype);
     const auto index = later.size() == 1 ? loop::to_symbolic(later[0]) : std::nullopt;
-    if (!index || elements * bytes >= kLongPieceBytes) return false;
-    const auto start = at_start(*index, nullptr, row);
-    const auto step = [&](const Variable* variable) -> std::optional<int64_t> {
-      const auto next = at_start(*index, variable, row);
+    const auto begin = loop::to_symbolic(row.begin);
+    if (!index || !begin || elements * bytes >= kLongPieceBytes) return false;
+    const auto place = [&](int64_t element, const Variable* second) {
+      const SymExpr at = index->substitute([&](std::string_view name) {
+        return name == row.variable->name ? std::optional(*begin + element) : std::nullopt;
+      });
+      return at_start(at, second);
+    };
+    const auto start = place(0, nullptr);
+    const auto step = [&](const std::optional<int64_t>& next) {
       return start && next ? std::optional(*next - *start) : std::nullopt;
     };
-    for (size_t inner = around_.size(); --inner > i;)
-      if (step(around_[inner].variable) != 0) return false;
-    const int64_t apart = std::abs(step(around_[i].variable).value_or(0));
-    return step(row) == 1 && apart > elements && apart * bytes >= kPageBytes;
+    for (size_t inner = around_.size(); --inner > i;) {
+      const Around& each = around_[inner];
+      const bool is_repeated = expected_iterations(each.begin, each.end).value_or(2) > 1;
+      if (is_repeated && step(place(0, each.variable)) != 0) return false;
+    }
+    const int64_t apart = std::abs(step(place(0, around_[i].variable)).value_or(0));
+    return step(place(1, nullptr)) == 1 && apart > elements && apart * bytes >= kPageBytes;
   }
 
   // Whether the row is surely as long in the later iteration, which then reads what this one reads.

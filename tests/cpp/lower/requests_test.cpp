@@ -76,6 +76,29 @@ TEST(Requests, the_next_rows_of_columns_are_asked_for) {
   EXPECT_FALSE(contains(sums("100"), "prefetch"));
 }
 
+// A reduction of few long rows is cut into pieces, and these are walked in blocks: one follows the
+// other in memory.
+TEST(Requests, blocks_of_a_long_row_are_left_to_the_prefetchers) {
+  const std::string kernel = kernel_of("graph @g(%x: f32[16, 128256]) {\n"
+                                       "  %0: f32[16, 1] = max %x {dims = [1], keepdim = true}\n"
+                                       "  %1: f32[16, 128256] = sub %x, %0\n"
+                                       "  %2: f32[16, 128256] = exp %1\n"
+                                       "  %3: f32[16] = sum %2 {dims = [1], keepdim = false}\n"
+                                       "  return %3\n}\n");
+  EXPECT_TRUE(contains(kernel, "barrier")) << kernel;
+  EXPECT_FALSE(contains(kernel, "prefetch")) << kernel;
+}
+
+// Of images of 784 numbers, of which the next one of a channel lies apart; the blocks that a longer
+// one would be walked in are loops of one iteration.
+TEST(Requests, the_next_image_of_symbolic_size_is_asked_for) {
+  const std::string kernel =
+      kernel_of("graph @g(%x: f32[s0, 64, s1, s1]) symbols(s0 hint 300, s1 hint 28) {\n"
+                "  %0: f32[1, 64, 1, 1] = sum %x {dims = [0, 2, 3], keepdim = true}\n"
+                "  return %0\n}\n");
+  EXPECT_TRUE(contains(kernel, "prefetch %b0[")) << kernel;
+}
+
 // Of the block beside it a line of each row, where 16 rows are read across.
 TEST(Requests, the_next_block_of_a_transposed_operand_is_asked_for) {
   const std::string kernel = kernel_of("graph @g(%x: f32[2048, 512]) {\n"
