@@ -41,6 +41,7 @@ gpu: str
 cuda_arch: str
 libcuda: str
 nvrtc: str
+measure: bool
 fallback_random: bool
 bisect: int
 num_compile_threads: int

@@ -3,27 +3,23 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "driver/dump.h"
+#include "driver/kernel_plan.h"
 #include "driver/kernels.h"
 #include "driver/plan.h"
 #include "driver/reference.h"
 #include "driver/session.h"
+#include "driver/verdicts.h"
 #include "driver/verifying_kernel.h"
 #include "fusion/fusion.h"
 #include "fusion/in_place.h"
 #include "graph/index_map.h"
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
-#include "loop/text.h"
-#include "lower/formula.h"
-#include "lower/in_place.h"
-#include "lower/lower.h"
 #include "runtime/plan_memory.h"
-#include "schedule/host_caches.h"
-#include "schedule/machine.h"
+#include "runtime/trial.h"
 #include "support/logging.h"
 #include "types/device.h"
 
@@ -42,29 +38,11 @@ bool counts_as_work(const graph::Node& node) {
          node.op() != graph::Op::kSizeValue && node.op() != graph::Op::kFull;
 }
 
-// What schedules for a target are made for.
-schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
-  if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
-  const int64_t streaming_bytes = options.stream_mb < 0 ? schedule::last_level_cache_bytes() / 4 * 3
-                                                        : bytes_of_mebibytes(options.stream_mb);
-  return {.vector_bits = target.vector_bits,
-          .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
-          .second_level_bytes = schedule::second_level_cache_bytes(),
-          .streaming_bytes = streaming_bytes};
-}
-
-fusion::RowLimits row_limits(const schedule::Machine& machine) {
-  if (!machine.is_gpu) return {};
-  fusion::RowLimits limits;
-  limits.block_bytes = machine.shared_bytes_per_block;
-  limits.enough_rows = machine.multiprocessors;
-  return limits;
-}
-
 class Compiler {
  public:
-  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options)
-      : graph_(std::move(graph)), options_(options), dump_(options, graph_->name()) {}
+  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options, const HostThreads* threads)
+      : graph_(std::move(graph)), options_(options), threads_(threads),
+        dump_(options, graph_->name()) {}
 
   Compilation compile() {
     const Clock::time_point start = Clock::now();
@@ -76,30 +54,36 @@ class Compiler {
     graph::run_pipeline(*graph_, pass_options());
     if (!options_.strict) graph::verify(*graph_);
     dump_.write("graph", "fused", graph::print(*graph_));
-    fusion_ = fusion::plan_fusion(*graph_, fusion_options());
-    find_in_place_writes();
-    if (!fusion_.groups.empty()) lower_groups();
-    log_waves();
-    log_copies();
-    count(result.stats);
     const CompiledRegions regions = compile_regions(result.stats);
-    const References references = make_references();
-    runtime::ExecutablePlan plan = plan_executable(*graph_, fusion_, kernels_, regions);
+    Candidate chosen = choose(result.graph_text, regions);
+    log_kernels(chosen.plan);
+    count(chosen.plan.fusion, result.stats);
+    const References references = make_references(chosen.plan);
+    runtime::ExecutablePlan plan = plan_executable(*graph_, chosen.plan, regions);
     result.stats.live_bytes = most_live_bytes(plan);
-    std::vector<runtime::KernelPtr> launched = compile_kernels(result.stats);
+    compile_kernels(chosen);
+    result.stats.compiled += chosen.compiled;
+    result.stats.memory_hits += chosen.memory_hits;
+    result.stats.disk_hits += chosen.disk_hits;
     for (size_t i = 0; i < references.size(); ++i)
-      launched[i] = verified(launched[i], i, references[i]);
-    std::vector<runtime::KernelPtr> in_order;
-    for (const fusion::Unit& unit : fusion_.order)
-      if (unit.group >= 0) in_order.push_back(launched[unit.group]);
-    result.executable = std::make_shared<runtime::Executable>(std::move(plan), std::move(in_order));
-    result.fusion_refusals = std::move(fusion_.reasons);
+      chosen.code[i] = verified(chosen, i, references[i]);
+    result.executable =
+        std::make_shared<runtime::Executable>(std::move(plan), code_in_order(chosen));
+    result.fusion_refusals = std::move(chosen.plan.fusion.reasons);
     result.stats.seconds = seconds_since(start);
     report(result.stats);
     return result;
   }
 
  private:
+  // A plan, and its kernels as far as they are compiled.
+  struct Candidate {
+    Way way = Way::kDefault;
+    KernelPlan plan;
+    std::vector<runtime::KernelPtr> code;  // per kernel of the plan; empty: not compiled yet
+    int64_t compiled = 0, memory_hits = 0, disk_hits = 0;
+  };
+
   graph::PipelineOptions pass_options() {
     graph::PipelineOptions passes;
     passes.bisect = options_.bisect;
@@ -110,46 +94,81 @@ class Compiler {
     return passes;
   }
 
-  const codegen::Target& target_for(const Device& device) const {
-    return backend_for(options_, device).backend->target();
+  // -- the plan: the default, or another one where running both tells that it is faster here
+
+  Candidate candidate(Way way) const { return {way, plan_kernels(*graph_, options_, way)}; }
+
+  Candidate choose(const std::string& graph_text, const CompiledRegions& regions) {
+    Candidate standard = candidate(Way::kDefault);
+    if (threads_ == nullptr || !options_.measure) return standard;
+    const std::vector<Way> ways = doubtful_ways(standard.plan, options_);
+    if (ways.empty()) return standard;
+    std::map<Way, Candidate> tried;
+    const Hash128 key =
+        verdict_key(graph_text, cpu_backend(options_).backend->target(), threads_->count, options_);
+    const std::string word = verdict_of(key, options_, [&] {
+      Verdict verdict;
+      const Way best = measure(standard, ways, regions, tried, verdict.figures);
+      verdict.word = way_name(best);
+      return verdict;
+    });
+    for (const Way way : ways) {
+      if (word != way_name(way)) continue;
+      const auto found = tried.find(way);
+      return found != tried.end() ? std::move(found->second) : candidate(way);
+    }
+    return standard;
   }
 
-  fusion::FusionOptions fusion_options() const {
-    fusion::FusionOptions options;
-    options.row_limits = [this](const Device& device) {
-      return row_limits(machine_of(target_for(device), options_));
-    };
-    using Key = std::pair<graph::Op, DType>;
-    options.ops_of = [known = std::map<Key, int64_t>()](const graph::Node& node) mutable {
-      const std::vector<graph::Value*>& operands = node.operands();
-      const DType dtype = operands.empty() ? DType::kF32 : operands.back()->type().dtype;
-      const auto [found, is_new] = known.try_emplace({node.op(), dtype});
-      if (is_new) {
-        loop::Arena arena;
-        found->second = lower::Formulas(arena).cost(node);
+  // The fastest way. What is not faster by a margin that measuring again would confirm is none.
+  Way measure(Candidate& standard, const std::vector<Way>& ways, const CompiledRegions& regions,
+              std::map<Way, Candidate>& tried, std::string& figures) {
+    static constexpr double kMargin = 1.05;
+    const auto hint = [this](std::string_view name) { return graph_->size_hint(name); };
+    Way best = Way::kDefault;
+    double best_ratio = 1;
+    for (const Way way : ways) {
+      Candidate& other = tried[way] = candidate(way);
+      const Result<runtime::TrialResult> result = runtime::try_both(
+          contender(standard, regions), contender(other, regions), hint, threads_->parallel_for);
+      if (!result) {
+        figures += detail::join(way_name(way), ": not measured: ", result.reason(), "\n");
+        continue;
       }
-      return found->second;
-    };
-    // What alone would not keep all threads busy, and so much of it that together they are.
-    const int64_t all_threads =
-        schedule::kGrainPoints * std::max<int64_t>(1, std::thread::hardware_concurrency());
-    options.waves = {.of_kernel = 2 * all_threads, .of_wave = 8 * all_threads};
-    return options;
+      figures += detail::join(way_name(way), ": ", result->second_seconds * 1e6, " us, default ",
+                              result->first_seconds * 1e6, " us, ratio ", result->ratio,
+                              ", lower quartile ", result->low_ratio, "\n");
+      if (result->low_ratio < kMargin || result->ratio <= best_ratio) continue;
+      best = way;
+      best_ratio = result->ratio;
+    }
+    return best;
   }
 
-  void count(CompileStats& stats) const {
+  runtime::Contender contender(Candidate& candidate, const CompiledRegions& regions) {
+    compile_kernels(candidate);
+    return {plan_executable(*graph_, candidate.plan, regions), code_in_order(candidate)};
+  }
+
+  static std::vector<runtime::KernelPtr> code_in_order(const Candidate& candidate) {
+    std::vector<runtime::KernelPtr> in_order;
+    for (const fusion::Unit& unit : candidate.plan.fusion.order)
+      if (unit.group >= 0) in_order.push_back(candidate.code[unit.group]);
+    return in_order;
+  }
+
+  void count(const fusion::FusionPlan& fusion, CompileStats& stats) const {
     for (const graph::Node* node : graph_->nodes()) {
       if (!counts_as_work(*node)) continue;
       ++stats.nodes;
       if (node->op() == graph::Op::kExtern && node->extern_call().regions.empty() &&
-          !fusion_.replaced.contains(node))
+          !fusion.replaced.contains(node))
         ++stats.extern_calls;
       else
         ++stats.generated_nodes;
     }
-    stats.replaced_calls = static_cast<int64_t>(fusion_.replaced.size());
-    stats.kernels = static_cast<int64_t>(fusion_.groups.size());
-    for (const std::string& reason : fusion_.reasons) log_debug(LogChannel::kFusion, reason);
+    stats.replaced_calls += static_cast<int64_t>(fusion.replaced.size());
+    stats.kernels += static_cast<int64_t>(fusion.groups.size());
   }
 
   int64_t most_live_bytes(const runtime::ExecutablePlan& plan) const {
@@ -167,7 +186,7 @@ class Compiler {
     for (const graph::Node* node : graph_->nodes()) {
       if (node->op() != graph::Op::kExtern) continue;
       for (const auto& region : node->extern_call().regions) {
-        const Compilation inner = Compiler(region, options_).compile();
+        const Compilation inner = Compiler(region, options_, threads_).compile();
         regions[node].push_back(inner.executable);
         stats.nodes += inner.stats.nodes;
         stats.generated_nodes += inner.stats.generated_nodes;
@@ -182,16 +201,31 @@ class Compiler {
     return regions;
   }
 
-  void find_in_place_writes() {
-    for (const fusion::InPlaceWrite& write : fusion::find_in_place_writes(*graph_, fusion_)) {
-      fusion_.groups[write.group].in_place[write.result] = write.input;
-      fusion_.replaced[write.copy] = write.group;
+  // -- what is told of the plan
+
+  void log_kernels(const KernelPlan& plan) {
+    for (const std::string& reason : plan.fusion.reasons) log_debug(LogChannel::kFusion, reason);
+    for (size_t i = 0; i < plan.kernels.size(); ++i) {
+      const lower::LoweredKernel& lowered = plan.kernels[i].lowered;
+      const fusion::Group& group = plan.fusion.groups[i];
+      log(LogChannel::kFusion, "kernel ", i, ": ", lowered.label, " over [", domain_text(group),
+          "], ideal ", group.ideal_bytes.str(), " bytes, ", lowered.schedule.str());
+      dump_.write("loop", "kernel" + std::to_string(i), plan.kernels[i].text);
     }
+    log_waves(plan.fusion);
+    log_copies(plan.fusion);
   }
 
-  void log_waves() const {
+  static std::string domain_text(const fusion::Group& group) {
+    std::string text;
+    for (size_t d = 0; d < group.domain.size(); ++d)
+      text += (d ? ", " : "") + group.domain[d].str() + (group.reduced[d] ? " reduced" : "");
+    return text;
+  }
+
+  static void log_waves(const fusion::FusionPlan& fusion) {
     std::string wave;
-    for (const fusion::Unit& unit : fusion_.order) {
+    for (const fusion::Unit& unit : fusion.order) {
       if (!unit.beside) log_wave(std::exchange(wave, ""));
       wave += (unit.beside ? ", " : "") + std::to_string(unit.group);
     }
@@ -204,64 +238,29 @@ class Compiler {
   }
 
   // Once a graph, however many there are.
-  void log_copies() const {
+  void log_copies(const fusion::FusionPlan& fusion) const {
     const auto& nodes = graph_->nodes();
-    if (std::any_of(nodes.begin(), nodes.end(), [this](const graph::Node* node) {
-          return fusion::is_copy_into_first(*node) && !fusion_.replaced.contains(node);
+    if (std::any_of(nodes.begin(), nodes.end(), [&](const graph::Node* node) {
+          return fusion::is_copy_into_first(*node) && !fusion.replaced.contains(node);
         }))
       log(LogChannel::kFallback,
           "aten.copy_.default: ATen call (what it writes is read elsewhere or lies otherwise)");
   }
 
-  // In place where that is safe.
-  lower::LoweredKernel lower_group(fusion::Group& group, const schedule::Machine& machine,
-                                   loop::Arena& arena) {
-    lower::LoweredKernel lowered = lower::lower_group(*graph_, fusion_, group, machine, arena);
-    if (group.in_place.empty() || lower::is_safe_in_place(group, lowered)) return lowered;
-    const int index = static_cast<int>(&group - fusion_.groups.data());
-    std::erase_if(fusion_.replaced, [&](const auto& entry) { return entry.second == index; });
-    group.in_place.clear();
-    return lower::lower_group(*graph_, fusion_, group, machine, arena);
-  }
+  // -- code
 
-  void lower_groups() {
-    for (fusion::Group& group : fusion_.groups) {
-      const codegen::Target& target = target_for(group.device);
-      const schedule::Machine machine = machine_of(target, options_);
-      loop::Arena arena;
-      PlannedKernel planned;
-      planned.lowered = lower_group(group, machine, arena);
-      planned.text = loop::print(planned.lowered.kernel);
-      planned.key = kernel_key(planned.text, target, options_);
-      log(LogChannel::kFusion, "kernel ", kernels_.size(), ": ", planned.lowered.label, " over [",
-          domain_text(group), "], ideal ", group.ideal_bytes.str(), " bytes, ",
-          planned.lowered.schedule.str());
-      dump_.write("loop", "kernel" + std::to_string(kernels_.size()), planned.text);
-      planned.lowered.kernel = {planned.lowered.kernel.name,
-                                {},
-                                {},
-                                {},
-                                planned.lowered.kernel.errors};  // the arena ends here
-      kernels_.push_back(std::move(planned));
-    }
-  }
-
-  static std::string domain_text(const fusion::Group& group) {
-    std::string text;
-    for (size_t d = 0; d < group.domain.size(); ++d)
-      text += (d ? ", " : "") + group.domain[d].str() + (group.reduced[d] ? " reduced" : "");
-    return text;
-  }
-
-  // The kernels of each device together.
-  std::vector<runtime::KernelPtr> compile_kernels(CompileStats& stats) {
-    std::vector<runtime::KernelPtr> launched(kernels_.size());
+  // The kernels of each device together, unless they are compiled already.
+  void compile_kernels(Candidate& candidate) {
+    const std::vector<PlannedKernel>& kernels = candidate.plan.kernels;
+    if (candidate.code.size() == kernels.size()) return;
+    candidate.code.resize(kernels.size());
     std::map<Device, std::vector<size_t>> by_device;
-    for (size_t i = 0; i < kernels_.size(); ++i) by_device[fusion_.groups[i].device].push_back(i);
+    for (size_t i = 0; i < kernels.size(); ++i)
+      by_device[candidate.plan.fusion.groups[i].device].push_back(i);
     for (const auto& [device, indices] : by_device) {
       std::vector<KernelRequest> requests;
       for (const size_t i : indices) {
-        const PlannedKernel& kernel = kernels_[i];
+        const PlannedKernel& kernel = kernels[i];
         requests.push_back({kernel.text, kernel.key, static_cast<int>(kernel.lowered.phases.size()),
                             kernel.lowered.label, to_kernel_errors(kernel.lowered.kernel.errors)});
       }
@@ -270,11 +269,19 @@ class Compiler {
       for (size_t k = 0; k < indices.size(); ++k) {
         MLCC_CHECK(found[k], "kernel ", requests[k].label, ": ", found[k].reason(),
                    detail::kWhileCompiling, requests[k].text);
-        launched[indices[k]] = found[k]->kernel;
-        ++counter_of(found[k]->origin, stats);
+        candidate.code[indices[k]] = found[k]->kernel;
+        ++counter_of(found[k]->origin, candidate);
       }
     }
-    return launched;
+  }
+
+  static int64_t& counter_of(runtime::KernelOrigin origin, Candidate& candidate) {
+    switch (origin) {
+    case runtime::KernelOrigin::kMemory: return candidate.memory_hits;
+    case runtime::KernelOrigin::kDisk: return candidate.disk_hits;
+    case runtime::KernelOrigin::kCompiled: return candidate.compiled;
+    }
+    MLCC_UNREACHABLE("kernel origin ", static_cast<int>(origin));
   }
 
   // -- verification, if it is switched on: a reference for each kernel
@@ -286,44 +293,36 @@ class Compiler {
   using References = std::vector<GroupReference>;
 
   // Launches hand the references' sizes to their kernels too, behind those of the kernel.
-  References make_references() {
+  References make_references(KernelPlan& plan) const {
     References references;
-    if (parse_verification(options_.verify) == Verification::kOff || kernels_.empty())
+    if (parse_verification(options_.verify) == Verification::kOff || plan.kernels.empty())
       return references;
     const std::shared_ptr<const NodeByNode> nodes = run_node_by_node(graph_);
-    for (size_t i = 0; i < kernels_.size(); ++i) {
-      std::vector<SymExpr>& sizes = kernels_[i].lowered.sizes;
+    for (size_t i = 0; i < plan.kernels.size(); ++i) {
+      std::vector<SymExpr>& sizes = plan.kernels[i].lowered.sizes;
       references.push_back(
-          {std::make_shared<const Reference>(nodes, fusion_.groups[i]), sizes.size()});
+          {std::make_shared<const Reference>(nodes, plan.fusion.groups[i]), sizes.size()});
       for (const std::string& symbol : references.back().reference->symbols())
         sizes.push_back(SymExpr::symbol(symbol));
     }
     return references;
   }
 
-  runtime::KernelPtr verified(const runtime::KernelPtr& kernel, size_t group,
+  runtime::KernelPtr verified(const Candidate& candidate, size_t group,
                               const GroupReference& reference) const {
-    const PlannedKernel& planned = kernels_[group];
+    const runtime::KernelPtr& kernel = candidate.code[group];
+    const PlannedKernel& planned = candidate.plan.kernels[group];
     VerifiedLaunch launch{kernel,
                           planned.lowered.label,
                           planned.text,
                           planned.lowered.buffers,
-                          fusion_.groups[group].in_place,
+                          candidate.plan.fusion.groups[group].in_place,
                           reference.num_kernel_sizes,
                           reference.reference};
     const std::string reason = why_not_verified(launch, options_);
     if (reason.empty()) return std::make_shared<VerifyingKernel>(std::move(launch), options_);
     log(LogChannel::kKernels, "kernel ", planned.lowered.label, " is not verified: ", reason);
     return kernel;
-  }
-
-  static int64_t& counter_of(runtime::KernelOrigin origin, CompileStats& stats) {
-    switch (origin) {
-    case runtime::KernelOrigin::kMemory: return stats.memory_hits;
-    case runtime::KernelOrigin::kDisk: return stats.disk_hits;
-    case runtime::KernelOrigin::kCompiled: return stats.compiled;
-    }
-    MLCC_UNREACHABLE("kernel origin ", static_cast<int>(origin));
   }
 
   void report(const CompileStats& stats) const {
@@ -338,16 +337,16 @@ class Compiler {
 
   std::shared_ptr<graph::Graph> graph_;
   const Options& options_;
+  const HostThreads* const threads_;  // null: kernels are not measured
   Dump dump_;
-  fusion::FusionPlan fusion_;
-  std::vector<PlannedKernel> kernels_;
 };
 
 }  // namespace
 
-Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options) {
+Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
+                    const HostThreads* threads) {
   apply_memory_options(options);
-  return Compiler(std::move(graph), options).compile();
+  return Compiler(std::move(graph), options, threads).compile();
 }
 
 }  // namespace mlcc::driver

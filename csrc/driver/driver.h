@@ -34,8 +34,16 @@ struct Compilation {
   std::vector<std::string> fusion_refusals;
 };
 
+// The threads that kernels will run on.
+struct HostThreads {
+  int64_t count = 1;
+  runtime::ParallelFor parallel_for;
+};
+
 // Verifies, rewrites, fuses, lowers, compiles (or finds) every kernel of `graph`. `graph` is
-// consumed.
-Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options);
+// consumed. With `threads`, kernels may be run, over memory of their own, to see which plan is
+// faster; without, the default is taken.
+Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
+                    const HostThreads* threads = nullptr);
 
 }  // namespace mlcc::driver

@@ -26,9 +26,8 @@ TensorSpec spec_of(const Value& value) {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const graph::Graph& graph, const fusion::FusionPlan& plan,
-              const std::vector<PlannedKernel>& kernels, const CompiledRegions& regions)
-      : graph_(graph), fusion_(plan), kernels_(kernels), regions_(regions) {}
+  PlanBuilder(const graph::Graph& graph, const KernelPlan& plan, const CompiledRegions& regions)
+      : graph_(graph), fusion_(plan.fusion), kernels_(plan.kernels), regions_(regions) {}
 
   runtime::ExecutablePlan build() {
     find_device();
@@ -308,10 +307,9 @@ class PlanBuilder {
 
 }  // namespace
 
-runtime::ExecutablePlan plan_executable(const graph::Graph& graph, const fusion::FusionPlan& plan,
-                                        const std::vector<PlannedKernel>& kernels,
+runtime::ExecutablePlan plan_executable(const graph::Graph& graph, const KernelPlan& plan,
                                         const CompiledRegions& regions) {
-  return PlanBuilder(graph, plan, kernels, regions).build();
+  return PlanBuilder(graph, plan, regions).build();
 }
 
 }  // namespace mlcc::driver

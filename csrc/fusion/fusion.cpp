@@ -657,7 +657,7 @@ class Planner {
   std::optional<Repair> repair_of(const Node& node, const Group& group,
                                   const Assumptions& assumptions,
                                   const Node* inlined = nullptr) const {
-    if (!position_in(node, group, assumptions)) return std::nullopt;
+    if (!options_.online || !position_in(node, group, assumptions)) return std::nullopt;
     const auto read_position = [&](const Node& reduction) {
       return position_in(reduction, group, assumptions)->read_position;
     };
@@ -978,21 +978,18 @@ class Planner {
 }  // namespace
 
 FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options) {
-  const SizeHint hint = [&graph](std::string_view name) -> int64_t {
-    static constexpr int64_t kUnknownSize = 1024;
-    for (const graph::Symbol& symbol : graph.symbols())
-      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
-    return kUnknownSize;
-  };
+  static constexpr int64_t kMuchTraffic = 8;  // an eighth of it
+  const SizeHint hint = [&graph](std::string_view name) { return graph.size_hint(name); };
   FusionPlan plan = Planner(graph, options, hint, {}).plan();
-  if (!options.fuse || !options.ops_of) return plan;
+  if (!options.fuse || !options.ops_of || !options.recompute) return plan;
   const std::unordered_set<const Node*> recomputed = find_recomputed(plan, options, hint);
   if (recomputed.empty()) return plan;
   FusionPlan other = Planner(graph, options, hint, recomputed).plan();
   const std::optional<int64_t> before = bytes_moved(plan, hint), after = bytes_moved(other, hint);
-  const bool is_better =
-      other.groups.size() <= plan.groups.size() && before && after && *after < *before;
-  return is_better ? std::move(other) : std::move(plan);
+  if (other.groups.size() > plan.groups.size() || !before || !after || *after >= *before)
+    return plan;
+  other.saves_little = *before - *after < *before / kMuchTraffic;
+  return other;
 }
 
 }  // namespace mlcc::fusion

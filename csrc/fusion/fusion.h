@@ -98,6 +98,10 @@ struct FusionOptions {
   // About how many simple ops a pointwise node takes for an element; none: one each, and no value
   // is computed again to save memory traffic.
   std::function<int64_t(const graph::Node&)> ops_of;
+  // Whether sums may be taken in the pass that finds the row values they depend on (online.h), and
+  // values computed again to save memory traffic (recompute.h).
+  bool online = true;
+  bool recompute = true;
   // Kernels of the CPU that may run at the same time; none by default.
   WaveLimits waves;
 };
@@ -123,6 +127,8 @@ struct FusionPlan {
   // Calls that the group of this index makes needless, see in_place.h.
   std::unordered_map<const graph::Node*, int> replaced;
   std::vector<std::string> reasons;  // why nodes did not join a group, for the log
+  // Values are computed again although that saves little of the memory traffic.
+  bool saves_little = false;
 };
 
 FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options);

@@ -75,6 +75,13 @@ void Graph::add_symbol(Symbol symbol) {
                   ": its range is empty, low ", place->range.low, ", high ", place->range.high);
 }
 
+int64_t Graph::size_hint(std::string_view name) const {
+  static constexpr int64_t kUnknownSize = 1024;
+  for (const Symbol& symbol : symbols_)
+    if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
+  return kUnknownSize;
+}
+
 Assumptions Graph::assumptions() const {
   Assumptions assumptions;
   for (const Symbol& symbol : symbols_) assumptions.set_range(symbol.name, symbol.range);

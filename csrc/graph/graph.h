@@ -218,6 +218,8 @@ class Graph {
   // -- symbols
   void add_symbol(Symbol symbol);  // again with the same name: narrows the range
   const std::vector<Symbol>& symbols() const { return symbols_; }
+  // What a size symbol is taken to be where speed, never a result, depends on it.
+  int64_t size_hint(std::string_view name) const;
   Assumptions assumptions() const;
 
   // -- reading

@@ -26,13 +26,7 @@ struct Context {
     return size.evaluate([&](std::string_view name) { return hint(name); });
   }
 
-  // A typical value of a size symbol.
-  int64_t hint(std::string_view name) const {
-    static constexpr int64_t kUnknownSize = 1024;
-    for (const graph::Symbol& symbol : graph.symbols())
-      if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
-    return kUnknownSize;
-  }
+  int64_t hint(std::string_view name) const { return graph.size_hint(name); }
 };
 
 }  // namespace mlcc::lower

@@ -94,6 +94,7 @@ void add_phases(const Context& context, const GroupNodes& nodes, const Recording
                 Nest& nest, Evaluator& evaluator, LoweredKernel& lowered) {
   const schedule::Schedule& schedule = nest.schedule();
   Rows rows(context, nodes, nest, evaluator);
+  lowered.is_online = rows.is_online();
   const Nest::Row whole = [&](Block& block) { rows.emit(block); };
   if (context.machine.is_gpu && schedule.tile_axis >= 0)
     return add_phase(Tiles(context, nest, evaluator).build(recording, whole), lowered);

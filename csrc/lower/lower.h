@@ -30,7 +30,8 @@ struct LoweredKernel {
   std::vector<SymExpr> sizes;          // value of each size parameter, in order
   std::vector<PhaseRange> phases;
   schedule::Schedule schedule;
-  std::string label;  // ops in it, for logs: "add, rsqrt, mul"
+  bool is_online = false;  // reductions of several levels share a pass, see online.h
+  std::string label;       // ops in it, for logs: "add, rsqrt, mul"
 };
 
 LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan,

@@ -29,6 +29,8 @@ class Rows {
   void emit_combined(const Pieces& pieces, loop::Block& block);
   // What a piece carries.
   std::vector<Reducer> piece_reducers() const;
+  // Whether reductions of several levels share a pass.
+  bool is_online() const { return online_.has_value(); }
 
  private:
   struct Pass {

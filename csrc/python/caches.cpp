@@ -8,6 +8,7 @@
 
 #include "driver/options.h"
 #include "driver/session.h"
+#include "driver/verdicts.h"
 #include "python/options.h"
 #include "runtime/arena_pool.h"
 #include "runtime/block_pool.h"
@@ -46,6 +47,7 @@ py::dict cache_info(const py::object& options) {
 void clear_cache(const py::object& options) {
   const driver::Options values = to_options(options);
   driver::kernel_cache().clear();
+  driver::forget_verdicts();
   runtime::ArenaPool::process().trim();
   runtime::BlockPool::process().trim();
   if (const std::shared_ptr<runtime::Store> store = driver::store(values)) store->clear();

@@ -1,5 +1,7 @@
 #include "python/executable_object.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -14,6 +16,7 @@
 #include "python/graph_builder.h"
 #include "python/log_sink.h"
 #include "python/options.h"
+#include "python/parallel.h"
 #include "python/without_gil.h"
 #include "support/error.h"
 
@@ -76,7 +79,10 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
   // Compile threads may log, which takes the GIL.
   const WithoutGil no_gil;
   const ForkBarrier barrier;
-  driver::Compilation compilation = driver::compile(std::move(graph), values);
+  const driver::HostThreads threads{at::get_num_threads(), torch_parallel};
+  const bool may_choose = !at::globalContext().deterministicAlgorithms();
+  driver::Compilation compilation =
+      driver::compile(std::move(graph), values, may_choose ? &threads : nullptr);
   return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
           std::move(compilation.graph_text), compilation.stats,
           std::move(compilation.fusion_refusals)};

@@ -84,6 +84,7 @@ def environment(folder: str, gpu: str = "off") -> dict[str, str]:
         **kept,
         "MLCC_GPU": gpu,
         "MLCC_STRICT": "1",
+        "MLCC_MEASURE": "0",
         "MLCC_FALLBACK_RANDOM": "1",
         "MLCC_VERIFY": kept.get("MLCC_VERIFY", "first"),
         "MLCC_CACHE_DIR": f"{folder}/mlcc",

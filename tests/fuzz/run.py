@@ -71,6 +71,7 @@ def environment(folder: str) -> dict[str, str]:
     return {
         **os.environ,
         "MLCC_STRICT": "1",
+        "MLCC_MEASURE": "0",
         "MLCC_VERIFY": "first",
         "MLCC_CACHE_DIR": f"{folder}/mlcc",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",

@@ -37,7 +37,10 @@ def main() -> int:
     store = Store(ROOT / "build" / f"models-{arguments.backend}.jsonl", arguments.fresh)
     with tempfile.TemporaryDirectory(prefix="mlcc-models-") as folder:
         os.environ.update(
-            MLCC_STRICT="1", MLCC_CACHE_DIR=folder, TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch"
+            MLCC_STRICT="1",
+            MLCC_MEASURE="0",
+            MLCC_CACHE_DIR=folder,
+            TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch",
         )
         _warm_up(arguments.backend)
         for name in names:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 _folder = tempfile.mkdtemp(prefix="mlcc-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 os.environ["MLCC_STRICT"] = "1"
+os.environ["MLCC_MEASURE"] = "0"
 os.environ["MLCC_CACHE_DIR"] = os.path.join(_folder, "cache")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_folder, "torch")
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -5,11 +5,14 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "driver/kernel_plan.h"
 #include "driver/session.h"
+#include "driver/verdicts.h"
 #include "graph/text.h"
 #include "runtime/executable.h"
 #include "support/error.h"
@@ -134,6 +137,65 @@ TEST_F(Driver, ThreadsCompileLookUpRunAndClearAtOnce) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 16; ++thread) threads.emplace_back(work, thread);
   for (std::thread& thread : threads) thread.join();
+}
+
+// Few long rows of exponentials below their largest, in one pass or in two.
+constexpr const char* kLongRows = R"(graph @rows(%x: f32[4, 4000000]) {
+  %0: f32[4, 1] = max %x {dims = [1], keepdim = true}
+  %1: f32[4, 4000000] = sub %x, %0
+  %2: f32[4, 4000000] = exp %1
+  %3: f32[4] = sum %2 {dims = [1], keepdim = false}
+  return %3
+})";
+
+TEST_F(Driver, DoubtsOnePassOverLongRows) {
+  const auto graph = graph::parse_graph(kLongRows);
+  const KernelPlan plan = plan_kernels(*graph, options_, Way::kDefault);
+  EXPECT_EQ(plan.kernels.size(), 1U);
+  EXPECT_EQ(doubtful_ways(plan, options_), std::vector<Way>{Way::kPasses});
+  const KernelPlan passes = plan_kernels(*graph, options_, Way::kPasses);
+  EXPECT_EQ(passes.kernels.size(), 2U);
+  EXPECT_TRUE(doubtful_ways(passes, options_).empty());
+  EXPECT_TRUE(doubtful_ways(plan_kernels(*graph::parse_graph(doubling(2)), options_, Way::kDefault),
+                            options_)
+                  .empty());
+}
+
+TEST_F(Driver, TakesTheWayThatAVerdictTells) {
+  const auto kernels = [&](const std::string& word, bool measures) {
+    forget_verdicts();
+    const HostThreads threads{3, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
+    const auto graph = graph::parse_graph(kLongRows);
+    const Hash128 key =
+        verdict_key(graph::print(*graph), cpu_backend(options_).backend->target(), 3, options_);
+    store(options_)->put("verdict", key, word + "\n");
+    const Compilation made =
+        compile(graph::parse_graph(kLongRows), options_, measures ? &threads : nullptr);
+    return made.stats.kernels;
+  };
+  EXPECT_EQ(kernels("passes", true), 2);
+  EXPECT_EQ(kernels("default", true), 1);
+  EXPECT_EQ(kernels("unheard of", true), 1);
+  EXPECT_EQ(kernels("passes", false), 1);
+  options_.measure = false;
+  EXPECT_EQ(kernels("passes", true), 1);
+}
+
+// Both are run, whichever it is that wins.
+TEST_F(Driver, KeepsWhatItHasMeasured) {
+  forget_verdicts();
+  std::string text = kLongRows;
+  for (size_t at = text.find("4000000"); at != std::string::npos; at = text.find("4000000"))
+    text.replace(at, 7, "400000");
+  const HostThreads threads{2, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
+  const auto graph = graph::parse_graph(text);
+  (void)compile(graph::parse_graph(text), options_, &threads);
+  const Hash128 key =
+      verdict_key(graph::print(*graph), cpu_backend(options_).backend->target(), 2, options_);
+  const std::optional<std::string> entry = store(options_)->get("verdict", key);
+  ASSERT_TRUE(entry);
+  EXPECT_NE(entry->find("passes: "), std::string::npos) << *entry;
+  EXPECT_NE(entry->find("ratio "), std::string::npos) << *entry;
 }
 
 }  // namespace

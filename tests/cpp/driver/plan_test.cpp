@@ -21,20 +21,19 @@ runtime::ExecutablePlan plan(std::string_view text, const fusion::WaveLimits& wa
   const auto graph = graph::parse_graph(text);
   fusion::FusionOptions options;
   options.waves = waves;
-  const fusion::FusionPlan fusion = fusion::plan_fusion(*graph, options);
-  std::vector<PlannedKernel> kernels;
-  for (const fusion::Group& group : fusion.groups) {
+  KernelPlan plan{fusion::plan_fusion(*graph, options), {}};
+  for (const fusion::Group& group : plan.fusion.groups) {
     loop::Arena arena;
     PlannedKernel kernel;
     const schedule::Machine machine = group.device.kind == DeviceKind::kCuda
                                           ? schedule::gpu_machine("sm_90")
                                           : schedule::Machine{};
-    kernel.lowered = lower::lower_group(*graph, fusion, group, machine, arena);
+    kernel.lowered = lower::lower_group(*graph, plan.fusion, group, machine, arena);
     kernel.text = loop::print(kernel.lowered.kernel);
     kernel.lowered.kernel = {};
-    kernels.push_back(std::move(kernel));
+    plan.kernels.push_back(std::move(kernel));
   }
-  return plan_executable(*graph, fusion, kernels);
+  return plan_executable(*graph, plan);
 }
 
 // "slot on device", and "arena" behind it.

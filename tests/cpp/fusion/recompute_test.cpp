@@ -36,6 +36,28 @@ TEST(Recompute, NothingIsWrittenThatOneOperandMakes) {
   EXPECT_EQ(bytes(found), 4 * (2 * (kElements + 64) + 64 + 32));
 }
 
+TEST(Recompute, SavesMuchOrLittleOfTheTraffic) {
+  EXPECT_FALSE(plan(kRowsAndColumns).saves_little);
+  const FusionPlan found = plan(R"(graph @g(%x: f32[64, 32], %m: f32[64, 1], %y: f32[64, 999]) {
+  %0: f32[64, 32] = sub %x, %m
+  %1: f32[64, 32] = mul %0, %0
+  %2: f32[64] = sum %1 {dims = [1], keepdim = false}
+  %3: f32[32] = sum %1 {dims = [0], keepdim = false}
+  %4: f32[64, 999] = exp %y
+  return %2, %3, %4
+})");
+  EXPECT_EQ(found.groups.size(), 3u);
+  EXPECT_TRUE(found.saves_little);
+}
+
+TEST(Recompute, IsNotDoneWhereItIsSwitchedOff) {
+  const auto graph = graph::parse_graph(kRowsAndColumns);
+  FusionOptions options;
+  options.ops_of = [](const graph::Node&) { return 1; };
+  options.recompute = false;
+  EXPECT_EQ(bytes(plan_fusion(*graph, options)), 4 * (3 * kElements + 64 + 64 + 32));
+}
+
 TEST(Recompute, WhatTakesManyOpsIsWritten) {
   const FusionPlan found = plan(kRowsAndColumns, 12);
   ASSERT_EQ(found.groups.size(), 2u);

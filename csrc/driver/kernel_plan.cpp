@@ -1,0 +1,146 @@
+#include "driver/kernel_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "driver/kernels.h"
+#include "driver/session.h"
+#include "fusion/in_place.h"
+#include "loop/text.h"
+#include "lower/formula.h"
+#include "lower/in_place.h"
+#include "schedule/host_caches.h"
+#include "schedule/machine.h"
+#include "schedule/schedule.h"
+#include "support/error.h"
+
+namespace mlcc::driver {
+namespace {
+
+// What schedules for a target are made for.
+schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
+  if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
+  const int64_t streaming_bytes = options.stream_mb < 0 ? schedule::last_level_cache_bytes() / 4 * 3
+                                                        : bytes_of_mebibytes(options.stream_mb);
+  return {.vector_bits = target.vector_bits,
+          .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
+          .second_level_bytes = schedule::second_level_cache_bytes(),
+          .streaming_bytes = streaming_bytes};
+}
+
+fusion::RowLimits row_limits(const schedule::Machine& machine) {
+  if (!machine.is_gpu) return {};
+  fusion::RowLimits limits;
+  limits.block_bytes = machine.shared_bytes_per_block;
+  limits.enough_rows = machine.multiprocessors;
+  return limits;
+}
+
+const codegen::Target& target_for(const Device& device, const Options& options) {
+  return backend_for(options, device).backend->target();
+}
+
+class Planner {
+ public:
+  Planner(const graph::Graph& graph, const Options& options, Way way)
+      : graph_(graph), options_(options), way_(way) {}
+
+  KernelPlan plan() {
+    plan_.fusion = fusion::plan_fusion(graph_, fusion_options());
+    for (const fusion::InPlaceWrite& write : fusion::find_in_place_writes(graph_, plan_.fusion)) {
+      plan_.fusion.groups[write.group].in_place[write.result] = write.input;
+      plan_.fusion.replaced[write.copy] = write.group;
+    }
+    for (fusion::Group& group : plan_.fusion.groups) plan_.kernels.push_back(plan_kernel(group));
+    return std::move(plan_);
+  }
+
+ private:
+  fusion::FusionOptions fusion_options() const {
+    fusion::FusionOptions options;
+    options.row_limits = [this](const Device& device) {
+      return row_limits(machine_of(target_for(device, options_), options_));
+    };
+    using Key = std::pair<graph::Op, DType>;
+    options.ops_of = [known = std::map<Key, int64_t>()](const graph::Node& node) mutable {
+      const std::vector<graph::Value*>& operands = node.operands();
+      const DType dtype = operands.empty() ? DType::kF32 : operands.back()->type().dtype;
+      const auto [found, is_new] = known.try_emplace({node.op(), dtype});
+      if (is_new) {
+        loop::Arena arena;
+        found->second = lower::Formulas(arena).cost(node);
+      }
+      return found->second;
+    };
+    options.online = way_ != Way::kPasses;
+    options.recompute = way_ != Way::kStores;
+    // What alone would not keep all threads busy, and so much of it that together they are.
+    const int64_t all_threads =
+        schedule::kGrainPoints * std::max<int64_t>(1, std::thread::hardware_concurrency());
+    options.waves = {.of_kernel = 2 * all_threads, .of_wave = 8 * all_threads};
+    return options;
+  }
+
+  PlannedKernel plan_kernel(fusion::Group& group) {
+    const codegen::Target& target = target_for(group.device, options_);
+    const schedule::Machine machine = machine_of(target, options_);
+    loop::Arena arena;
+    PlannedKernel planned;
+    planned.lowered = lower_group(group, machine, arena);
+    loop::Kernel& kernel = planned.lowered.kernel;
+    planned.text = loop::print(kernel);
+    planned.key = kernel_key(planned.text, target, options_);
+    kernel = {kernel.name, {}, {}, {}, kernel.errors};  // the arena ends here
+    return planned;
+  }
+
+  // In place where that is safe.
+  lower::LoweredKernel lower_group(fusion::Group& group, const schedule::Machine& machine,
+                                   loop::Arena& arena) {
+    fusion::FusionPlan& fusion = plan_.fusion;
+    lower::LoweredKernel lowered = lower::lower_group(graph_, fusion, group, machine, arena);
+    if (group.in_place.empty() || lower::is_safe_in_place(group, lowered)) return lowered;
+    const int index = static_cast<int>(&group - fusion.groups.data());
+    std::erase_if(fusion.replaced, [&](const auto& entry) { return entry.second == index; });
+    group.in_place.clear();
+    return lower::lower_group(graph_, fusion, group, machine, arena);
+  }
+
+  const graph::Graph& graph_;
+  const Options& options_;
+  const Way way_;
+  KernelPlan plan_;
+};
+
+}  // namespace
+
+std::string_view way_name(Way way) {
+  switch (way) {
+  case Way::kDefault: return "default";
+  case Way::kPasses: return "passes";
+  case Way::kStores: return "stores";
+  }
+  MLCC_UNREACHABLE("way ", static_cast<int>(way));
+}
+
+KernelPlan plan_kernels(const graph::Graph& graph, const Options& options, Way way) {
+  return Planner(graph, options, way).plan();
+}
+
+std::vector<Way> doubtful_ways(const KernelPlan& plan, const Options& options) {
+  const auto& groups = plan.fusion.groups;
+  if (std::any_of(groups.begin(), groups.end(), [&](const fusion::Group& group) {
+        return target_for(group.device, options).backend == "cuda";
+      }))
+    return {};
+  std::vector<Way> ways;
+  if (std::any_of(plan.kernels.begin(), plan.kernels.end(),
+                  [](const PlannedKernel& kernel) { return kernel.lowered.is_online; }))
+    ways.push_back(Way::kPasses);
+  if (plan.fusion.saves_little) ways.push_back(Way::kStores);
+  return ways;
+}
+
+}  // namespace mlcc::driver

@@ -1,0 +1,264 @@
+#include "runtime/trial.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "runtime/arena_pool.h"
+#include "support/error.h"
+
+namespace mlcc::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using ValueOf = std::function<int64_t(std::string_view)>;
+
+constexpr size_t kPairs = 7;
+constexpr double kShortestSample = 200e-6;  // seconds; shorter runs are repeated
+constexpr double kMostRepeats = 1000;
+
+std::set<Hash128> keys_of(const ExecutablePlan& plan) {
+  std::set<Hash128> keys;
+  for (const Step& step : plan.steps)
+    if (const auto* launch = std::get_if<LaunchStep>(&step)) keys.insert(launch->key);
+  return keys;
+}
+
+// What each slot holds.
+std::map<Slot, TensorSpec> specs_of(const ExecutablePlan& plan) {
+  std::map<Slot, TensorSpec> specs;
+  for (size_t i = 0; i < plan.inputs.size(); ++i)
+    if (!plan.inputs[i].is_size) specs[static_cast<Slot>(i)] = plan.inputs[i].spec;
+  for (const Step& step : plan.steps) {
+    if (const auto* allocate = std::get_if<AllocateStep>(&step)) {
+      specs[allocate->slot] = allocate->spec;
+    } else if (const auto* view = std::get_if<ViewStep>(&step)) {
+      specs[view->slot] = view->spec;
+    } else if (const auto* call = std::get_if<ExternStep>(&step)) {
+      for (size_t i = 0; i < call->results.size(); ++i)
+        if (call->results[i] >= 0 && call->expected[i])
+          specs[call->results[i]] = *call->expected[i];
+    }
+  }
+  return specs;
+}
+
+int64_t spanned_bytes(const TensorSpec& spec, const ValueOf& value_of) {
+  int64_t last = 0;
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    const int64_t size = spec.shape[d].evaluate(value_of);
+    if (size == 0) return 0;
+    const SymExpr stride = spec.strides.empty() ? SymExpr(1) : spec.strides[d];
+    last += (size - 1) * std::abs(stride.evaluate(value_of));
+  }
+  return (last + 1) * dtype_size(spec.dtype);
+}
+
+// `count` numbers in [0.5, 1), again and again: the bits of 0.5 and multiples of `step`.
+template <typename Bits>
+void fill(char* data, int64_t bytes, Bits half, Bits step, uint64_t count) {
+  auto* numbers = reinterpret_cast<Bits*>(data);
+  const int64_t size = bytes / static_cast<int64_t>(sizeof(Bits));
+  for (int64_t i = 0; i < size; ++i)
+    numbers[i] = static_cast<Bits>(half + step * (static_cast<uint64_t>(i) % count));
+}
+
+void make_up(char* data, int64_t bytes, DType dtype) {
+  if (dtype == DType::kF32) return fill<uint32_t>(data, bytes, 0x3f000000, 1U << 13, 1024);
+  if (dtype == DType::kF64)
+    return fill<uint64_t>(data, bytes, 0x3fe0000000000000, 1ULL << 42, 1024);
+  if (dtype == DType::kF16) return fill<uint16_t>(data, bytes, 0x3800, 1, 1024);
+  if (dtype == DType::kBF16) return fill<uint16_t>(data, bytes, 0x3f00, 1, 128);
+  std::fill_n(data, bytes, '\0');
+}
+
+// A contender as far as it differs from the other one: kernels that are in `shared` are left out,
+// as is all that is no kernel. What these would have computed lies in the host's memory, like
+// inputs and outputs.
+Contender differing_part(const Contender& whole, const std::set<Hash128>& shared) {
+  std::map<Slot, size_t> maker;  // of what lies in an arena: the first launch that touches it
+  const auto& steps = whole.plan.steps;
+  for (size_t i = 0; i < steps.size(); ++i)
+    if (const auto* launch = std::get_if<LaunchStep>(&steps[i]))
+      for (const Slot slot : launch->buffers) maker.try_emplace(slot, i);
+  const auto is_left_out = [&](const Step& step) {
+    return shared.count(std::get<LaunchStep>(step).key) != 0;
+  };
+  Contender part;
+  part.plan = whole.plan;
+  part.plan.steps.clear();
+  part.plan.outputs.clear();
+  part.plan.written_inputs.clear();
+  size_t kernel = 0;
+  for (const Step& step : steps) {
+    if (std::holds_alternative<LaunchStep>(step)) {
+      const KernelPtr& code = whole.kernels[kernel++];
+      if (is_left_out(step)) continue;
+      const bool is_first =
+          part.plan.steps.empty() || !std::holds_alternative<LaunchStep>(part.plan.steps.back());
+      part.plan.steps.push_back(step);
+      std::get<LaunchStep>(part.plan.steps.back()).beside &= !is_first;
+      part.kernels.push_back(code);
+    } else if (const auto* allocate = std::get_if<AllocateStep>(&step)) {
+      const auto made = maker.find(allocate->slot);
+      if (allocate->arena && made != maker.end() && !is_left_out(steps[made->second]))
+        part.plan.steps.push_back(step);
+    } else if (std::holds_alternative<BindStep>(step)) {
+      part.plan.steps.push_back(step);
+    }
+  }
+  return part;
+}
+
+// The tensors of a trial: memory for all that lies in no arena.
+class TrialHost final : public Host {
+ public:
+  // `specs`: of the slots that launches touch.
+  TrialHost(const ExecutablePlan& plan, const std::map<Slot, TensorSpec>& specs,
+            const ValueOf& value_of)
+      : specs_(specs), value_of_(value_of) {
+    std::set<Slot> in_arena;
+    for (const Step& step : plan.steps) {
+      if (const auto* allocate = std::get_if<AllocateStep>(&step)) in_arena.insert(allocate->slot);
+      if (const auto* bind = std::get_if<BindStep>(&step))
+        if (bind->dim < 0) sizes_[bind->slot] = value_of_(bind->symbol);
+      if (const auto* launch = std::get_if<LaunchStep>(&step))
+        for (const Slot slot : launch->buffers)
+          if (in_arena.count(slot) == 0)
+            tensors_[slot].bytes = spanned_bytes(specs_.at(slot), value_of_);
+    }
+  }
+
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const auto& [slot, tensor] : tensors_) sum += tensor.bytes;
+    return sum;
+  }
+
+  void take_memory() {
+    for (auto& [slot, tensor] : tensors_) {
+      tensor.memory = ArenaPool::process().lease(tensor.bytes);
+      make_up(tensor.memory.data(), tensor.bytes, specs_.at(slot).dtype);
+    }
+  }
+
+  void* data(Slot slot) override { return tensors_.at(slot).memory.data(); }
+  int64_t tensor_size(Slot slot, int dim) override {
+    return specs_.at(slot).shape.at(static_cast<size_t>(dim)).evaluate(value_of_);
+  }
+  int64_t size(Slot slot) override { return sizes_.at(slot); }
+  void raise(const KernelError& error, const std::string&) override { throw Error(error.text); }
+
+  // What no step of a trial asks for.
+  void set_size(Slot, int64_t) override { refuse(); }
+  void allocate(Slot, DType, std::span<const int64_t>, std::span<const int64_t>, Device) override {
+    refuse();
+  }
+  void* workspace(int64_t) override { refuse(); }
+  void make_view(Slot, Slot, std::span<const int64_t>, std::span<const int64_t>, int64_t) override {
+    refuse();
+  }
+  void call_extern(const ExternStep&, size_t,
+                   const std::function<int64_t(const SymExpr&)>&) override {
+    refuse();
+  }
+  void release(Slot) override { refuse(); }
+
+ private:
+  struct Tensor {
+    int64_t bytes = 0;
+    ArenaLease memory;
+  };
+
+  [[noreturn]] static void refuse() { MLCC_UNREACHABLE("a trial launches kernels only"); }
+
+  const std::map<Slot, TensorSpec>& specs_;
+  const ValueOf& value_of_;
+  std::map<Slot, int64_t> sizes_;
+  std::map<Slot, Tensor> tensors_;
+};
+
+// A contender that is ready to run.
+class Runner {
+ public:
+  Runner(const Contender& whole, const std::set<Hash128>& shared, const ValueOf& value_of)
+      : specs_(specs_of(whole.plan)), part_(differing_part(whole, shared)),
+        host_(part_.plan, specs_, value_of), executable_(part_.plan, part_.kernels) {}
+
+  TrialHost& host() { return host_; }
+
+  // Seconds of one run in the mean of `times`.
+  double run(int64_t times, const ParallelFor& parallel_for) {
+    const Clock::time_point start = Clock::now();
+    for (int64_t i = 0; i < times; ++i) executable_.run(host_, parallel_for);
+    return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(times);
+  }
+
+ private:
+  const std::map<Slot, TensorSpec> specs_;
+  const Contender part_;
+  TrialHost host_;
+  const Executable executable_;
+};
+
+template <size_t N>
+double quantile(std::array<double, N> values, size_t quarters) {
+  std::sort(values.begin(), values.end());
+  return values[(N - 1) * quarters / 4];
+}
+
+Result<TrialResult> time_both(Runner& first, Runner& second, const ParallelFor& parallel_for,
+                              double most_seconds) {
+  std::array<Runner*, 2> runners = {&first, &second};
+  double longest = 0;
+  for (Runner* runner : runners) {
+    if (runner->run(1, parallel_for) > 2 * most_seconds) return unsupported("it takes too long");
+    longest = std::max(longest, runner->run(1, parallel_for));
+  }
+  if (longest > most_seconds) return unsupported("it takes too long");
+  const auto times = static_cast<int64_t>(
+      std::clamp(kShortestSample / std::max(longest, 1e-9), 1.0, kMostRepeats));
+  std::array<std::array<double, kPairs>, 2> seconds{};
+  std::array<double, kPairs> ratios{};
+  for (size_t pair = 0; pair < kPairs; ++pair) {
+    for (size_t i = 0; i < 2; ++i) {
+      const size_t turn = (pair + i) % 2;
+      seconds[turn][pair] = runners[turn]->run(times, parallel_for);
+    }
+    ratios[pair] = seconds[0][pair] / seconds[1][pair];
+  }
+  return TrialResult{quantile(seconds[0], 2), quantile(seconds[1], 2), quantile(ratios, 2),
+                     quantile(ratios, 1)};
+}
+
+}  // namespace
+
+Result<TrialResult> try_both(const Contender& first, const Contender& second,
+                             const std::function<int64_t(std::string_view)>& value_of,
+                             const ParallelFor& parallel_for, const TrialLimits& limits) {
+  MLCC_CHECK(first.plan.device.kind == DeviceKind::kCpu &&
+                 second.plan.device.kind == DeviceKind::kCpu,
+             "trial: of kernels on another device than the CPU");
+  const std::set<Hash128> keys = keys_of(first.plan), others = keys_of(second.plan);
+  if (keys == others) return unsupported("the kernels are the same");
+  std::set<Hash128> shared;
+  std::set_intersection(keys.begin(), keys.end(), others.begin(), others.end(),
+                        std::inserter(shared, shared.end()));
+  try {
+    Runner a(first, shared, value_of), b(second, shared, value_of);
+    const int64_t bytes = std::max(a.host().bytes(), b.host().bytes());
+    if (bytes > limits.bytes) return unsupported("it takes ", bytes, " bytes");
+    a.host().take_memory();
+    b.host().take_memory();
+    return time_both(a, b, parallel_for, limits.seconds);
+  } catch (const Error& error) {  // of a check, or of a size that has no value
+    return unsupported(error.what());
+  }
+}
+
+}  // namespace mlcc::runtime
