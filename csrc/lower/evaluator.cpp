@@ -244,6 +244,7 @@ Expr Evaluator::pointwise(const Node& node, const Index& index) {
   if (node.op() == Op::kPhilox) {
     if (recording_ != nullptr) {
       recording_->ops += kPhiloxOps;
+      recording_->draws = true;
       recording_->widest_bytes = std::max(recording_->widest_bytes, dtype_size(result));
     }
     return philox(arena_, args[0], args[1], [&](Expr e) { return let(e, "r"); });

@@ -9,6 +9,7 @@ schedule::NestFacts facts_of(const Recording& recording, const NestAxes& axes) {
   facts.axes = axes.axes();
   facts.ops_per_point = recording.ops;
   facts.widest_bytes = recording.widest_bytes;
+  facts.draws = recording.draws;
   for (const auto& access : recording.accesses) {
     schedule::AccessPattern pattern;
     const SymExpr offset = axes.map(access.offset);

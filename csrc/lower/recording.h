@@ -28,6 +28,7 @@ struct Recording {
   std::vector<Range> ranges;
   int64_t ops = 0;
   int64_t widest_bytes = 1;
+  bool draws = false;
 };
 
 // As the schedule wants it.

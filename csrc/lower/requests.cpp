@@ -1,12 +1,14 @@
 #include "lower/requests.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "loop/mutator.h"
 #include "loop/varying.h"
+#include "lower/formula.h"
 
 namespace mlcc::lower {
 
@@ -26,6 +28,7 @@ namespace {
 // What is on its way at a time: enough to wait for all of it at once, little enough to stay close.
 constexpr int64_t kBytesAhead = 16 * 1024;
 constexpr int64_t kFewestRowsAhead = 2, kMostRowsAhead = 8;
+constexpr int64_t kBytesOfElement = 4;  // about
 // Pages end here, and prefetchers with them: pieces of rows that lie so far apart are asked for
 // unless they are long.
 constexpr int64_t kPageBytes = 4096;
@@ -85,11 +88,15 @@ bool is_known_before(const std::vector<Expr>& index, const loop::VariableSet& bo
   return known;
 }
 
-// A loop around the current place, and the lets in its body so far.
+// Where a row that was read begins, in the first iteration of the loops around it.
+using RowRead = std::pair<const loop::Buffer*, int64_t>;
+
+// A loop around the current place, and in its body so far the lets and what rows were read.
 struct Around {
   const Variable* variable;
   Expr begin, end;
   std::vector<const Let*> lets;
+  std::map<RowRead, int> reads;  // how often
 };
 
 class RowRequests {
@@ -120,7 +127,7 @@ class RowRequests {
   template <typename Loop>
   Block in_loop(const Loop& loop, const Block& body) {
     if (loop::has_lanes(loop.mode.kind)) return in_row(loop, body);
-    around_.push_back({loop.variable, loop.begin, loop.end, {}});
+    around_.push_back({loop.variable, loop.begin, loop.end, {}, {}});
     Block result = in_block(body);
     around_.pop_back();
     return result;
@@ -130,35 +137,152 @@ class RowRequests {
   template <typename Loop>
   Block in_row(const Loop& row, Block body) {
     if (around_.empty() || row.mode.kind != LoopKind::kVector) return body;
-    loop::Arena& arena = context_.arena;
     const auto expected = expected_iterations(row.begin, row.end);
     if (!expected) return body;
     const int64_t elements = std::max<int64_t>(1, *expected);
-    const int64_t ahead =
-        std::clamp(kBytesAhead / (elements * 4), kFewestRowsAhead, kMostRowsAhead);
-    // At places from memory: of the next rows of the innermost loop, but none behind its last one.
-    const Around& inner = around_.back();
-    const Expr last = loop::apply(arena, ScalarOp::kSub, {inner.end, loop::int_constant(arena, 1)});
-    const LaterIteration later{
-        inner.variable, loop::apply(arena, ScalarOp::kMin, {plus(inner.variable, ahead), last}),
-        inner.lets};
-    if (is_as_long(row, later))
-      body = with_requests(
-          arena, std::move(body), later, [&](const Load& load, const std::vector<Expr>& indices) {
-            return reads_memory(indices) && is_large(*load.buffer) && is_at_known_places(indices);
-          });
-    // Of pieces that lie apart: where they are is known.
     std::vector<const Let*> lets;
     for (const Around& each : around_) lets.insert(lets.end(), each.lets.begin(), each.lets.end());
+    const std::set<RowRead> reads = reads_of(row, body);
+    body = with_gathered_rows(row, std::move(body), elements);
+    body = with_next_pieces(row, std::move(body), elements, lets);
+    if (!writes(body) || computes_much(body))
+      body = with_next_row(row, std::move(body), elements, lets);
+    for (Around& each : around_)
+      for (const RowRead& read : reads) ++each.reads[read];
+    return body;
+  }
+
+  static int64_t rows_ahead(int64_t row_bytes, int64_t fewest) {
+    return std::clamp(kBytesAhead / row_bytes, fewest, kMostRowsAhead);
+  }
+
+  // At places from memory: of the next rows of the innermost loop, but none behind its last one.
+  template <typename Loop>
+  Block with_gathered_rows(const Loop& row, Block body, int64_t elements) const {
+    loop::Arena& arena = context_.arena;
+    const Around& inner = around_.back();
+    const Expr next =
+        plus(inner.variable, rows_ahead(elements * kBytesOfElement, kFewestRowsAhead));
+    const Expr last = loop::apply(arena, ScalarOp::kSub, {inner.end, loop::int_constant(arena, 1)});
+    const LaterIteration later{inner.variable, loop::apply(arena, ScalarOp::kMin, {next, last}),
+                               inner.lets};
+    if (!is_as_long(row, later)) return body;
+    return with_requests(
+        arena, std::move(body), later, [&](const Load& load, const std::vector<Expr>& indices) {
+          return reads_memory(indices) && is_large(*load.buffer) && is_at_known_places(indices);
+        });
+  }
+
+  // Of pieces that lie apart: where they are is known.
+  template <typename Loop>
+  Block with_next_pieces(const Loop& row, Block body, int64_t elements,
+                         const std::vector<const Let*>& lets) const {
+    const int64_t ahead = rows_ahead(elements * kBytesOfElement, kFewestRowsAhead);
     for (size_t i = around_.size(); i-- > 0;) {
       const Variable* variable = around_[i].variable;
-      body = with_requests(arena, std::move(body), {variable, plus(variable, ahead), lets},
+      body = with_requests(context_.arena, std::move(body), {variable, plus(variable, ahead), lets},
                            [&](const Load& load, const std::vector<Expr>& indices) {
                              return is_large(*load.buffer) &&
                                     is_next_piece(load, indices, i, row, elements);
                            });
     }
     return body;
+  }
+
+  // Of the row behind one that an earlier pass has read: it comes from memory while this pass
+  // computes on what is close already.
+  template <typename Loop>
+  Block with_next_row(const Loop& row, Block body, int64_t elements,
+                      const std::vector<const Let*>& lets) const {
+    int64_t bytes = elements * kBytesOfElement;  // that an iteration of loop number i takes in
+    for (size_t i = around_.size(); i-- > 0;) {
+      if (bytes > context_.machine.second_level_bytes / 4) break;
+      const Around& each = around_[i];
+      const int64_t ahead = rows_ahead(bytes, 1);
+      const int64_t moved =
+          begin_moves(row, each.variable);  // where rows are blocks of longer ones
+      const Variable* variable = moved == 0 ? each.variable : row.variable;
+      const LaterIteration later{variable, plus(variable, moved == 0 ? ahead : ahead * moved),
+                                 lets};
+      body = with_requests(context_.arena, std::move(body), later,
+                           [&](const Load& load, const std::vector<Expr>&) {
+                             return is_large(*load.buffer) && is_read_again(load, i, row);
+                           });
+      bytes *= std::max<int64_t>(1, expected_iterations(each.begin, each.end).value_or(1));
+    }
+    return body;
+  }
+
+  // How far the begin of a row's loop moves with one iteration of a loop around it.
+  template <typename Loop>
+  int64_t begin_moves(const Loop& row, const Variable* around) const {
+    const auto begin = loop::to_symbolic(row.begin);
+    if (!begin) return 0;
+    const auto first = at_start(*begin), second = at_start(*begin, around);
+    return first && second ? *second - *first : 0;
+  }
+
+  template <typename Loop>
+  std::optional<RowRead> read_by(const Load& load, const Loop& row) const {
+    const auto index = load.indices.size() == 1 ? loop::to_symbolic(load.indices[0]) : std::nullopt;
+    const auto start = index ? place_of(*index, row, 0, nullptr) : std::nullopt;
+    return start ? std::optional(RowRead{load.buffer, *start}) : std::nullopt;
+  }
+
+  template <typename Loop>
+  std::set<RowRead> reads_of(const Loop& row, const Block& body) const {
+    std::set<RowRead> reads;
+    for (const Stmt stmt : body)
+      loop::for_each_expr(loop::operands(stmt), [&](Expr e) {
+        const auto* load = loop::as<Load>(e);
+        const auto read = load != nullptr ? read_by(*load, row) : std::nullopt;
+        if (read) reads.insert(*read);
+      });
+    return reads;
+  }
+
+  static bool is_read_once(const Around& loop, const RowRead& read) {
+    const auto found = loop.reads.find(read);
+    return found != loop.reads.end() && found->second == 1;
+  }
+
+  static bool writes(const Block& body) {
+    return std::any_of(body.begin(), body.end(),
+                       [](Stmt stmt) { return loop::as<loop::Store>(stmt) != nullptr; });
+  }
+
+  // Whether an element takes so long that requests cost nothing beside.
+  static bool computes_much(const Block& body) {
+    int64_t ops = 0;
+    for (const Stmt stmt : body)
+      for (const Expr e : loop::operands(stmt)) ops += Formulas::cost(e);
+    return ops >= schedule::kTranscendentalOps;
+  }
+
+  // Whether one earlier pass has read the row, in the same iteration of loop number i of those
+  // around but not of those inside it, and that loop moves on to another row.
+  template <typename Loop>
+  bool is_read_again(const Load& load, size_t i, const Loop& row) const {
+    const auto read = read_by(load, row);
+    if (!read || !is_read_once(around_[i], *read)) return false;
+    for (size_t inner = i + 1; inner < around_.size(); ++inner)
+      if (around_[inner].reads.count(*read) != 0) return false;
+    const auto index = loop::to_symbolic(load.indices[0]);
+    const auto next = place_of(*index, row, 0, around_[i].variable);
+    return next && *next != read->second;
+  }
+
+  // An index in the first iteration of the loops around, but for one of them in its second one: of
+  // that element of a row.
+  template <typename Loop>
+  std::optional<int64_t> place_of(const SymExpr& index, const Loop& row, int64_t element,
+                                  const Variable* second) const {
+    const auto begin = loop::to_symbolic(row.begin);
+    if (!begin) return std::nullopt;
+    const SymExpr at = index.substitute([&](std::string_view name) {
+      return name == row.variable->name ? std::optional(*begin + element) : std::nullopt;
+    });
+    return at_start(at, second);
   }
 
   Expr plus(const Variable* variable, int64_t ahead) const {
@@ -202,13 +326,9 @@ class RowRequests {
                      int64_t elements) const {
     const int64_t bytes = dtype_size(load.buffer->dtype);
     const auto index = later.size() == 1 ? loop::to_symbolic(later[0]) : std::nullopt;
-    const auto begin = loop::to_symbolic(row.begin);
-    if (!index || !begin || elements * bytes >= kLongPieceBytes) return false;
+    if (!index || elements * bytes >= kLongPieceBytes) return false;
     const auto place = [&](int64_t element, const Variable* second) {
-      const SymExpr at = index->substitute([&](std::string_view name) {
-        return name == row.variable->name ? std::optional(*begin + element) : std::nullopt;
-      });
-      return at_start(at, second);
+      return place_of(*index, row, element, second);
     };
     const auto start = place(0, nullptr);
     const auto step = [&](const std::optional<int64_t>& next) {

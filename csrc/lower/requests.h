@@ -31,8 +31,9 @@ loop::Block with_requests(loop::Arena& arena, loop::Block body, const LaterItera
 // Whether an expression is read from memory, or a part of one is.
 bool reads_memory(const std::vector<loop::Expr>& roots);
 
-// Requests for rows of large buffers that lie apart: at places that are read from memory (gathers,
-// scatters), and pieces that a loop goes through from page to page.
+// Requests for rows of large buffers: at places that are read from memory (gathers, scatters), of
+// pieces that a loop goes through from page to page, and of the next row where a pass computes on
+// one that is close already.
 void request_rows(const Context& context, loop::Kernel& kernel);
 
 }  // namespace mlcc::lower

@@ -43,6 +43,7 @@ struct NestFacts {
   std::vector<AccessPattern> accesses;
   int64_t ops_per_point = 1;   // scalar ops, transcendentals counted as kTranscendentalOps
   int64_t widest_bytes = 4;    // widest element type computed in
+  bool draws = false;          // random numbers: each is a long chain of multiplications
   int64_t carried_values = 0;  // of the reductions
   bool can_be_cut = false;     // the reduced axes may be reduced in pieces
   bool can_scan = false;       // the last reduced axis may be the vector axis, as a scan

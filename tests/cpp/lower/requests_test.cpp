@@ -27,6 +27,12 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
 std::string gather(int64_t table_rows) {
   return "graph @g(%x: f32[" + std::to_string(table_rows) +
          ", 256], %i: i64[50]) {\n"
@@ -76,9 +82,9 @@ TEST(Requests, the_next_rows_of_columns_are_asked_for) {
   EXPECT_FALSE(contains(sums("100"), "prefetch"));
 }
 
-// A reduction of few long rows is cut into pieces, and these are walked in blocks: one follows the
-// other in memory.
-TEST(Requests, blocks_of_a_long_row_are_left_to_the_prefetchers) {
+// A reduction of few long rows is cut into pieces, and these are walked in blocks: the next block
+// of the piece is asked for, never that of another row.
+TEST(Requests, the_next_block_of_a_long_row_is_asked_for_by_its_last_pass) {
   const std::string kernel = kernel_of("graph @g(%x: f32[16, 128256]) {\n"
                                        "  %0: f32[16, 1] = max %x {dims = [1], keepdim = true}\n"
                                        "  %1: f32[16, 128256] = sub %x, %0\n"
@@ -86,7 +92,9 @@ TEST(Requests, blocks_of_a_long_row_are_left_to_the_prefetchers) {
                                        "  %3: f32[16] = sum %2 {dims = [1], keepdim = false}\n"
                                        "  return %3\n}\n");
   EXPECT_TRUE(contains(kernel, "barrier")) << kernel;
-  EXPECT_FALSE(contains(kernel, "prefetch")) << kernel;
+  EXPECT_EQ(count(kernel, "prefetch"), 1U) << kernel;
+  EXPECT_GT(kernel.find("prefetch"), kernel.find("max(")) << kernel;
+  EXPECT_TRUE(contains(kernel, " + 4096)]")) << kernel;
 }
 
 // Of images of 784 numbers, of which the next one of a channel lies apart; the blocks that a longer
@@ -97,6 +105,35 @@ TEST(Requests, the_next_image_of_symbolic_size_is_asked_for) {
                 "  %0: f32[1, 64, 1, 1] = sum %x {dims = [0, 2, 3], keepdim = true}\n"
                 "  return %0\n}\n");
   EXPECT_TRUE(contains(kernel, "prefetch %b0[")) << kernel;
+}
+
+// While exponentials are computed the next row comes; a pass that only copies has no time for it.
+TEST(Requests, the_next_row_is_asked_for_while_one_is_computed_on) {
+  const auto passes = [](const std::string& rows, const std::string& op) {
+    const std::string type = "f32[" + rows + ", 1024]";
+    return kernel_of("graph @g(%x: " + type + ") {\n  %0: f32[" + rows +
+                     ", 1] = max %x {dims = [1], keepdim = true}\n" + "  %1: " + type +
+                     " = sub %x, %0\n  %2: " + type + " = " + op + " %1\n  return %2\n}\n");
+  };
+  const std::string kernel = passes("4096", "exp");
+  EXPECT_EQ(count(kernel, "prefetch %b0[1024 * (%"), 1U) << kernel;
+  EXPECT_GT(kernel.find("prefetch"), kernel.find("max(")) << kernel;
+  EXPECT_FALSE(contains(passes("4096", "neg"), "prefetch"));
+  EXPECT_FALSE(contains(passes("64", "exp"), "prefetch"));
+}
+
+// Once, however many passes there are, if the first of them writes nothing.
+TEST(Requests, the_next_row_is_asked_for_once) {
+  const std::string kernel = kernel_of("graph @g(%x: f32[s0, 768]) symbols(s0 hint 4096) {\n"
+                                       "  %n: f32[] = full {value = 768.0}\n"
+                                       "  %0: f32[s0, 1] = sum %x {dims = [1], keepdim = true}\n"
+                                       "  %1: f32[s0, 1] = div %0, %n\n"
+                                       "  %2: f32[s0, 768] = sub %x, %1\n"
+                                       "  %3: f32[s0, 768] = mul %2, %2\n"
+                                       "  %4: f32[s0, 1] = sum %3 {dims = [1], keepdim = true}\n"
+                                       "  %5: f32[s0, 768] = div %2, %4\n"
+                                       "  %6: f32[s0, 768] = tanh %5\n  return %6\n}\n");
+  EXPECT_EQ(count(kernel, "prefetch"), 1U) << kernel;
 }
 
 // Of the block beside it a line of each row, where 16 rows are read across.
