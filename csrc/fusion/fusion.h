@@ -37,7 +37,11 @@ struct Placement {
 
 // What makes up for a row value that a reduction's terms were computed with before it was final,
 // see online.h: factors, or one kSpread alone.
-enum class RepairKind : uint8_t { kScale, kSpread, kQuotient };
+enum class RepairKind : uint8_t { kScale, kSpread, kQuotient, kReciprocal };
+// Whether terms have a factor 1 / s.
+constexpr bool is_division(RepairKind kind) {
+  return kind == RepairKind::kQuotient || kind == RepairKind::kReciprocal;
+}
 struct RepairStep {
   RepairKind kind;
   graph::Access row;             // the row value, where the terms read it

@@ -115,7 +115,9 @@ class Matcher {
     const auto part = [&](size_t i) { return operand(*node, i, access.index); };
     if (node->op() == Op::kExp) return add_exponential(part(0));
     if (node->op() == Op::kMul) return add_factor(part(0)) && add_factor(part(1));
-    return node->op() == Op::kDiv && add_factor(part(0)) && add_divisor(part(1));
+    if (node->op() == Op::kReciprocal) return add_divisor(part(0), RepairKind::kReciprocal, access);
+    return node->op() == Op::kDiv && add_factor(part(0)) &&
+           add_divisor(part(1), RepairKind::kQuotient, part(1));
   }
 
   bool add_exponential(const Access& exponent) {
@@ -131,19 +133,20 @@ class Matcher {
     return true;
   }
 
-  bool add_divisor(const Access& divisor) {
+  // `row`: what the terms are divided by or multiplied with.
+  bool add_divisor(const Access& divisor, RepairKind kind, const Access& row) {
     if (!depends_on_row(*divisor.value)) return true;
     const Access access = source(divisor);
     const Node* sum = inside(*access.value);
     if (sum == nullptr || sum->op() != Op::kSum) return false;
-    repair_.push_back({RepairKind::kQuotient, divisor, sum, {}});
+    repair_.push_back({kind, row, sum, {}});
     return true;
   }
 
   // A divisor is at least 1 then, as soon as more was seen than lowest numbers.
   bool quotients_are_scaled() const {
     return std::all_of(repair_.begin(), repair_.end(), [&](const RepairStep& step) {
-      if (step.kind != RepairKind::kQuotient) return true;
+      if (!is_division(step.kind)) return true;
       const auto divisor = scope_.group.repairs.find(step.reduction);
       if (divisor == scope_.group.repairs.end() || divisor->second.size() != 1 ||
           divisor->second[0].kind != RepairKind::kScale || !is_exponential(*step.reduction))

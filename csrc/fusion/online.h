@@ -5,9 +5,8 @@
 // taken with s' over this part. What it is with s, its repair:
 //   terms exp(e - s) * f   sum * exp(s' - s)     where s is the largest e
 //   terms (e - s)^2        sum + d * (2 * c + n * d), d = s' - s  where s is the mean of e
-//   terms t / s            sum * (s' / s)        where s is a sum of the first form without f, and
-//   t
-//                                                has its factor
+//   terms t / s, t * (1/s) sum * (s' / s)        where s is a sum of the first form without f whose
+//                                                factor t has
 // n is the number of terms so far, and c the sum of e - s' over them: nearly 0, but s' is rounded.
 // Softmax, the logarithm of a sum of exponentials and the variance are of these forms, and what is
 // weighted by a softmax; none is known by its name. Sources: Milakov, Gimelshein, "Online

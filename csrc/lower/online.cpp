@@ -41,7 +41,7 @@ Online::Online(const Context& context, const GroupNodes& nodes, Nest& nest, Eval
     for (const RepairStep& step : repair_of(r)) {
       need(*step.row.value);
       if (step.kind == RepairKind::kScale) shifts_.insert(step.reduction);
-      if (step.kind == RepairKind::kQuotient)
+      if (fusion::is_division(step.kind))
         divisors_[step.reduction] = context.group.repairs.at(step.reduction)[0].reduction;
     }
     if (!is_spread(r)) continue;
@@ -335,6 +335,8 @@ Expr Online::scaled(size_t r, const Reduced& state, const std::vector<Expr>& bef
     Expr factor = nullptr;
     if (repair[i].kind == RepairKind::kQuotient)
       factor = apply(ScalarOp::kDiv, {before[i], now[i]});
+    else if (repair[i].kind == RepairKind::kReciprocal)
+      factor = apply(ScalarOp::kDiv, {now[i], before[i]});
     else
       factor = apply(ScalarOp::kExp, {apply(ScalarOp::kSub, {before[i], now[i]})});
     result = apply(ScalarOp::kMul, {result, loop::Cast::make(arena, sum->dtype, factor)});

@@ -6,6 +6,7 @@
 #include "graph/passes/canonicalize.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
+#include "graph/passes/divide_once.h"
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
 #include "graph/text.h"
@@ -85,6 +86,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
     // equal. What it merges brings new pairs together for the next turn.
     has_changed |= runner.run(Pass::kCse);
   }
+  // Once equal computations are one: the exponentials that are divided are those that are summed.
+  runner.run(Pass::kDivideOnce);
   // Last: the passes above leave the operands of what they replaced.
   runner.run(Pass::kDce);
 }

@@ -56,6 +56,18 @@ TEST(Online, AQuotientByASumThatIsScaledHasTwoSteps) {
   EXPECT_EQ(repair[1].kind, RepairKind::kQuotient);
 }
 
+TEST(Online, AProductWithTheReciprocalOfASumIsAQuotient) {
+  const Repair repair = repair_of_last(
+      with_body(std::string(kExponentials) +
+                "  %3: f32[64, 1] = sum %2 {dims = [1], keepdim = true}\n"
+                "  %4: f32[64, 1] = reciprocal %3\n  %5: f32[64, 32] = mul %2, %4\n"
+                "  %6: f32[64, 32] = mul %5, %y\n"
+                "  %last: f32[64] = sum %6 {dims = [1], keepdim = false}\n  return %last\n"));
+  ASSERT_EQ(repair.size(), 2u);
+  EXPECT_EQ(repair[0].kind, RepairKind::kScale);
+  EXPECT_EQ(repair[1].kind, RepairKind::kReciprocal);
+}
+
 // Terms that lack the factor could not be dropped where the sum is not known yet.
 TEST(Online, AQuotientAloneHasNone) {
   EXPECT_TRUE(repair_of_last(with_body(std::string(kExponentials) +
