@@ -90,12 +90,52 @@ bool can_be_cut(const Context& context, const GroupNodes& nodes) {
   return !nodes.reductions().empty();
 }
 
+// Rows of unknown length keep nothing on the stack. Those of a CPU that are short keep there what
+// costs much and has no other place, in code of their own.
+class RowsByLength {
+ public:
+  RowsByLength(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
+      : arena_(context.arena), evaluator_(evaluator), extent_(nest.row_extent()),
+        rows_(context, nodes, nest, evaluator),
+        short_rows_(context, nodes, nest, evaluator, kShortRow),
+        are_told_apart_(!context.machine.is_gpu && short_rows_.num_kept() > rows_.num_kept() &&
+                        context.expected(extent_) <= kShortRow) {
+    rows_.add_row_buffers();
+    if (are_told_apart_) short_rows_.add_row_buffers();
+  }
+
+  Rows& rows() { return rows_; }
+
+  void emit(Block& block) {
+    if (!are_told_apart_) return rows_.emit(block);
+    Block of_short, of_long;
+    const Evaluator::Definitions before = evaluator_.definitions();
+    short_rows_.emit(of_short);
+    evaluator_.restore(before);
+    rows_.emit(of_long);
+    const Expr is_short =
+        loop::apply(arena_, loop::ScalarOp::kLe,
+                    {loop::from_symbolic(arena_, extent_), loop::int_constant(arena_, kShortRow)});
+    block.push_back(loop::If::make(arena_, is_short, std::move(of_short), std::move(of_long)));
+  }
+
+ private:
+  static constexpr int64_t kShortRow = 8192;  // 32 KB of f32, as long as a first-level cache
+
+  loop::Arena& arena_;
+  Evaluator& evaluator_;
+  const SymExpr extent_;
+  Rows rows_, short_rows_;
+  const bool are_told_apart_;
+};
+
 void add_phases(const Context& context, const GroupNodes& nodes, const Recording& recording,
                 Nest& nest, Evaluator& evaluator, LoweredKernel& lowered) {
   const schedule::Schedule& schedule = nest.schedule();
-  Rows rows(context, nodes, nest, evaluator);
+  RowsByLength rows_by_length(context, nodes, nest, evaluator);
+  Rows& rows = rows_by_length.rows();
   lowered.is_online = rows.is_online();
-  const Nest::Row whole = [&](Block& block) { rows.emit(block); };
+  const Nest::Row whole = [&](Block& block) { rows_by_length.emit(block); };
   if (context.machine.is_gpu && schedule.tile_axis >= 0)
     return add_phase(Tiles(context, nest, evaluator).build(recording, whole), lowered);
   if (schedule.pieces == 1) return add_phase(nest.build(1, schedule.group, whole), lowered);

@@ -115,6 +115,9 @@ class RowRequests {
         stmt =
             Reduce::make(context_.arena, reduce->variable, reduce->begin, reduce->end, reduce->mode,
                          reduce->carried, std::move(body), reduce->yields, reduce->combine);
+      } else if (const auto* branch = loop::as<loop::If>(stmt)) {
+        stmt = loop::If::make(context_.arena, branch->condition, in_branch(branch->then_body),
+                              in_branch(branch->else_body));
       } else if (const auto* let = loop::as<Let>(stmt)) {
         if (!around_.empty()) around_.back().lets.push_back(let);
       }
@@ -124,6 +127,16 @@ class RowRequests {
   }
 
  private:
+  // What it reads and binds is not known behind it, and a later iteration may not reach it.
+  Block in_branch(const Block& block) {
+    const std::vector<Around> around = around_;
+    ++num_branches_;
+    Block result = in_block(block);
+    --num_branches_;
+    around_ = around;
+    return result;
+  }
+
   template <typename Loop>
   Block in_loop(const Loop& loop, const Block& body) {
     if (loop::has_lanes(loop.mode.kind)) return in_row(loop, body);
@@ -143,7 +156,7 @@ class RowRequests {
     std::vector<const Let*> lets;
     for (const Around& each : around_) lets.insert(lets.end(), each.lets.begin(), each.lets.end());
     const std::set<RowRead> reads = reads_of(row, body);
-    body = with_gathered_rows(row, std::move(body), elements);
+    if (num_branches_ == 0) body = with_gathered_rows(row, std::move(body), elements);
     body = with_next_pieces(row, std::move(body), elements, lets);
     if (!writes(body) || computes_much(body))
       body = with_next_row(row, std::move(body), elements, lets);
@@ -205,8 +218,9 @@ class RowRequests {
       const LaterIteration later{variable, plus(variable, moved == 0 ? ahead : ahead * moved),
                                  lets};
       body = with_requests(context_.arena, std::move(body), later,
-                           [&](const Load& load, const std::vector<Expr>&) {
-                             return is_large(*load.buffer) && is_read_again(load, i, row);
+                           [&](const Load& load, const std::vector<Expr>& indices) {
+                             return !reads_memory(indices) && is_large(*load.buffer) &&
+                                    is_read_again(load, i, row);
                            });
       bytes *= std::max<int64_t>(1, expected_iterations(each.begin, each.end).value_or(1));
     }
@@ -395,6 +409,7 @@ class RowRequests {
 
   const Context& context_;
   std::vector<Around> around_;
+  int num_branches_ = 0;  // around the current place
 };
 
 }  // namespace

@@ -31,8 +31,10 @@ constexpr int64_t kExpensiveOps = 8;
 
 }  // namespace
 
-Rows::Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
-    : context_(context), nodes_(nodes), nest_(nest), evaluator_(evaluator) {
+Rows::Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator,
+           int64_t most_elements)
+    : context_(context), nodes_(nodes), nest_(nest), evaluator_(evaluator),
+      most_elements_(most_elements) {
   moves_much_ = find_moves_much();
   choose_kept();
   choose_online();
@@ -89,18 +91,21 @@ bool Rows::is_write_only(const Value& value) const {
 // of all buffers so far.
 const loop::Buffer* Rows::make_row_buffer(const Value& value, int64_t& elements) {
   if (!nest_.vector_is_reduced()) return nullptr;
-  const auto row = nest_.row_extent().as_constant();
-  if (!row || *row <= 0 || elements + *row > most_row_elements()) return nullptr;
-  elements += *row;
+  const int64_t row = nest_.row_extent().as_constant().value_or(most_elements_);
+  if (row <= 0 || elements + row > most_row_elements()) return nullptr;
+  elements += row;
   loop::Buffer buffer{context_.arena.fresh_name("row"),
                       value.type().dtype,
                       loop::Scope::kStack,
                       loop::Access::kInOut,
-                      {loop::int_constant(context_.arena, *row)},
+                      {loop::int_constant(context_.arena, row)},
                       {}};
-  const loop::Buffer* made = context_.arena.make_buffer(std::move(buffer));
-  nest_.add_row_buffer(made);
-  return made;
+  return context_.arena.make_buffer(std::move(buffer));
+}
+
+void Rows::add_row_buffers() {
+  for (const Kept& kept : kept_)
+    if (kept.row != nullptr) nest_.add_row_buffer(kept.row);
 }
 
 // An output whose element the pass of the last use computes from the node's at the same place, and

@@ -20,7 +20,10 @@ namespace mlcc::lower {
 
 class Rows {
  public:
-  Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator);
+  // `most_elements`: of a row whose length is a symbol, where the caller asks for it first; 0: it
+  // does not.
+  Rows(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator,
+       int64_t most_elements = 0);
 
   // Everything.
   void emit(loop::Block& block);
@@ -31,6 +34,10 @@ class Rows {
   std::vector<Reducer> piece_reducers() const;
   // Whether reductions of several levels share a pass.
   bool is_online() const { return online_.has_value(); }
+  // How many values are kept from one pass to the next.
+  size_t num_kept() const { return kept_.size(); }
+  // The buffers among them are the nest's from now on.
+  void add_row_buffers();
 
  private:
   struct Pass {
@@ -82,6 +89,7 @@ class Rows {
   const GroupNodes& nodes_;
   Nest& nest_;
   Evaluator& evaluator_;
+  const int64_t most_elements_;
   loop::Expr moves_much_ = nullptr;                    // null: no
   std::unordered_set<const graph::Value*> read_back_;  // by a later pass
   std::vector<Kept> kept_;                             // in program order

@@ -136,6 +136,21 @@ TEST(Requests, the_next_row_is_asked_for_once) {
   EXPECT_EQ(count(kernel, "prefetch"), 1U) << kernel;
 }
 
+// What a row is gathered by would be read behind the last index.
+TEST(Requests, no_next_row_is_asked_for_at_a_place_from_memory) {
+  const std::string kernel =
+      kernel_of("graph @g(%x: f32[5000, 1024], %y: f32[5000, 1024], %i: i64[4000]) {\n"
+                "  %0: f32[4000, 1024] = take %x, %i {dim = 0, error = \"index\", wrap = true}\n"
+                "  %1: f32[4000, 1] = max %0 {dims = [1], keepdim = true}\n"
+                "  %2: f32[4000, 1024] = sub %0, %1\n"
+                "  %3: f32[4000, 1024] = exp %2\n  return %3\n}\n");
+  for (size_t at = kernel.find("prefetch"); at != std::string::npos;
+       at = kernel.find("prefetch", at + 1)) {
+    const std::string line = kernel.substr(at, kernel.find('\n', at) - at);
+    EXPECT_EQ(count(line, "%b"), count(line, "min(") + 1) << kernel;  // each index is bounded
+  }
+}
+
 // Of the block beside it a line of each row, where 16 rows are read across.
 TEST(Requests, the_next_block_of_a_transposed_operand_is_asked_for) {
   const std::string kernel = kernel_of("graph @g(%x: f32[2048, 512]) {\n"
