@@ -160,6 +160,7 @@ class RowRequests {
     body = with_next_pieces(row, std::move(body), elements, lets);
     if (!writes(body) || computes_much(body))
       body = with_next_row(row, std::move(body), elements, lets);
+    if (computes_much(body)) body = with_next_page(row, std::move(body));
     for (Around& each : around_)
       for (const RowRead& read : reads) ++each.reads[read];
     return body;
@@ -225,6 +226,37 @@ class RowRequests {
       bytes *= std::max<int64_t>(1, expected_iterations(each.begin, each.end).value_or(1));
     }
     return body;
+  }
+
+  // Of what is read for the first time and one element after the other: a page ahead, where
+  // prefetchers begin anew and wait, while the kernel computes on.
+  template <typename Loop>
+  Block with_next_page(const Loop& row, Block body) const {
+    const std::set<const loop::Buffer*> asked = asked_for(body);
+    const LaterIteration later{row.variable, plus(row.variable, kPageBytes / kBytesOfElement), {}};
+    return with_requests(context_.arena, std::move(body), later,
+                         [&](const Load& load, const std::vector<Expr>& indices) {
+                           return !reads_memory(indices) && asked.count(load.buffer) == 0 &&
+                                  is_large(*load.buffer) && is_read_first(load, row);
+                         });
+  }
+
+  static std::set<const loop::Buffer*> asked_for(const Block& body) {
+    std::set<const loop::Buffer*> buffers;  // membership only
+    for (const Stmt stmt : body)
+      if (const auto* prefetch = loop::as<loop::Prefetch>(stmt)) buffers.insert(prefetch->buffer);
+    return buffers;
+  }
+
+  // Whether no earlier pass has read what a row reads, element after element.
+  template <typename Loop>
+  bool is_read_first(const Load& load, const Loop& row) const {
+    const auto read = read_by(load, row);
+    if (!read || std::any_of(around_.begin(), around_.end(),
+                             [&](const Around& each) { return each.reads.count(*read) != 0; }))
+      return false;
+    const auto next = place_of(*loop::to_symbolic(load.indices[0]), row, 1, nullptr);
+    return next && *next == read->second + 1;
   }
 
   // How far the begin of a row's loop moves with one iteration of a loop around it.

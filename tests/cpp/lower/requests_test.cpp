@@ -136,6 +136,21 @@ TEST(Requests, the_next_row_is_asked_for_once) {
   EXPECT_EQ(count(kernel, "prefetch"), 1U) << kernel;
 }
 
+// What a kernel reads from one end to the other while it computes is asked for a page ahead; what
+// only streams is left to the prefetchers.
+TEST(Requests, the_next_page_is_asked_for_where_much_is_computed) {
+  const auto map = [](const std::string& op, const std::string& size) {
+    const std::string type = "f32[" + size + "]";
+    return kernel_of("graph @g(%x: " + type + ") {\n  %0: " + type + " = " + op +
+                     " %x\n  return %0\n}\n");
+  };
+  const std::string kernel = map("tanh", "1000000");
+  EXPECT_EQ(count(kernel, "prefetch"), 1U) << kernel;
+  EXPECT_TRUE(contains(kernel, " + 1024]")) << kernel;
+  EXPECT_FALSE(contains(map("tanh", "10000"), "prefetch"));
+  EXPECT_FALSE(contains(map("neg", "1000000"), "prefetch"));
+}
+
 // What a row is gathered by would be read behind the last index.
 TEST(Requests, no_next_row_is_asked_for_at_a_place_from_memory) {
   const std::string kernel =
