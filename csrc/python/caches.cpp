@@ -10,6 +10,7 @@
 #include "driver/session.h"
 #include "driver/verdicts.h"
 #include "python/options.h"
+#include "python/without_gil.h"
 #include "runtime/arena_pool.h"
 #include "runtime/block_pool.h"
 
@@ -46,6 +47,7 @@ py::dict cache_info(const py::object& options) {
 
 void clear_cache(const py::object& options) {
   const driver::Options values = to_options(options);
+  const WithoutGil no_gil;  // whoever holds one of their locks may wait for it to log
   driver::kernel_cache().clear();
   driver::forget_verdicts();
   runtime::ArenaPool::process().trim();

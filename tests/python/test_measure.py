@@ -69,3 +69,33 @@ def test_results_of_a_graph_never_change_in_a_process(fresh_cache: Path) -> None
     with mlcc.config.patch(measure=True):
         results = [mlcc.jit(_spread, dynamic=False)(x) for _ in range(3)]
     assert all(torch.equal(results[0], one) for one in results)
+
+
+def test_caches_are_cleared_while_a_thread_measures_and_logs(fresh_cache: Path) -> None:
+    script = """
+import threading
+import time
+import torch
+import mlcc
+
+def work(size):
+    for _ in range(2):
+        mlcc.jit(lambda x: torch.logsumexp(x * 2, 1), dynamic=False)(torch.randn(3, size))
+
+threads = [threading.Thread(target=work, args=((1 << 20) + 4096 * i,)) for i in range(3)]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    mlcc.clear_cache()
+    time.sleep(0.002)
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MLCC_LOGS": "all", "MLCC_MEASURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert done.stdout == "done\n" and "measured: " in done.stderr
