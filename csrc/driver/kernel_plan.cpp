@@ -130,16 +130,16 @@ KernelPlan plan_kernels(const graph::Graph& graph, const Options& options, Way w
 }
 
 std::vector<Way> doubtful_ways(const KernelPlan& plan, const Options& options) {
-  const auto& groups = plan.fusion.groups;
-  if (std::any_of(groups.begin(), groups.end(), [&](const fusion::Group& group) {
-        return target_for(group.device, options).backend == "cuda";
-      }))
-    return {};
   std::vector<Way> ways;
   if (std::any_of(plan.kernels.begin(), plan.kernels.end(),
                   [](const PlannedKernel& kernel) { return kernel.lowered.is_online; }))
     ways.push_back(Way::kPasses);
   if (plan.fusion.saves_little) ways.push_back(Way::kStores);
+  const auto& groups = plan.fusion.groups;
+  if (!ways.empty() && std::any_of(groups.begin(), groups.end(), [&](const fusion::Group& group) {
+        return target_for(group.device, options).backend == "cuda";
+      }))
+    ways.clear();
   return ways;
 }
 

@@ -13,6 +13,8 @@
 #include "lower/lower.h"
 
 #include <cctype>
+#include <optional>
+#include <utility>
 
 #include "fusion/online.h"
 #include "loop/text.h"
@@ -96,21 +98,24 @@ class RowsByLength {
  public:
   RowsByLength(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
       : arena_(context.arena), evaluator_(evaluator), extent_(nest.row_extent()),
-        rows_(context, nodes, nest, evaluator),
-        short_rows_(context, nodes, nest, evaluator, kShortRow),
-        are_told_apart_(!context.machine.is_gpu && short_rows_.num_kept() > rows_.num_kept() &&
-                        context.expected(extent_) <= kShortRow) {
+        rows_(context, nodes, nest, evaluator) {
     rows_.add_row_buffers();
-    if (are_told_apart_) short_rows_.add_row_buffers();
+    const bool may_be_short =
+        !context.machine.is_gpu && !extent_.as_constant() && context.expected(extent_) <= kShortRow;
+    if (!may_be_short) return;
+    Rows rows(context, nodes, nest, evaluator, kShortRow);
+    if (rows.num_kept() <= rows_.num_kept()) return;
+    rows.add_row_buffers();
+    short_rows_.emplace(std::move(rows));
   }
 
   Rows& rows() { return rows_; }
 
   void emit(Block& block) {
-    if (!are_told_apart_) return rows_.emit(block);
+    if (!short_rows_) return rows_.emit(block);
     Block of_short, of_long;
     const Evaluator::Definitions before = evaluator_.definitions();
-    short_rows_.emit(of_short);
+    short_rows_->emit(of_short);
     evaluator_.restore(before);
     rows_.emit(of_long);
     const Expr is_short =
@@ -125,8 +130,8 @@ class RowsByLength {
   loop::Arena& arena_;
   Evaluator& evaluator_;
   const SymExpr extent_;
-  Rows rows_, short_rows_;
-  const bool are_told_apart_;
+  Rows rows_;
+  std::optional<Rows> short_rows_;
 };
 
 void add_phases(const Context& context, const GroupNodes& nodes, const Recording& recording,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/plan_memory.h"
 #include "support/error.h"
 
 namespace mlcc::runtime {
@@ -9,17 +10,6 @@ namespace {
 
 // Tuples of sizes whose layout a segment keeps: more than a serving loop with bucketed lengths has.
 constexpr size_t kMaxRecentSizes = 32;
-
-// Bytes from the first to behind the last element.
-int64_t storage_bytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
-                      int64_t element_bytes) {
-  int64_t last = 0;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] == 0) return 0;
-    last += (shape[d] - 1) * strides[d];
-  }
-  return (last + 1) * element_bytes;
-}
 
 void for_each_slot(const Step& step, const std::function<void(Slot)>& visit) {
   const auto visit_argument = [&](const Argument& argument) {

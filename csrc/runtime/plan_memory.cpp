@@ -54,6 +54,16 @@ class Walk {
 
 }  // namespace
 
+int64_t storage_bytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
+                      int64_t element_bytes) {
+  int64_t last = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 0) return 0;
+    last += (shape[d] - 1) * strides[d];
+  }
+  return (last + 1) * element_bytes;
+}
+
 std::vector<int64_t> live_bytes(const ExecutablePlan& plan,
                                 const std::function<int64_t(std::string_view)>& value_of) {
   return Walk(plan, value_of).run();

@@ -3,12 +3,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "runtime/executable.h"
 
 namespace mlcc::runtime {
+
+// From the first element to behind the last one; 0 if there are none. No stride is negative.
+int64_t storage_bytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
+                      int64_t element_bytes);
 
 // Bytes of inputs, results, and values between that are alive while each step runs, each counted
 // whole from the step that makes it to its release. What calls need for themselves is not known,

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "runtime/arena_pool.h"
+#include "runtime/plan_memory.h"
 #include "support/error.h"
 
 namespace mlcc::runtime {
@@ -48,15 +48,12 @@ std::map<Slot, TensorSpec> specs_of(const ExecutablePlan& plan) {
   return specs;
 }
 
-int64_t spanned_bytes(const TensorSpec& spec, const ValueOf& value_of) {
-  int64_t last = 0;
-  for (size_t d = 0; d < spec.shape.size(); ++d) {
-    const int64_t size = spec.shape[d].evaluate(value_of);
-    if (size == 0) return 0;
-    const SymExpr stride = spec.strides.empty() ? SymExpr(1) : spec.strides[d];
-    last += (size - 1) * std::abs(stride.evaluate(value_of));
-  }
-  return (last + 1) * dtype_size(spec.dtype);
+int64_t bytes_of(const TensorSpec& spec, const ValueOf& value_of) {
+  std::vector<int64_t> shape, strides;
+  for (const SymExpr& size : spec.shape) shape.push_back(size.evaluate(value_of));
+  for (const SymExpr& stride : spec.strides) strides.push_back(stride.evaluate(value_of));
+  if (shape.size() != strides.size()) throw Error("a tensor's strides are not known");
+  return storage_bytes(shape, strides, dtype_size(spec.dtype));
 }
 
 // `count` numbers in [0.5, 1), again and again: the bits of 0.5 and multiples of `step`.
@@ -130,7 +127,7 @@ class TrialHost final : public Host {
       if (const auto* launch = std::get_if<LaunchStep>(&step))
         for (const Slot slot : launch->buffers)
           if (in_arena.count(slot) == 0)
-            tensors_[slot].bytes = spanned_bytes(specs_.at(slot), value_of_);
+            tensors_[slot].bytes = bytes_of(specs_.at(slot), value_of_);
     }
   }
 

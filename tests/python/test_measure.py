@@ -27,6 +27,18 @@ def _lines(log: Log, x: torch.Tensor, **options: bool) -> list[str]:
     return [line for line in lines if line.startswith("measured")]
 
 
+def _run(script: str, logs: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own that measures."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MLCC_LOGS": logs, "MLCC_MEASURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+
+
 def test_a_verdict_is_measured_once_and_kept(fresh_cache: Path, mlcc_log: Log) -> None:
     x = torch.randn(3, 1 << 20)
     first = _lines(mlcc_log, x, measure=True)
@@ -38,13 +50,7 @@ def test_a_verdict_is_measured_once_and_kept(fresh_cache: Path, mlcc_log: Log) -
         "import torch, mlcc\n"
         "mlcc.jit(lambda x: torch.logsumexp(x * 2, 1), dynamic=False)(torch.randn(3, 1 << 20))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MLCC_LOGS": "fusion", "MLCC_MEASURE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = _run(script, logs="fusion")
     assert "measured before: " in done.stderr and "measured: " not in done.stderr, done.stderr
 
 
@@ -90,12 +96,5 @@ while any(thread.is_alive() for thread in threads):
     time.sleep(0.002)
 print("done")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MLCC_LOGS": "all", "MLCC_MEASURE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    done = _run(script, logs="all")
     assert done.stdout == "done\n" and "measured: " in done.stderr
