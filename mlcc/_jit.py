@@ -260,8 +260,9 @@ class Jitted:
             entry.run = _wrapped_caller(compiled, varying, traced)
             return
         entry.run = _direct_caller(direct, module.parameters, varying, traced)
-        if self._signature is None:
-            entry.facts = _facts(direct, sizes, module, varying, traced)
+        if self._signature is None and not _autograd_sees(call.leaves, entry.written):
+            writes = entry.written is not None
+            entry.facts = _facts(direct, sizes, module, varying, writes, traced)
 
     def _add_to_dispatch(
         self, facts: dict[str, Any], call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -629,7 +630,12 @@ def _no_dispatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _facts(
-    graph: Any, sizes: SizeGuards, module: ModuleState, varying: list[int], traced: _TracedModule
+    graph: Any,
+    sizes: SizeGuards,
+    module: ModuleState,
+    varying: list[int],
+    writes: bool,
+    traced: _TracedModule,
 ) -> dict[str, Any] | None:
     """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
     guards = sizes.as_expressions()
@@ -655,6 +661,7 @@ def _facts(
         "parameters": module.parameters,
         "constants": graph.imported.constants,
         "inputs": varying,
+        "writes": writes,
         "outputs": outputs,
         "nesting": traced.nesting,
         "restore": traced.restore,
@@ -764,11 +771,12 @@ def _must_see_writes(leaves: Sequence[Any], written: list[int] | None) -> bool:
     Autograd refuses writes to its leaves, and the trace's inputs are leaves whatever the arguments are: AOTAutograd
     would hide the writes from it.
     """
-    if written is None:
-        return False
-    return _share_memory(leaves) or (
-        torch.is_grad_enabled() and any(leaves[place].requires_grad for place in written)
-    )
+    return written is not None and (_share_memory(leaves) or _autograd_sees(leaves, written))
+
+
+def _autograd_sees(leaves: Sequence[Any], written: list[int] | None) -> bool:
+    """Whether autograd follows a leaf that is written."""
+    return torch.is_grad_enabled() and any(leaves[place].requires_grad for place in written or ())
 
 
 def _module_of(function: Callable[..., Any]) -> torch.nn.Module | None:

@@ -876,11 +876,17 @@ def returns_views(metadata: Any) -> bool:
 
 
 def needs_no_wrapper(metadata: Any) -> bool:
-    """Whether the compiled graph alone does what the function does: plain outputs, no input written."""
+    """Whether the compiled graph alone does what the function does: plain outputs, inputs written by the graph only."""
     try:
         plain = {"non_alias", "unsafe_view_alias"}
+        by_graph = {"NOT_MUTATED", "MUTATED_IN_GRAPH"}
         return (
-            not changed_inputs(metadata, 1)
+            all(
+                one.mutation_type.name in by_graph
+                and not one.mutates_metadata
+                and not one.mutates_storage_metadata
+                for one in metadata.input_info
+            )
             and all(one.output_type.name in plain for one in metadata.output_info)
             and metadata.num_intermediate_bases == 0
             and not metadata.is_rng_op_functionalized

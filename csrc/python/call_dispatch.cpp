@@ -157,6 +157,15 @@ py::object filled(py::handle nesting, const std::vector<py::object>& values) {
   return values.at(py::cast<size_t>(nesting));
 }
 
+// Whether two of the tensors are views of one storage, or two of them have no memory.
+bool share_memory(const Leaves& leaves) {
+  c10::SmallVector<const void*, 16> storages;
+  for (PyObject* leaf : leaves)
+    if (THPVariable_Check(leaf)) storages.push_back(THPVariable_Unpack(leaf).storage().data());
+  std::sort(storages.begin(), storages.end());
+  return std::adjacent_find(storages.begin(), storages.end()) != storages.end();
+}
+
 // One executable and the calls that it is for.
 class Entry {
  public:
@@ -195,6 +204,7 @@ class Entry {
   bool matches(const ModeState& modes, const py::tuple& args, const py::dict& kwargs,
                Leaves& leaves) const {
     if (!(modes == modes_) || !form_.matches(args.ptr(), kwargs.ptr(), leaves)) return false;
+    if (writes_ && share_memory(leaves)) return false;
     for (const FixedSize& fixed : fixed_sizes_)
       if (THPVariable_Unpack(leaves[fixed.leaf]).size(fixed.dim) != fixed.size) return false;
     if (!guards_hold(leaves)) return false;
@@ -302,6 +312,7 @@ class Entry {
     for (const auto* held : {&parameters_, &constants_})
       for (const c10::IValue& value : *held) tensors_.emplace_back(value.toTensor());
     inputs_ = py::cast<std::vector<size_t>>(facts["inputs"]);
+    writes_ = py::cast<bool>(facts["writes"]);
     outputs_ = py::cast<std::vector<Output>>(facts["outputs"]);
     nesting_ = facts["nesting"];
     restore_ = facts["restore"];
@@ -345,6 +356,7 @@ class Entry {
   std::vector<HeldTensor> tensors_;
   std::vector<c10::IValue> parameters_, constants_;
   std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs
+  bool writes_ = false;         // some of its inputs
   std::vector<Output> outputs_;
   py::object nesting_;  // of tuples, sizes, lists and dicts, with places in outputs_; or None
   py::object restore_;  // of a list of values: the function's result

@@ -641,6 +641,60 @@ def test_a_plain_call_stays_in_the_core() -> None:
     assert not found_in_core(function, torch.randn(4, 3), (torch.randn(4, 3), {"z": 1}))
 
 
+def step(x: torch.Tensor, moment: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    moment.mul_(0.9).add_(gradient, alpha=0.1)
+    x.sub_(moment)
+    return x.sum()
+
+
+def test_a_call_that_writes_its_arguments_stays_in_the_core() -> None:
+    function = mlcc.jit(step)
+    for count, rows in enumerate((4, 7, 7)):
+        given = [torch.randn(rows, 3) for _ in range(3)]
+        expected = [tensor.clone() for tensor in given]
+        assert found_in_core(function, *[tensor.clone() for tensor in given]) == (count > 0)
+        torch.testing.assert_close(function(*given), step(*expected))
+        torch.testing.assert_close(given, expected)
+        assert [tensor._version > 0 for tensor in given] == [True, True, False]
+
+
+def test_writes_that_overlap_or_that_autograd_follows_are_eagers() -> None:
+    function = mlcc.jit(step)
+    function(*(torch.randn(4) for _ in range(3)))
+
+    def check(given: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+        assert not found_in_core(function, *given)
+        torch.testing.assert_close(function(*given), step(*expected))
+        torch.testing.assert_close(given, expected)
+
+    memory = torch.randn(12)
+    check(*([base[:4], base[8:], base[2:6]] for base in (memory, memory.clone())))
+    check(*([torch.empty(0) for _ in range(3)] for _ in range(2)))
+    for _ in range(2):  # a write to a leaf raises, to what autograd made it has a gradient
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            function(torch.randn(4, requires_grad=True), torch.randn(4), torch.randn(4))
+        weight = torch.ones(4, requires_grad=True)
+        given, expected = ([weight * 1, torch.zeros(4), torch.ones(4)] for _ in range(2))
+        check(given, expected)
+        given[0].sum().backward()
+        assert weight.grad is not None and weight.grad.tolist() == [1.0] * 4 and given[0].grad_fn
+        weight.grad = None
+
+
+def test_buffers_that_a_module_writes_are_written_in_the_core() -> None:
+    ours, theirs = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    function = mlcc.jit(ours)
+    with torch.no_grad():
+        for count in range(3):
+            x = torch.randn(8, 3) + count
+            torch.testing.assert_close(function(x), theirs(x))
+            torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+            before = ours.running_mean.clone()
+            assert found_in_core(function, x)
+            assert not torch.equal(before, ours.running_mean)
+            theirs(x)
+
+
 @pytest.mark.parametrize(
     "change",
     [
