@@ -27,7 +27,8 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
   return {.vector_bits = target.vector_bits,
           .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
           .second_level_bytes = schedule::second_level_cache_bytes(),
-          .streaming_bytes = streaming_bytes};
+          .streaming_bytes = streaming_bytes,
+          .prefetches_pages = target.cpu.rfind("znver", 0) == 0};
 }
 
 fusion::RowLimits row_limits(const schedule::Machine& machine) {

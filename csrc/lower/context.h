@@ -26,6 +26,11 @@ struct Context {
     return size.evaluate([&](std::string_view name) { return hint(name); });
   }
 
+  // Whether the kernel probably moves more than the caches hold.
+  bool moves_much() const {
+    return machine.streaming_bytes > 0 && expected(group.ideal_bytes) >= machine.streaming_bytes;
+  }
+
   int64_t hint(std::string_view name) const { return graph.size_hint(name); }
 };
 

@@ -101,7 +101,12 @@ struct Around {
 
 class RowRequests {
  public:
-  explicit RowRequests(const Context& context) : context_(context) {}
+  RowRequests(const Context& context, const Block& phase) : context_(context) {
+    loop::for_each_stmt(phase, [&](Stmt stmt) {
+      if (const auto* loop = loop::as<For>(stmt)) count_reads(*loop);
+      if (const auto* reduce = loop::as<Reduce>(stmt)) count_reads(*reduce);
+    });
+  }
 
   Block in_block(const Block& block) {
     Block result;
@@ -127,6 +132,17 @@ class RowRequests {
   }
 
  private:
+  template <typename Loop>
+  void count_reads(const Loop& row) {
+    if (row.mode.kind != LoopKind::kVector) return;
+    std::set<const loop::Buffer*> buffers;  // membership only
+    for (const Stmt stmt : row.body)
+      loop::for_each_expr(loop::operands(stmt), [&](Expr e) {
+        if (const auto* load = loop::as<Load>(e)) buffers.insert(load->buffer);
+      });
+    rows_that_read_.insert(buffers.begin(), buffers.end());
+  }
+
   // What it reads and binds is not known behind it, and a later iteration may not reach it.
   Block in_branch(const Block& block) {
     const std::vector<Around> around = around_;
@@ -160,7 +176,7 @@ class RowRequests {
     body = with_next_pieces(row, std::move(body), elements, lets);
     if (!writes(body) || computes_much(body))
       body = with_next_row(row, std::move(body), elements, lets);
-    if (computes_much(body)) body = with_next_page(row, std::move(body));
+    body = with_next_page(row, std::move(body));
     for (Around& each : around_)
       for (const RowRead& read : reads) ++each.reads[read];
     return body;
@@ -229,14 +245,18 @@ class RowRequests {
   }
 
   // Of what is read for the first time and one element after the other: a page ahead, where
-  // prefetchers begin anew and wait, while the kernel computes on.
+  // prefetchers begin anew and wait, while the kernel computes on. One that computes little and
+  // reads again what it has read asks for it then, if at all.
   template <typename Loop>
   Block with_next_page(const Loop& row, Block body) const {
+    const bool computes_on = computes_much(body);
+    if (!computes_on && (context_.machine.prefetches_pages || !context_.moves_much())) return body;
     const std::set<const loop::Buffer*> asked = asked_for(body);
     const LaterIteration later{row.variable, plus(row.variable, kPageBytes / kBytesOfElement), {}};
     return with_requests(context_.arena, std::move(body), later,
                          [&](const Load& load, const std::vector<Expr>& indices) {
                            return !reads_memory(indices) && asked.count(load.buffer) == 0 &&
+                                  (computes_on || rows_that_read_.count(load.buffer) == 1) &&
                                   is_large(*load.buffer) && is_read_first(load, row);
                          });
   }
@@ -440,6 +460,7 @@ class RowRequests {
   }
 
   const Context& context_;
+  std::multiset<const loop::Buffer*> rows_that_read_;  // each once a row; counts only
   std::vector<Around> around_;
   int num_branches_ = 0;  // around the current place
 };
@@ -478,7 +499,7 @@ Block with_requests(loop::Arena& arena, Block body, const LaterIteration& iterat
 
 void request_rows(const Context& context, loop::Kernel& kernel) {
   if (context.machine.is_gpu) return;
-  for (Block& phase : kernel.phases) phase = RowRequests(context).in_block(phase);
+  for (Block& phase : kernel.phases) phase = RowRequests(context, phase).in_block(phase);
 }
 
 }  // namespace mlcc::lower

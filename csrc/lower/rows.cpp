@@ -71,13 +71,13 @@ void Rows::choose_kept() {
 // Whether the kernel moves so much that the caches cannot hold it, by the sizes of a call; null:
 // surely or probably not. Stores that go past the caches then save reading what they overwrite.
 Expr Rows::find_moves_much() const {
-  const int64_t least = context_.machine.streaming_bytes;
+  if (!context_.moves_much()) return nullptr;
   const SymExpr& moved = context_.group.ideal_bytes;
-  if (least == 0 || context_.expected(moved) < least) return nullptr;
   loop::Arena& arena = context_.arena;
   if (moved.as_constant()) return loop::Constant::make_int(arena, DType::kBool, 1);
   return loop::apply(arena, loop::ScalarOp::kGe,
-                     {loop::from_symbolic(arena, moved), loop::int_constant(arena, least)});
+                     {loop::from_symbolic(arena, moved),
+                      loop::int_constant(arena, context_.machine.streaming_bytes)});
 }
 
 // Whether the kernel never reads the memory of an output.

@@ -21,6 +21,10 @@ int64_t read_size(const std::string& path) {
 }
 
 constexpr int kMostCaches = 8;
+// The largest cache that a few cores share. Larger ones lie behind a mesh of dozens of cores (a
+// virtual machine does not say how many), of which one core gets its share.
+constexpr int64_t kMostOfFewCores = int64_t{96} << 20;
+constexpr int64_t kShareOfOneCore = int64_t{40} << 20;
 
 std::string cache_file(int index, const char* name) {
   return "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/" + name;
@@ -39,7 +43,8 @@ int64_t find_last_level() {
   for (int index = 0; index < kMostCaches; ++index)
     largest = std::max(largest, read_size(cache_file(index, "size")));
   // What the C library makes of cpuid counts the caches of all cores together on some CPUs.
-  return largest != 0 ? largest : std::max<int64_t>(0, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
+  if (largest == 0) largest = std::max<int64_t>(0, ::sysconf(_SC_LEVEL3_CACHE_SIZE));
+  return largest > kMostOfFewCores ? kShareOfOneCore : largest;
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ struct Machine {
   int64_t second_level_bytes = 1024 * 1024;  // of the cache that a core of a CPU has for itself
   // Kernels of a CPU that move at least so much write past its caches; 0: none do.
   int64_t streaming_bytes = 0;
+  // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
+  bool prefetches_pages = false;
 
   // A GPU: the numbers of csrc/schedule/machines/<architecture>.def.
   bool is_gpu = false;

@@ -151,6 +151,24 @@ TEST(Requests, the_next_page_is_asked_for_where_much_is_computed) {
   EXPECT_FALSE(contains(map("neg", "1000000"), "prefetch"));
 }
 
+// Neither do prefetchers suffice for what no cache holds, unless a second pass asks for it.
+TEST(Requests, the_next_page_is_asked_for_where_caches_do_not_hold_it) {
+  const auto kernel = [](int64_t streaming_bytes, const std::string& nodes, bool unasked = false) {
+    return kernel_of("graph @g(%x: f32[1024, 4096]) {\n" + nodes + "}\n",
+                     {.streaming_bytes = streaming_bytes, .prefetches_pages = unasked});
+  };
+  const std::string copy = "  %0: f32[1024, 4096] = neg %x\n  return %0\n";
+  EXPECT_EQ(count(kernel(32 << 20, copy), "prefetch"), 1U);
+  EXPECT_EQ(count(kernel((32 << 20) + 1, copy), "prefetch"), 0U);
+  EXPECT_EQ(count(kernel(0, copy), "prefetch"), 0U);
+  EXPECT_EQ(count(kernel(32 << 20, copy, true), "prefetch"), 0U);
+  const std::string sum = "  %0: f32[1024] = sum %x {dims = [1], keepdim = false}\n  return %0\n";
+  EXPECT_EQ(count(kernel(1 << 20, sum), "prefetch"), 1U);
+  const std::string twice = "  %0: f32[1024, 1] = max %x {dims = [1], keepdim = true}\n"
+                            "  %1: f32[1024, 4096] = sub %x, %0\n  return %1\n";
+  EXPECT_EQ(count(kernel(1 << 20, twice), "prefetch"), 0U);
+}
+
 // What a row is gathered by would be read behind the last index.
 TEST(Requests, no_next_row_is_asked_for_at_a_place_from_memory) {
   const std::string kernel =
