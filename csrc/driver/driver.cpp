@@ -225,16 +225,19 @@ class Compiler {
 
   static void log_waves(const fusion::FusionPlan& fusion) {
     std::string wave;
+    bool in_turns = false;
     for (const fusion::Unit& unit : fusion.order) {
-      if (!unit.beside) log_wave(std::exchange(wave, ""));
+      if (!unit.beside) log_wave(std::exchange(wave, ""), in_turns);
       wave += (unit.beside ? ", " : "") + std::to_string(unit.group);
+      in_turns = unit.in_turns;
     }
-    log_wave(wave);
+    log_wave(wave, in_turns);
   }
 
-  static void log_wave(const std::string& kernels) {
+  static void log_wave(const std::string& kernels, bool in_turns) {
     if (kernels.find(',') != std::string::npos)
-      log(LogChannel::kFusion, "at the same time: kernels ", kernels);
+      log(LogChannel::kFusion, in_turns ? "in turns: kernels " : "at the same time: kernels ",
+          kernels);
   }
 
   // Once a graph, however many there are.

@@ -80,7 +80,9 @@ class Planner {
     // What alone would not keep all threads busy, and so much of it that together they are.
     const int64_t all_threads =
         schedule::kGrainPoints * std::max<int64_t>(1, std::thread::hardware_concurrency());
-    options.waves = {.of_kernel = 2 * all_threads, .of_wave = 8 * all_threads};
+    options.waves = {.of_kernel = 2 * all_threads,
+                     .of_wave = 8 * all_threads,
+                     .cache_bytes = schedule::second_level_cache_bytes()};
     return options;
   }
 

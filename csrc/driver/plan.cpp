@@ -36,7 +36,7 @@ class PlanBuilder {
     for (const fusion::Unit& unit : fusion_.order) {
       if (!unit.beside) flush_launches();
       if (unit.group >= 0)
-        add_launch(fusion_.groups[unit.group], kernels_[unit.group]);
+        add_launch(fusion_.groups[unit.group], kernels_[unit.group], unit.in_turns);
       else
         add_extern(*unit.node);
     }
@@ -114,7 +114,7 @@ class PlanBuilder {
 
   Slot new_slot(const Value* value) { return slots_[value] = next_slot_++; }
 
-  void add_launch(const fusion::Group& group, const PlannedKernel& kernel) {
+  void add_launch(const fusion::Group& group, const PlannedKernel& kernel, bool in_turns) {
     for (Value* output : group.outputs) {
       const auto memory = group.in_place.find(output);
       if (memory != group.in_place.end()) {
@@ -146,6 +146,7 @@ class PlanBuilder {
     launch.errors = to_kernel_errors(kernel.lowered.kernel.errors);
     launch.source = group.nodes.back()->source();
     launch.beside = !launches_.empty();
+    launch.in_turns = in_turns;
     launches_.push_back(std::move(launch));
   }
 

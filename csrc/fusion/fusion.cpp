@@ -903,15 +903,35 @@ class Planner {
         const auto [found, is_new] = numbers.try_emplace(value, static_cast<int>(numbers.size()));
         if (is_new) value_bytes.push_back(bytes_of(*value, hint_).value_or(0));
         ordered.reads_values.push_back(found->second);
+        if (unit.group >= 0 && is_large(value_bytes[static_cast<size_t>(found->second)]) &&
+            walks_over(plan_.groups[static_cast<size_t>(unit.group)], *value))
+          ordered.walks_over.push_back(found->second);
       }
     }
     Waves waves = find_waves(units, options_.waves);
     MLCC_CHECK(count_units(waves) == units_.size(), "fusion: the kernels of graph ", graph_.name(),
                " form a cycle");
     delay_kernels(units, value_bytes, waves);
-    for (const std::vector<int>& wave : waves)
-      for (const int unit : wave)
-        plan_.order.push_back({units_[unit].group, units_[unit].node, unit != wave.front()});
+    for (const std::vector<int>& wave : waves) {
+      const bool in_turns = take_turns(units, wave, options_.waves);
+      for (const int unit : wave) {
+        const bool beside = unit != wave.front();
+        plan_.order.push_back({units_[unit].group, units_[unit].node, beside, beside && in_turns});
+      }
+    }
+  }
+
+  bool is_large(int64_t bytes) const {
+    return options_.waves.cache_bytes > 0 && bytes > options_.waves.cache_bytes;
+  }
+
+  // Whether a kernel of the CPU reads a value as it lies in memory, from one end to the other. One
+  // that may fail runs alone.
+  static bool walks_over(const Group& group, const Value& value) {
+    return group.device.kind == DeviceKind::kCpu && value.type().shape == group.domain &&
+           value.type().strides.empty() &&
+           std::none_of(group.nodes.begin(), group.nodes.end(),
+                        [](const Node* node) { return may_fail(*node) || is_alone(*node); });
   }
 
   static size_t count_units(const Waves& waves) {

@@ -115,6 +115,7 @@ struct Unit {
   int group = -1;                     // index into FusionPlan::groups, or -1
   const graph::Node* node = nullptr;  // the extern node where group is -1
   bool beside = false;                // may run at the same time as the unit before it
+  bool in_turns = false;              // that unit and this one walk over the same memory (order.h)
 };
 
 struct FusionPlan {

@@ -7,6 +7,10 @@
 namespace mlcc::fusion {
 namespace {
 
+bool is_small(const OrderedUnit& unit, const WaveLimits& limits) {
+  return unit.work > 0 && unit.work <= limits.of_kernel;
+}
+
 class Sorter {
  public:
   Sorter(const std::vector<OrderedUnit>& units, const WaveLimits& limits)
@@ -39,15 +43,29 @@ class Sorter {
     if (waiting_[static_cast<size_t>(index)] == 0) ready_.insert({unit(index).last, index});
   }
 
-  bool is_small(int index) const {
-    return unit(index).work > 0 && unit(index).work <= limits_.of_kernel;
+  bool is_small(int index) const { return fusion::is_small(unit(index), limits_); }
+
+  // The next unit, if it walks over what the first one of a wave does.
+  void add_walker(std::vector<int>& wave) {
+    if (ready_.empty()) return;
+    const int next = ready_.begin()->second;
+    const std::vector<int>& others = unit(next).walks_over;
+    const std::vector<int>& values = unit(wave.front()).walks_over;
+    if (std::find_first_of(values.begin(), values.end(), others.begin(), others.end()) ==
+        values.end())
+      return;
+    wave.push_back(next);
+    ready_.erase(ready_.begin());
   }
 
   // The first unit, and what runs beside it. None of them depends on another: all are ready.
   std::vector<int> take_wave() {
     std::vector<int> wave = {ready_.begin()->second};
     ready_.erase(ready_.begin());
-    if (!is_small(wave.front())) return wave;
+    if (!is_small(wave.front())) {
+      add_walker(wave);
+      return wave;
+    }
     int64_t work = unit(wave.front()).work;
     for (auto next = ready_.begin(); next != ready_.end();) {
       const int index = next->second;
@@ -137,6 +155,11 @@ class Delayer {
 
 Waves find_waves(const std::vector<OrderedUnit>& units, const WaveLimits& limits) {
   return Sorter(units, limits).waves();
+}
+
+bool take_turns(const std::vector<OrderedUnit>& units, const std::vector<int>& wave,
+                const WaveLimits& limits) {
+  return wave.size() > 1 && !is_small(units[static_cast<size_t>(wave.front())], limits);
 }
 
 void delay_kernels(const std::vector<OrderedUnit>& units, const std::vector<int64_t>& value_bytes,

@@ -3,7 +3,8 @@
 // Units come in the order of their last nodes. Kernels too small to keep the machine busy are drawn
 // forward to run beside an earlier one that they do not depend on: a wave. What a wave takes is
 // bounded, and with it how much longer its results stay in memory. Kernels that write more than
-// they free wait until their results are needed.
+// they free wait until their results are needed. Large kernels that walk over the same memory take
+// turns.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +23,26 @@ struct OrderedUnit {
   int64_t result_bytes = 0;
   // What it reads, by numbers that all units share.
   std::vector<int> reads_values;
+  // What it reads from one end to the other, row after row, of more than a cache holds.
+  std::vector<int> walks_over{};
 };
 
 struct WaveLimits {
   int64_t of_kernel = 0;  // work above which a kernel runs alone
   int64_t of_wave = 0;    // work of all its kernels
+  // Of a cache: kernels that walk over more take turns; 0: none do.
+  int64_t cache_bytes = 0;
 };
 
 using Waves = std::vector<std::vector<int>>;
 
 // The units in order, those of a wave together. Fewer than `units` where they wait for each other.
 Waves find_waves(const std::vector<OrderedUnit>& units, const WaveLimits& limits);
+
+// Whether the units of a wave go over the same memory, and are to do so together: part of it by one
+// of them, the same part by the next one, and so on.
+bool take_turns(const std::vector<OrderedUnit>& units, const std::vector<int>& wave,
+                const WaveLimits& limits);
 
 // Moves kernels behind others that do not need them, where less memory is in use meanwhile.
 // `value_bytes` says how large each value is.

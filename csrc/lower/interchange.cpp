@@ -324,14 +324,17 @@ class Turning {
         For::make(arena_, inner->variable, inner->begin, inner->end, inner->mode, std::move(body)));
   }
 
-  // The statements for row `row`, behind requests for what they will read of a later one.
+  // The statements for row `row`, behind requests for what they will read of a later one, but for
+  // what a row has only one of.
   Block with_prefetches(Block body, const Variable* row) {
     if (by_.ahead == 0) return body;
     const Expr later =
         loop::apply(arena_, ScalarOp::kAdd, {row, loop::int_constant(arena_, by_.ahead)});
-    return with_requests(
-        arena_, std::move(body), {row, later, {}},
-        [](const Load&, const std::vector<Expr>& indices) { return !reads_memory(indices); });
+    return with_requests(arena_, std::move(body), {row, later, {}},
+                         [&](const Load&, const std::vector<Expr>& indices) {
+                           return !reads_memory(indices) &&
+                                  mentions(indices, {loop_.variable, section().column});
+                         });
   }
 
   void emit_reduce(const Reduce& reduce, Block& block) {

@@ -143,7 +143,9 @@ class Call {
                           ranges_of(step_of(i), sizes)});
       of_launch += plan_of(i).buffers.size();
     }
-    const FailedLaunch failed = run_wave(launches, parallel_for_);
+    const FailedLaunch failed =
+        run_wave(launches, parallel_for_,
+                 step_of(count - 1).in_turns ? WaveWay::kTurns : WaveWay::kEndToEnd);
     if (failed.failure.code != 0)
       fail(step_of(static_cast<int32_t>(failed.launch)), failed.failure);
   }

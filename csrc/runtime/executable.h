@@ -61,6 +61,8 @@ struct LaunchStep {
   // Runs at the same time as the launch in the step before, both on the CPU: neither touches what
   // the other writes.
   bool beside = false;
+  // Besides, both walk over the same memory: part after part, each part by one and then the other.
+  bool in_turns = false;
 };
 
 class Executable;

@@ -20,25 +20,61 @@ CheckFailure run_range(PhaseFunction function, const KernelArgs& args, int64_t b
 // Work of a phase is counted in parts of what is worth a thread.
 constexpr int64_t kPartsOfGrain = 64;
 
-// The same phase of the kernels of a wave, their work laid end to end.
+// Turns are as many as the iterations of the kernel that has fewest: part of what each kernel walks
+// over is then well below what a cache holds. With fewer turns than these there is none to keep.
+constexpr int64_t kFewestTurns = 8, kMostTurns = 256;
+
+// The same phase of the kernels of a wave.
 class WavePhase {
  public:
-  WavePhase(std::span<const HostLaunch> launches, size_t phase)
-      : launches_(launches), phase_(phase) {}
+  WavePhase(std::span<const HostLaunch> launches, size_t phase, WaveWay way)
+      : launches_(launches), phase_(phase), turns_(way == WaveWay::kTurns ? count_turns() : 0) {}
 
   bool exists() const {
     return std::any_of(launches_.begin(), launches_.end(),
-                       [this](const HostLaunch& launch) { return phase_ < launch.phases.size(); });
+                       [this](const HostLaunch& launch) { return has_phase(launch); });
   }
 
   int64_t work() const {
+    if (turns_ > 0) return turns_;
     int64_t sum = 0;
     for (const HostLaunch& launch : launches_) sum += work_of(launch);
     return sum;
   }
 
+  // Of the work, what is worth a thread.
+  int64_t grain() const { return turns_ > 0 ? 1 : kPartsOfGrain; }
+
   // What lies in [begin, end) of the work.
   FailedLaunch run(int64_t begin, int64_t end) const {
+    return turns_ > 0 ? run_turns(begin, end) : run_end_to_end(begin, end);
+  }
+
+ private:
+  bool has_phase(const HostLaunch& launch) const { return phase_ < launch.phases.size(); }
+  int64_t extent_of(const HostLaunch& launch) const { return launch.ranges[2 * phase_]; }
+
+  // 0 where there is nothing to be taken in turns.
+  int64_t count_turns() const {
+    int64_t turns = kMostTurns;
+    for (const HostLaunch& launch : launches_)
+      turns = std::min(turns, has_phase(launch) ? extent_of(launch) : 0);
+    return turns < kFewestTurns ? 0 : turns;
+  }
+
+  FailedLaunch run_turns(int64_t begin, int64_t end) const {
+    for (int64_t turn = begin; turn < end; ++turn)
+      for (size_t i = 0; i < launches_.size(); ++i) {
+        const HostLaunch& launch = launches_[i];
+        const int64_t first = extent_of(launch) * turn / turns_;
+        const int64_t last = extent_of(launch) * (turn + 1) / turns_;
+        const CheckFailure failure = run_range(launch.phases[phase_], launch.args, first, last);
+        if (failure.code != 0) return {i, failure};
+      }
+    return {};
+  }
+
+  FailedLaunch run_end_to_end(int64_t begin, int64_t end) const {
     int64_t start = 0;
     for (size_t i = 0; i < launches_.size(); ++i) {
       const HostLaunch& launch = launches_[i];
@@ -53,11 +89,8 @@ class WavePhase {
     return {};
   }
 
- private:
-  int64_t extent_of(const HostLaunch& launch) const { return launch.ranges[2 * phase_]; }
-
   int64_t work_of(const HostLaunch& launch) const {
-    if (phase_ >= launch.phases.size() || extent_of(launch) <= 0) return 0;
+    if (!has_phase(launch) || extent_of(launch) <= 0) return 0;
     const int64_t grain = std::max<int64_t>(1, launch.ranges[2 * phase_ + 1]);
     const double parts = static_cast<double>(extent_of(launch)) / static_cast<double>(grain);
     return std::max<int64_t>(1, static_cast<int64_t>(parts * kPartsOfGrain));
@@ -74,6 +107,7 @@ class WavePhase {
 
   const std::span<const HostLaunch> launches_;
   const size_t phase_;
+  const int64_t turns_;
 };
 
 }  // namespace
@@ -118,10 +152,11 @@ CheckFailure run_phase(PhaseFunction function, const KernelArgs& args, int64_t e
   return found;
 }
 
-FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& parallel_for) {
+FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& parallel_for,
+                      WaveWay way) {
   FailedLaunch found;
-  for (size_t phase = 0; WavePhase(launches, phase).exists(); ++phase) {
-    const WavePhase of_all(launches, phase);
+  for (size_t phase = 0; WavePhase(launches, phase, way).exists(); ++phase) {
+    const WavePhase of_all(launches, phase, way);
     std::mutex mutex;
     int64_t first = of_all.work();
     const auto body = [&](int64_t begin, int64_t end) {
@@ -133,7 +168,7 @@ FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& p
       found = failed;
     };
     if (parallel_for)
-      parallel_for(of_all.work(), kPartsOfGrain, body);
+      parallel_for(of_all.work(), of_all.grain(), body);
     else
       body(0, of_all.work());
     if (first < of_all.work()) launches = launches.first(found.launch);

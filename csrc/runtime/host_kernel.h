@@ -49,10 +49,15 @@ struct FailedLaunch {
   CheckFailure failure;
 };
 
+// How the work of a wave is laid out: one kernel's behind the other's, or a part of each, then the
+// next part of each, for kernels that find in a cache what another one has just read.
+enum class WaveWay : uint8_t { kEndToEnd, kTurns };
+
 // Runs kernels that do not touch what another one of them writes: the first phases of all in one
-// parallel region, then the second ones. Each thread gets as much of them as it would of one
-// kernel, by their grains. Of several failures, tells the one that launches in turn would have
-// met.
-FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& parallel_for);
+// parallel region, then the second ones. End to end, each thread gets as much of them as it would
+// of one kernel, by their grains, and of several failures it tells the one that launches in turn
+// would have met.
+FailedLaunch run_wave(std::span<const HostLaunch> launches, const ParallelFor& parallel_for,
+                      WaveWay way = WaveWay::kEndToEnd);
 
 }  // namespace mlcc::runtime

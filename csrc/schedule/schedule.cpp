@@ -55,16 +55,21 @@ int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
 }
 
 // Parts of the reduced axes, where the kept ones give threads too little to share: `columns` kept
-// elements are one iteration. By sizes alone: the same parts for any number of threads.
-int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Hint& hint) {
+// elements are one iteration. What a part takes in of an array is no more than a quarter of a
+// second-level cache, where a kernel that takes turns with this one may find it. Not by the number
+// of threads: any gives the same parts.
+int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Machine& machine,
+                      const Hint& hint) {
   if (!facts.can_be_cut) return 1;
   int64_t kept = 1, reduced = 1;
   for (const Axis& axis : facts.axes)
     (axis.reduced ? reduced : kept) *= std::max<int64_t>(1, axis.extent.evaluate(hint));
   const int64_t iterations = (kept + columns - 1) / columns;
   if (iterations >= kEnoughParallel) return 1;
-  const int64_t most = reduced * std::min(kept, columns) / kPointsOfPiece;
-  return std::clamp<int64_t>(kEnoughParallel / iterations, 1, std::max<int64_t>(1, most));
+  const int64_t points = reduced * std::min(kept, columns);
+  const int64_t wanted = std::max(kEnoughParallel / iterations,
+                                  4 * points * facts.widest_bytes / machine.second_level_bytes);
+  return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, points / kPointsOfPiece));
 }
 
 // Columns of one iteration. Several passes had better find the rows in half of a second-level
@@ -126,7 +131,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   const bool vector_is_reduced = facts.axes[schedule.vector_axis].reduced;
   schedule.unroll = choose_unroll(facts, vector_is_reduced);
   if (vector_is_reduced) {
-    schedule.pieces = choose_pieces(facts, 1, hint);
+    schedule.pieces = choose_pieces(facts, 1, machine, hint);
     return schedule;
   }
   const bool any_reduced = std::any_of(facts.axes.begin(), facts.axes.end(),
@@ -143,7 +148,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.ahead = comes_from_memory(facts, machine, hint) ? kRowsAhead : 0;
     schedule.unroll = 1;
     schedule.chunk = chunk_of(facts, schedule.vector_axis, columns);
-    schedule.pieces = choose_pieces(facts, columns, hint);
+    schedule.pieces = choose_pieces(facts, columns, machine, hint);
     return schedule;
   }
   if (!any_reduced && natural > 1 && facts.ops_per_point <= kMostTransposedOps) {

@@ -39,6 +39,25 @@ TEST(Order, WhatWaitsForItselfIsLeftOut) {
   EXPECT_THAT(find_waves({kernel({1}, 0), kernel({0}, 1)}, {10, 100}), IsEmpty());
 }
 
+OrderedUnit walker(std::set<int> reads, int last, std::vector<int> values, int64_t work = 1000) {
+  return {std::move(reads), last, work, 0, {}, std::move(values)};
+}
+
+TEST(Order, LargeKernelsThatWalkOverTheSameMemoryTakeTurns) {
+  const WaveLimits limits = {10, 100};
+  const std::vector<OrderedUnit> units = {walker({}, 0, {0, 1}), walker({}, 1, {2, 1}),
+                                          walker({}, 2, {1}), walker({2}, 3, {1})};
+  const Waves waves = find_waves(units, limits);
+  EXPECT_THAT(waves, ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(3)));
+  EXPECT_TRUE(take_turns(units, waves[0], limits));
+  EXPECT_FALSE(take_turns(units, waves[1], limits));
+  // Not over other memory, nor past another kernel; small ones run at the same time.
+  EXPECT_THAT(find_waves({walker({}, 0, {0}), walker({}, 1, {1}), walker({}, 2, {0})}, limits),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
+  const std::vector<OrderedUnit> small = {walker({}, 0, {0}, 5), walker({}, 1, {0}, 5)};
+  EXPECT_FALSE(take_turns(small, find_waves(small, limits)[0], limits));
+}
+
 // Writes `bytes` and reads values.
 OrderedUnit writer(std::set<int> reads, int last, int64_t bytes, std::vector<int> values) {
   return {std::move(reads), last, 0, bytes, std::move(values)};

@@ -111,6 +111,45 @@ TEST(RunWave, EachIterationOnceAndPhasesInTurn) {
   }
 }
 
+TEST(RunWave, TurnsGoOverEachIterationOnceAndPhasesFollow) {
+  const std::vector<PhaseFunction> one = {count}, two = {count, check_counts};
+  const std::vector<ParallelFor> ways = {nullptr, last_range_first, a_thread_per_range};
+  for (const ParallelFor& way : ways) {
+    for (const int64_t fewer : {0, 1, 7, 8, 30, 1000}) {
+      std::vector<int64_t> a(1000), b(static_cast<size_t>(fewer));
+      void* of_a[] = {a.data()};
+      void* of_b[] = {b.data(), a.data()};
+      const int64_t sizes[] = {1000}, ranges_a[] = {1000, 10}, ranges_b[] = {fewer, 1, 1, 1};
+      const std::vector<HostLaunch> launches = {{one, {of_a, nullptr}, ranges_a},
+                                                {two, {of_b, sizes}, ranges_b}};
+      EXPECT_EQ(run_wave(launches, way, WaveWay::kTurns).failure.code, 0);
+      EXPECT_EQ(a, std::vector<int64_t>(1000, 1));
+      EXPECT_EQ(b, std::vector<int64_t>(static_cast<size_t>(fewer), 1));
+    }
+  }
+}
+
+// Both kernels note where they are, in one list.
+std::vector<std::pair<int64_t, int64_t>> visits;
+int64_t note_visit(const KernelArgs* args, int64_t begin, int64_t) {
+  visits.emplace_back(args->sizes[0], begin);
+  return 0;
+}
+
+TEST(RunWave, TurnsAreTheSamePartsOfEach) {
+  const std::vector<PhaseFunction> phases = {note_visit};
+  const int64_t first[] = {0}, second[] = {1}, ranges[] = {100, 1}, fewer[] = {10, 1};
+  const std::vector<HostLaunch> launches = {{phases, {nullptr, first}, ranges},
+                                            {phases, {nullptr, second}, fewer}};
+  visits.clear();
+  run_wave(launches, nullptr, WaveWay::kTurns);
+  ASSERT_EQ(visits.size(), 20U);
+  for (int64_t turn = 0; turn < 10; ++turn) {
+    EXPECT_EQ(visits[static_cast<size_t>(2 * turn)], std::make_pair(int64_t{0}, 10 * turn));
+    EXPECT_EQ(visits[static_cast<size_t>(2 * turn + 1)], std::make_pair(int64_t{1}, turn));
+  }
+}
+
 TEST(RunWave, SmallKernelsTogetherAreWorthThreads) {
   const std::vector<PhaseFunction> phases = {note_thread};
   const int64_t ranges[] = {1, 2};  // half of what is worth a thread
