@@ -93,7 +93,8 @@ bool can_be_cut(const Context& context, const GroupNodes& nodes) {
 }
 
 // Rows of unknown length keep nothing on the stack. Those of a CPU that are short keep there what
-// costs much and has no other place, in code of their own.
+// costs much and has no other place, or none in outputs that go past the caches, in code of their
+// own.
 class RowsByLength {
  public:
   RowsByLength(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
@@ -104,7 +105,9 @@ class RowsByLength {
         !context.machine.is_gpu && !extent_.as_constant() && context.expected(extent_) <= kShortRow;
     if (!may_be_short) return;
     Rows rows(context, nodes, nest, evaluator, kShortRow);
-    if (rows.num_kept() <= rows_.num_kept()) return;
+    const bool streams =
+        context.moves_much() && rows_.keeps_in_outputs() && !rows.keeps_in_outputs();
+    if (!streams && rows.num_kept() <= rows_.num_kept()) return;
     rows.add_row_buffers();
     short_rows_.emplace(std::move(rows));
   }

@@ -103,6 +103,11 @@ const loop::Buffer* Rows::make_row_buffer(const Value& value, int64_t& elements)
   return context_.arena.make_buffer(std::move(buffer));
 }
 
+bool Rows::keeps_in_outputs() const {
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [](const Kept& kept) { return kept.output != nullptr; });
+}
+
 void Rows::add_row_buffers() {
   for (const Kept& kept : kept_)
     if (kept.row != nullptr) nest_.add_row_buffer(kept.row);

@@ -36,6 +36,8 @@ class Rows {
   bool is_online() const { return online_.has_value(); }
   // How many values are kept from one pass to the next.
   size_t num_kept() const { return kept_.size(); }
+  // Whether outputs hold some of them: what is written there does not go past the caches.
+  bool keeps_in_outputs() const;
   // The buffers among them are the nest's from now on.
   void add_row_buffers();
 

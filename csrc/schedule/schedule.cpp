@@ -54,6 +54,13 @@ int64_t chunk_of(const NestFacts& facts, int vector_axis, int64_t elements) {
   return extent && *extent <= elements ? 0 : elements;
 }
 
+int64_t widest_element_read(const NestFacts& facts) {
+  int64_t bytes = 1;
+  for (const AccessPattern& access : facts.accesses)
+    if (!access.is_store) bytes = std::max(bytes, access.element_bytes);
+  return bytes;
+}
+
 // Parts of the reduced axes, where the kept ones give threads too little to share: `columns` kept
 // elements are one iteration. What a part takes in of an array is no more than a quarter of a
 // second-level cache, where a kernel that takes turns with this one may find it. Not by the number
@@ -67,8 +74,9 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Machine& ma
   const int64_t iterations = (kept + columns - 1) / columns;
   if (iterations >= kEnoughParallel) return 1;
   const int64_t points = reduced * std::min(kept, columns);
-  const int64_t wanted = std::max(kEnoughParallel / iterations,
-                                  4 * points * facts.widest_bytes / machine.second_level_bytes);
+  const int64_t read = points * widest_element_read(facts);
+  const int64_t wanted =
+      std::max(kEnoughParallel / iterations, 4 * read / machine.second_level_bytes);
   return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, points / kPointsOfPiece));
 }
 

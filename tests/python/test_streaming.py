@@ -64,9 +64,15 @@ def test_outputs_that_begin_anywhere() -> None:
         assert (memory[:begin] == -1).all() and (memory[begin + 500_000 :] == -1).all()
 
 
-def kernels_of(folder: Path, x: Tensor, dynamic: bool | None = False) -> str:
+def kernels_of(
+    folder: Path,
+    x: Tensor,
+    dynamic: bool | None = False,
+    function: Callable[[Tensor], Tensor] = lambda x: x * 2 + 1,
+) -> str:
     with mlcc.config.patch(dump="loop", dump_dir=str(folder)):
-        mlcc.jit(lambda x: x * 2 + 1, dynamic=dynamic)(x)
+        compiled = mlcc.jit(function, dynamic=dynamic)
+        torch.testing.assert_close(compiled(x), function(x))
     return "".join(file.read_text() for file in folder.rglob("*.loop"))
 
 
@@ -78,6 +84,13 @@ def test_which_kernels_do(tmp_path: Path) -> None:
     )
     with mlcc.config.patch(stream_mb=0):
         assert " stream" not in kernels_of(tmp_path / "never", torch.randn(300_002))
+
+
+def test_short_rows_of_unknown_length_do(tmp_path: Path) -> None:
+    """They are kept on the stack, not in the output."""
+    text = kernels_of(tmp_path, torch.randn(700, 501), None, lambda x: x.softmax(-1))
+    short, long = text.split("} else {")
+    assert " stream if " in short and " stream" not in long
 
 
 def test_two_threads() -> None:

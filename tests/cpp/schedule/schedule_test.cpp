@@ -129,6 +129,24 @@ TEST(Schedule, RowsThatLaterPassesWaitForAreNotCut) {
   }
 }
 
+// For threads, and for a cache where what they take in is large, but no smaller than pays.
+TEST(Schedule, PiecesOfColumns) {
+  NestFacts facts;
+  facts.can_be_cut = true;
+  const auto pieces = [&](int64_t rows, int64_t bytes, int64_t cache) {
+    facts.axes = {{"d0", rows, true}, {"d1", 512, false}};
+    facts.accesses = {access({512, 1}), access({0, 1}, true)};
+    facts.accesses[0].element_bytes = bytes;
+    return choose(facts, {.vector_bits = 512, .second_level_bytes = cache}, no_symbols).pieces;
+  };
+  EXPECT_EQ(pieces(64, 4, 1 << 20), 1);
+  EXPECT_EQ(pieces(640, 4, 1 << 20), 10);
+  EXPECT_EQ(pieces(4096, 4, 1 << 20), 32);
+  EXPECT_EQ(pieces(64 * 1024, 4, 1 << 20), 512);
+  EXPECT_EQ(pieces(64 * 1024, 2, 1 << 20), 256);
+  EXPECT_EQ(pieces(64 * 1024, 4, 4 << 20), 128);
+}
+
 TEST(Schedule, GpuSchedulesFollowTheMachine) {
   NestFacts facts;
   facts.can_be_cut = true;
