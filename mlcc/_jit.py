@@ -251,6 +251,7 @@ class Jitted:
             raise SideEffectError("it changes elements and form of an argument")
         count = len(module.parameters) + len(varying)
         written = _torch_compat.changed_inputs(metadata, count)
+        entry.held = [*module.parameters, *constants]
         entry.returns_views = self._dynamic and _torch_compat.returns_views(metadata)
         if written:
             own = len(module.parameters)
@@ -368,7 +369,7 @@ def _place_of(function: Callable[..., Any]) -> str:
 class _Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
-    __slots__ = ("facts", "guard", "returns_views", "run", "written")
+    __slots__ = ("facts", "guard", "held", "returns_views", "run", "written")
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
@@ -376,12 +377,14 @@ class _Entry:
         self.run: Callable[[list[Any]], Any] | None = None
         # Which leaves the function writes; None if it writes nothing, neither leaves nor a module's tensors.
         self.written: list[int] | None = None
+        # What it reads beside the leaves: a module's tensors, constants of the trace.
+        self.held: list[torch.Tensor] = []
         # Views of arguments with symbolic sizes: AOTAutograd makes them anew as if those began where their memory does.
         self.returns_views = False
 
     def is_eagers(self, leaves: Sequence[Any]) -> bool:
         """Whether these arguments are not for the trace."""
-        return _must_see_writes(leaves, self.written) or (
+        return _must_see_writes(leaves, self.held, self.written) or (
             self.returns_views
             and any(isinstance(leaf, torch.Tensor) and leaf.storage_offset() for leaf in leaves)
         )
@@ -756,22 +759,29 @@ def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool)
     return leaf
 
 
-def _share_memory(leaves: Iterable[Any]) -> bool:
-    storages = [
-        leaf.untyped_storage().data_ptr()
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor) and not leaf._is_zerotensor()
+def _share_memory(leaves: Iterable[Any], held: Iterable[torch.Tensor]) -> bool:
+    storages = _storages(leaves)
+    return len(set(storages)) != len(storages) or not set(storages).isdisjoint(_storages(held))
+
+
+def _storages(values: Iterable[Any]) -> list[int]:
+    return [
+        value.untyped_storage().data_ptr()
+        for value in values
+        if isinstance(value, torch.Tensor) and not value._is_zerotensor()
     ]
-    return len(set(storages)) != len(storages)
 
 
-def _must_see_writes(leaves: Sequence[Any], written: list[int] | None) -> bool:
-    """Whether writing to the arguments is eager's affair: they overlap, or autograd follows one that is written.
+def _must_see_writes(
+    leaves: Sequence[Any], held: Sequence[torch.Tensor], written: list[int] | None
+) -> bool:
+    """Whether writing to the arguments is eager's affair: they overlap with others or with what the trace holds, or
+    autograd follows one that is written.
 
     Autograd refuses writes to its leaves, and the trace's inputs are leaves whatever the arguments are: AOTAutograd
     would hide the writes from it.
     """
-    return written is not None and (_share_memory(leaves) or _autograd_sees(leaves, written))
+    return written is not None and (_share_memory(leaves, held) or _autograd_sees(leaves, written))
 
 
 def _autograd_sees(leaves: Sequence[Any], written: list[int] | None) -> bool:

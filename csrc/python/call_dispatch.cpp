@@ -157,13 +157,17 @@ py::object filled(py::handle nesting, const std::vector<py::object>& values) {
   return values.at(py::cast<size_t>(nesting));
 }
 
-// Whether two of the tensors are views of one storage, or two of them have no memory.
-bool share_memory(const Leaves& leaves) {
+// Whether two of the arguments are views of one storage, one is of a storage that is read beside
+// them, or two have no memory.
+bool share_memory(const Leaves& leaves, const std::vector<HeldTensor>& held) {
   c10::SmallVector<const void*, 16> storages;
   for (PyObject* leaf : leaves)
     if (THPVariable_Check(leaf)) storages.push_back(THPVariable_Unpack(leaf).storage().data());
   std::sort(storages.begin(), storages.end());
-  return std::adjacent_find(storages.begin(), storages.end()) != storages.end();
+  return std::adjacent_find(storages.begin(), storages.end()) != storages.end() ||
+         std::any_of(held.begin(), held.end(), [&](const HeldTensor& one) {
+           return std::binary_search(storages.begin(), storages.end(), one.tensor.storage().data());
+         });
 }
 
 // One executable and the calls that it is for.
@@ -204,7 +208,7 @@ class Entry {
   bool matches(const ModeState& modes, const py::tuple& args, const py::dict& kwargs,
                Leaves& leaves) const {
     if (!(modes == modes_) || !form_.matches(args.ptr(), kwargs.ptr(), leaves)) return false;
-    if (writes_ && share_memory(leaves)) return false;
+    if (writes_ && share_memory(leaves, tensors_)) return false;
     for (const FixedSize& fixed : fixed_sizes_)
       if (THPVariable_Unpack(leaves[fixed.leaf]).size(fixed.dim) != fixed.size) return false;
     if (!guards_hold(leaves)) return false;

@@ -21,7 +21,8 @@ CheckFailure run_range(PhaseFunction function, const KernelArgs& args, int64_t b
 constexpr int64_t kPartsOfGrain = 64;
 
 // Turns are as many as the iterations of the kernel that has fewest: part of what each kernel walks
-// over is then well below what a cache holds. With fewer turns than these there is none to keep.
+// over is then well below what a cache holds. With fewer turns than these there is none to keep,
+// and with less work than what is worth so many threads all of it stays in the cache.
 constexpr int64_t kFewestTurns = 8, kMostTurns = 256;
 
 // The same phase of the kernels of a wave.
@@ -35,15 +36,12 @@ class WavePhase {
                        [this](const HostLaunch& launch) { return has_phase(launch); });
   }
 
-  int64_t work() const {
-    if (turns_ > 0) return turns_;
-    int64_t sum = 0;
-    for (const HostLaunch& launch : launches_) sum += work_of(launch);
-    return sum;
-  }
+  int64_t work() const { return turns_ > 0 ? turns_ : parts(); }
 
   // Of the work, what is worth a thread.
-  int64_t grain() const { return turns_ > 0 ? 1 : kPartsOfGrain; }
+  int64_t grain() const {
+    return turns_ > 0 ? std::max<int64_t>(1, turns_ * kPartsOfGrain / parts()) : kPartsOfGrain;
+  }
 
   // What lies in [begin, end) of the work.
   FailedLaunch run(int64_t begin, int64_t end) const {
@@ -54,12 +52,18 @@ class WavePhase {
   bool has_phase(const HostLaunch& launch) const { return phase_ < launch.phases.size(); }
   int64_t extent_of(const HostLaunch& launch) const { return launch.ranges[2 * phase_]; }
 
+  int64_t parts() const {
+    int64_t sum = 0;
+    for (const HostLaunch& launch : launches_) sum += work_of(launch);
+    return sum;
+  }
+
   // 0 where there is nothing to be taken in turns.
   int64_t count_turns() const {
     int64_t turns = kMostTurns;
     for (const HostLaunch& launch : launches_)
       turns = std::min(turns, has_phase(launch) ? extent_of(launch) : 0);
-    return turns < kFewestTurns ? 0 : turns;
+    return turns < kFewestTurns || parts() < kFewestTurns * kPartsOfGrain ? 0 : turns;
   }
 
   FailedLaunch run_turns(int64_t begin, int64_t end) const {

@@ -681,6 +681,33 @@ def test_writes_that_overlap_or_that_autograd_follows_are_eagers() -> None:
         weight.grad = None
 
 
+class Shifted(torch.nn.Module):
+    """Reads a buffer and an attribute around a write to its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.arange(64.0))
+        self.constant = torch.arange(64.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.offset * 2 + self.constant
+        x.add_(1)
+        return x * 3 + before + self.offset.flip(0) + self.constant.flip(0)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("name", ["offset", "constant"])
+def test_writes_to_what_a_module_holds_are_eagers(name: str, first: bool) -> None:
+    ours, theirs = Shifted(), Shifted()
+    function = mlcc.jit(ours)
+    with torch.no_grad():
+        if not first:
+            assert torch.equal(function(torch.ones(64)), theirs(torch.ones(64)))
+            assert found_in_core(function, torch.ones(64))
+        assert torch.equal(function(getattr(ours, name)), theirs(getattr(theirs, name)))
+    assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
 def test_buffers_that_a_module_writes_are_written_in_the_core() -> None:
     ours, theirs = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
     function = mlcc.jit(ours)

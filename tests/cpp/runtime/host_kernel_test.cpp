@@ -150,6 +150,16 @@ TEST(RunWave, TurnsAreTheSamePartsOfEach) {
   }
 }
 
+TEST(RunWave, LittleWorkTakesNoTurns) {
+  const std::vector<PhaseFunction> phases = {note_visit};
+  const int64_t first[] = {0}, second[] = {1}, ranges[] = {100, 26};  // worth 7.7 threads together
+  const std::vector<HostLaunch> launches = {{phases, {nullptr, first}, ranges},
+                                            {phases, {nullptr, second}, ranges}};
+  visits.clear();
+  run_wave(launches, nullptr, WaveWay::kTurns);
+  EXPECT_EQ(visits.size(), 2U);
+}
+
 TEST(RunWave, SmallKernelsTogetherAreWorthThreads) {
   const std::vector<PhaseFunction> phases = {note_thread};
   const int64_t ranges[] = {1, 2};  // half of what is worth a thread
