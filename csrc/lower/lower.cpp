@@ -97,12 +97,13 @@ bool can_be_cut(const Context& context, const GroupNodes& nodes) {
 // own.
 class RowsByLength {
  public:
-  RowsByLength(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator)
+  RowsByLength(const Context& context, const GroupNodes& nodes, Nest& nest, Evaluator& evaluator,
+               int64_t ops)
       : arena_(context.arena), evaluator_(evaluator), extent_(nest.row_extent()),
         rows_(context, nodes, nest, evaluator) {
     rows_.add_row_buffers();
-    const bool may_be_short =
-        !context.machine.is_gpu && !extent_.as_constant() && context.expected(extent_) <= kShortRow;
+    const bool may_be_short = !context.machine.is_gpu && ops <= kMostOps &&
+                              !extent_.as_constant() && context.expected(extent_) <= kShortRow;
     if (!may_be_short) return;
     Rows rows(context, nodes, nest, evaluator, kShortRow);
     const bool streams =
@@ -129,6 +130,7 @@ class RowsByLength {
 
  private:
   static constexpr int64_t kShortRow = 8192;  // 32 KB of f32, as long as a first-level cache
+  static constexpr int64_t kMostOps = 64;  // of a point: twice as much code takes time to compile
 
   loop::Arena& arena_;
   Evaluator& evaluator_;
@@ -140,7 +142,7 @@ class RowsByLength {
 void add_phases(const Context& context, const GroupNodes& nodes, const Recording& recording,
                 Nest& nest, Evaluator& evaluator, LoweredKernel& lowered) {
   const schedule::Schedule& schedule = nest.schedule();
-  RowsByLength rows_by_length(context, nodes, nest, evaluator);
+  RowsByLength rows_by_length(context, nodes, nest, evaluator, recording.ops);
   Rows& rows = rows_by_length.rows();
   lowered.is_online = rows.is_online();
   const Nest::Row whole = [&](Block& block) { rows_by_length.emit(block); };

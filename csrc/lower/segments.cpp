@@ -11,6 +11,8 @@ using schedule::Axis;
 // More loops than these would cost more to compile and to fetch than their masks cost.
 constexpr size_t kMostEnds = 8;
 constexpr size_t kMostLoops = 9;
+// Of all loops together, where each computes all that one would.
+constexpr int64_t kMostOps = 288;
 // Windows longer than this are decided at hardly any place of a row.
 constexpr int64_t kLongestWindow = 64;
 
@@ -107,10 +109,13 @@ std::vector<Cut> find_cuts(const Recording& recording, const NestAxes& axes,
   const auto vector_axis = static_cast<size_t>(schedule.vector_axis);
   const bool has_reduced = std::any_of(axes.axes().begin(), axes.axes().end(),
                                        [](const Axis& other) { return other.reduced; });
+  const size_t most_loops =
+      has_reduced ? static_cast<size_t>(kMostOps / std::max<int64_t>(1, recording.ops))
+                  : kMostLoops;
   std::vector<Cut> cuts;
   size_t loops = 1;
   const auto add = [&](size_t axis, std::vector<SymExpr> ends) {
-    if (ends.empty() || loops * (ends.size() + 1) > kMostLoops) return;
+    if (ends.empty() || loops * (ends.size() + 1) > std::min(most_loops, kMostLoops)) return;
     loops *= ends.size() + 1;
     cuts.push_back({axis, std::move(ends)});
   };
