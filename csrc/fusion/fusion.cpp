@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "fusion/in_place.h"
 #include "fusion/online.h"
 #include "fusion/recompute.h"
 #include "graph/index_map.h"
@@ -925,11 +926,16 @@ class Planner {
     return options_.waves.cache_bytes > 0 && bytes > options_.waves.cache_bytes;
   }
 
-  // Whether a kernel of the CPU reads a value as it lies in memory, from one end to the other. One
-  // that may fail runs alone.
+  // Whether a kernel of the CPU reads a value as it lies in memory, from one end to the other, and
+  // may run beside others: one that may fail may not, nor one that might write over an input.
   static bool walks_over(const Group& group, const Value& value) {
-    return group.device.kind == DeviceKind::kCpu && value.type().shape == group.domain &&
-           value.type().strides.empty() &&
+    const bool is_copied =
+        std::any_of(group.outputs.begin(), group.outputs.end(), [](const Value* output) {
+          return std::any_of(output->users().begin(), output->users().end(),
+                             [](const Node* user) { return is_copy_into_first(*user); });
+        });
+    return !is_copied && group.device.kind == DeviceKind::kCpu &&
+           value.type().shape == group.domain && value.type().strides.empty() &&
            std::none_of(group.nodes.begin(), group.nodes.end(),
                         [](const Node* node) { return may_fail(*node) || is_alone(*node); });
   }
