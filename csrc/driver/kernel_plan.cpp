@@ -19,6 +19,9 @@
 namespace mlcc::driver {
 namespace {
 
+// Values of a size that a kernel has in hand, about: two that it reads and one that it writes.
+constexpr int64_t kValuesOfKernel = 3;
+
 // What schedules for a target are made for.
 schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
   if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
@@ -82,7 +85,7 @@ class Planner {
         schedule::kGrainPoints * std::max<int64_t>(1, std::thread::hardware_concurrency());
     options.waves = {.of_kernel = 2 * all_threads,
                      .of_wave = 8 * all_threads,
-                     .cache_bytes = schedule::second_level_cache_bytes()};
+                     .cache_bytes = schedule::second_level_cache_bytes() / kValuesOfKernel};
     return options;
   }
 

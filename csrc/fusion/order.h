@@ -30,7 +30,7 @@ struct OrderedUnit {
 struct WaveLimits {
   int64_t of_kernel = 0;  // work above which a kernel runs alone
   int64_t of_wave = 0;    // work of all its kernels
-  // Of a cache: kernels that walk over more take turns; 0: none do.
+  // Of a value: kernels that walk over larger ones take turns; 0: none do.
   int64_t cache_bytes = 0;
 };
 
