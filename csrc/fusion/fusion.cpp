@@ -630,7 +630,35 @@ class Planner {
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
+    if (!after_reduction && is_large_beside_columns(node, group, *join))
+      return unsupported("a large result and sums over columns had better take turns");
     return *std::move(join);
+  }
+
+  // Whether `node` and the group are a large result that is written anyway and reductions over
+  // columns, in one order or the other, and neither needs the other. Columns are gone through a few
+  // rows at a time, which is no way to write, or to read across; kernels of their own take turns.
+  bool is_large_beside_columns(const Node& node, const Group& group, const Join& join) const {
+    if (group.device.kind != DeviceKind::kCpu || !has_any(join.reduced) || join.reduced.back())
+      return false;
+    const auto is_large_result = [&](const Node& one) {
+      return !is_reduction(one) && plan_.required.count(one.result()) != 0 &&
+             has_as_many(iteration_shape(one), group.domain) &&
+             is_large(bytes_of(*one.result(), hint_).value_or(0));
+    };
+    if (!is_reduction(node)) return group.has_reduction() && is_large_result(node);
+    return !group.has_reduction() &&
+           std::any_of(group.nodes.begin(), group.nodes.end(), [&](const Node* one) {
+             return is_large_result(*one) && !reads(node, *one);
+           });
+  }
+
+  // Whether `node` computes with what `other` does.
+  bool reads(const Node& node, const Node& other) const {
+    const std::vector<Access> leaves =
+        leaves_of(node, Index(iteration_shape(node).size()), assumptions_);
+    return std::any_of(leaves.begin(), leaves.end(),
+                       [&](const Access& leaf) { return leaf.value == other.result(); });
   }
 
   // Whether the sum `node` may be taken in the pass over long rows that finds the row values it

@@ -304,5 +304,39 @@ TEST(Fusion, LongRowsShareAKernelWhereTheyAreShortEnoughOrMany) {
   EXPECT_EQ(softmax_kernels("30000, 256", 0, gpu, on), 3u);  // columns: no block works for one
 }
 
+// Columns are gone through a few rows at a time, which is no way to write a large result: it takes
+// turns with them instead, whichever comes first.
+TEST(Fusion, ALargeResultStandsBesideColumnSums) {
+  const auto plan_of = [](const std::string& nodes, int64_t cache_bytes) {
+    const auto graph = graph::parse_graph("graph @g(%x: f32[64, 32]) {\n" + nodes + "}");
+    FusionOptions options;
+    options.waves.cache_bytes = cache_bytes;
+    return plan_fusion(*graph, options);
+  };
+  const std::string exp = " = exp %x\n", sum = " = sum %x {dims = [0], keepdim = false}\n";
+  const std::string ahead = "  %0: f32[64, 32]" + exp + "  %1: f32[32]" + sum + "  return %0, %1\n";
+  const std::string behind =
+      "  %0: f32[32]" + sum + "  %1: f32[64, 32]" + exp + "  return %0, %1\n";
+  for (const std::string& nodes : {ahead, behind}) {
+    const FusionPlan large = plan_of(nodes, 64 * 32 * 4 - 1);
+    ASSERT_EQ(large.groups.size(), 2u);
+    EXPECT_TRUE(large.order[1].in_turns);
+    EXPECT_NE(large.reasons.at(0).find("take turns"), std::string::npos);
+    EXPECT_EQ(plan_of(nodes, 64 * 32 * 4).groups.size(), 1u);
+    EXPECT_EQ(plan_of(nodes, 0).groups.size(), 1u);
+  }
+  // What the sums need, or what needs them, stays with them; so do sums along rows.
+  const std::string needed = "  %0: f32[64, 32] = exp %x\n"
+                             "  %1: f32[32] = sum %0 {dims = [0], keepdim = false}\n"
+                             "  return %0, %1\n";
+  const std::string needing = "  %0: f32[1, 32] = max %x {dims = [0], keepdim = true}\n"
+                              "  %1: f32[64, 32] = sub %x, %0\n  return %1\n";
+  const std::string rows = "  %0: f32[64, 32] = exp %x\n"
+                           "  %1: f32[64] = sum %x {dims = [1], keepdim = false}\n"
+                           "  return %0, %1\n";
+  for (const std::string& nodes : {needed, needing, rows})
+    EXPECT_EQ(plan_of(nodes, 1).groups.size(), 1u) << nodes;
+}
+
 }  // namespace
 }  // namespace mlcc::fusion
