@@ -606,10 +606,11 @@ class Planner {
     if (is_reduction(node) && !has_any(join->reduced))
       return unsupported("it reduces no axis of the kernel");
     const int unit = group_unit_[group_index];
-    bool after_reduction = false;
+    bool reads_own = false, after_reduction = false;
     for (const Access& leaf : leaves_of(node, join->read_position, assumptions)) {
       const int leaf_unit = unit_of(leaf.value);
       if (leaf_unit == unit) {
+        reads_own = true;
         const auto& placement = group.placements.at(leaf.value->producer());
         if (leaf.index.empty() && !leaf.value->type().shape.empty())
           return unsupported("it reads the kernel's own result indirectly");
@@ -630,14 +631,15 @@ class Planner {
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
-    if (!after_reduction && is_large_beside_columns(node, group, *join))
+    if (!reads_own && is_large_beside_columns(node, group, *join))
       return unsupported("a large result and sums over columns had better take turns");
     return *std::move(join);
   }
 
-  // Whether `node` and the group are a large result that is written anyway and reductions over
-  // columns, in one order or the other, and neither needs the other. Columns are gone through a few
-  // rows at a time, which is no way to write, or to read across; kernels of their own take turns.
+  // Whether `node`, which reads nothing of the group's, and the group are a large result that is
+  // written anyway and reductions over columns, in one order or the other. Columns are gone through
+  // a few rows at a time, which is no way to write, or to read across; kernels of their own take
+  // turns.
   bool is_large_beside_columns(const Node& node, const Group& group, const Join& join) const {
     if (group.device.kind != DeviceKind::kCpu || !has_any(join.reduced) || join.reduced.back())
       return false;
@@ -648,17 +650,8 @@ class Planner {
     };
     if (!is_reduction(node)) return group.has_reduction() && is_large_result(node);
     return !group.has_reduction() &&
-           std::any_of(group.nodes.begin(), group.nodes.end(), [&](const Node* one) {
-             return is_large_result(*one) && !reads(node, *one);
-           });
-  }
-
-  // Whether `node` computes with what `other` does.
-  bool reads(const Node& node, const Node& other) const {
-    const std::vector<Access> leaves =
-        leaves_of(node, Index(iteration_shape(node).size()), assumptions_);
-    return std::any_of(leaves.begin(), leaves.end(),
-                       [&](const Access& leaf) { return leaf.value == other.result(); });
+           std::any_of(group.nodes.begin(), group.nodes.end(),
+                       [&](const Node* one) { return is_large_result(*one); });
   }
 
   // Whether the sum `node` may be taken in the pass over long rows that finds the row values it
@@ -951,7 +944,7 @@ class Planner {
   }
 
   bool is_large(int64_t bytes) const {
-    return options_.waves.cache_bytes > 0 && bytes > options_.waves.cache_bytes;
+    return options_.waves.of_value > 0 && bytes > options_.waves.of_value;
   }
 
   // Whether a kernel of the CPU reads a value as it lies in memory, from one end to the other, and

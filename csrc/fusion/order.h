@@ -30,8 +30,8 @@ struct OrderedUnit {
 struct WaveLimits {
   int64_t of_kernel = 0;  // work above which a kernel runs alone
   int64_t of_wave = 0;    // work of all its kernels
-  // Of a value: kernels that walk over larger ones take turns; 0: none do.
-  int64_t cache_bytes = 0;
+  // Bytes of a value above which kernels that walk over it take turns; 0: none do.
+  int64_t of_value = 0;
 };
 
 using Waves = std::vector<std::vector<int>>;

@@ -33,7 +33,8 @@ bool reads_memory(const std::vector<loop::Expr>& roots);
 
 // Requests for rows of large buffers: at places that are read from memory (gathers, scatters), of
 // pieces that a loop goes through from page to page, and of the next row where a pass computes on
-// one that is close already; and the next page of what is read once while much is computed.
+// one that is close already; and the next page of what is read once, while much is computed or
+// where caches do not hold it.
 void request_rows(const Context& context, loop::Kernel& kernel);
 
 }  // namespace mlcc::lower

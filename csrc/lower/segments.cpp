@@ -109,13 +109,14 @@ std::vector<Cut> find_cuts(const Recording& recording, const NestAxes& axes,
   const auto vector_axis = static_cast<size_t>(schedule.vector_axis);
   const bool has_reduced = std::any_of(axes.axes().begin(), axes.axes().end(),
                                        [](const Axis& other) { return other.reduced; });
-  const size_t most_loops =
-      has_reduced ? static_cast<size_t>(kMostOps / std::max<int64_t>(1, recording.ops))
-                  : kMostLoops;
+  size_t most_loops = kMostLoops;
+  if (has_reduced)
+    most_loops =
+        std::min(most_loops, static_cast<size_t>(kMostOps / std::max<int64_t>(1, recording.ops)));
   std::vector<Cut> cuts;
   size_t loops = 1;
   const auto add = [&](size_t axis, std::vector<SymExpr> ends) {
-    if (ends.empty() || loops * (ends.size() + 1) > std::min(most_loops, kMostLoops)) return;
+    if (ends.empty() || loops * (ends.size() + 1) > most_loops) return;
     loops *= ends.size() + 1;
     cuts.push_back({axis, std::move(ends)});
   };

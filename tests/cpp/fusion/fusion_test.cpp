@@ -307,10 +307,10 @@ TEST(Fusion, LongRowsShareAKernelWhereTheyAreShortEnoughOrMany) {
 // Columns are gone through a few rows at a time, which is no way to write a large result: it takes
 // turns with them instead, whichever comes first.
 TEST(Fusion, ALargeResultStandsBesideColumnSums) {
-  const auto plan_of = [](const std::string& nodes, int64_t cache_bytes) {
+  const auto plan_of = [](const std::string& nodes, int64_t of_value) {
     const auto graph = graph::parse_graph("graph @g(%x: f32[64, 32]) {\n" + nodes + "}");
     FusionOptions options;
-    options.waves.cache_bytes = cache_bytes;
+    options.waves.of_value = of_value;
     return plan_fusion(*graph, options);
   };
   const std::string exp = " = exp %x\n", sum = " = sum %x {dims = [0], keepdim = false}\n";
