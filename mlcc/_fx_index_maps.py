@@ -217,6 +217,8 @@ def as_strided(importer: Importer, node: Node) -> Tensor:
     start = (
         importer.fake(bound["self"]).storage_offset() if offset is None else importer.fake(offset)
     )
+    if _is_reshaped(fake, node.meta["val"], start):
+        return importer.reshape(importer.tensor(base), result_shape(importer, node))
     numbers = [importer.fake(n) for n in (*bound["size"], *bound["stride"], *fake.shape)]
     if not all(isinstance(n, int) for n in (*numbers, start)):
         raise Unsupported("sizes or strides are no constants")
@@ -234,6 +236,14 @@ def as_strided(importer: Importer, node: Node) -> Tensor:
         x = Tensor(importer.builder.window(x.handle, dim, size, span, stride, 1), x.dtype)
     spread = [size if stride > 0 else 1 for size, stride in axes]
     return importer.expand(importer.reshape(x, spread), [size for size, _ in axes])
+
+
+def _is_reshaped(base: torch.Tensor, result: torch.Tensor, start: Any) -> bool:
+    """Whether a view is all of what it views, row by row."""
+    known = _torch_compat.is_known
+    if not (known(start == 0) and known(base.numel() == result.numel())):
+        return False
+    return base.is_contiguous() and result.is_contiguous()
 
 
 def _views_between(node: Node, base: Node) -> Iterator[Node]:

@@ -425,7 +425,28 @@ def is_known(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on sizes holds by what the trace has assumed so far; asking adds no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return bool(statically_known_true(condition))
+    if statically_known_true(condition):
+        return True
+    return isinstance(condition, torch.SymBool) and _follows_from_divisors(condition)
+
+
+def _follows_from_divisors(condition: torch.SymBool) -> bool:
+    """Whether a condition holds for multiples of what the trace has found sizes to be divisible by.
+
+    ShapeEnv keeps such guards, but compares s with 2 * (s // 2) as if it did not know them.
+    """
+    import sympy
+    from torch.utils._sympy.functions import Mod
+
+    env = condition.node.shape_env
+    multiples = {}
+    for remainder in env.divisible:
+        size, divisor = env.replace(remainder.args[0]), remainder.args[1]
+        if isinstance(remainder, Mod) and isinstance(size, sympy.Symbol) and divisor.is_Integer:
+            quotient = sympy.Symbol(f"{size.name}_quotient", positive=True, integer=True)
+            multiples[size] = divisor * quotient
+    held = env.replace(condition.node.expr).subs(multiples)
+    return bool(multiples) and held == sympy.true
 
 
 @functools.cache

@@ -283,10 +283,48 @@ class Substitution : public Mutator {
   Expr replacement_;
 };
 
+class Copy : public Mutator {
+ public:
+  Copy(Arena& arena, const Block& block) : Mutator(arena) {
+    for_each_stmt(block, [&](Stmt stmt) {
+      for (const Variable* variable : bound_variables(stmt))
+        own_[variable] = Variable::make(arena, variable->dtype, arena.fresh_name(variable->name));
+    });
+  }
+
+ protected:
+  const Variable* replace(const Variable* variable) override {
+    const auto found = own_.find(variable);
+    return found == own_.end() ? variable : found->second;
+  }
+
+ private:
+  std::unordered_map<const Variable*, const Variable*> own_;
+};
+
 }  // namespace
+
+Block copy_of(Arena& arena, const Block& block) { return Copy(arena, block).mutate(block); }
 
 Expr substitute(Arena& arena, Expr e, const Variable* variable, Expr replacement) {
   return Substitution(arena, variable, replacement).mutate(e);
+}
+
+std::vector<const Variable*> bound_variables(Stmt stmt) {
+  if (const auto* let = as<Let>(stmt)) return {let->variable};
+  if (const auto* loop = as<For>(stmt)) return {loop->variable};
+  std::vector<const Variable*> bound;
+  const auto* reduce = as<Reduce>(stmt);
+  if (reduce == nullptr) return bound;
+  bound.push_back(reduce->variable);
+  for (const Carried& carried : reduce->carried) {
+    bound.push_back(carried.variable);
+    bound.push_back(carried.result);
+  }
+  if (!reduce->combine) return bound;
+  for (const auto* side : {&reduce->combine->left, &reduce->combine->right})
+    bound.insert(bound.end(), side->begin(), side->end());
+  return bound;
 }
 
 std::vector<const Block*> blocks(Stmt stmt) {

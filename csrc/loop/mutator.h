@@ -56,11 +56,16 @@ class Mutator {
 // The expressions that a statement evaluates itself (not those of statements inside it), in the
 // order of the text.
 std::vector<Expr> operands(Stmt stmt);
+// What a statement itself binds: its variable, what it carries and what that gives.
+std::vector<const Variable*> bound_variables(Stmt stmt);
 // The blocks directly inside a statement: a loop's body, the arms of an if.
 std::vector<const Block*> blocks(Stmt stmt);
 
 // An expression with another one in the place of a variable.
 Expr substitute(Arena& arena, Expr e, const Variable* variable, Expr replacement);
+
+// A copy of a block with variables of its own; buffers are shared.
+Block copy_of(Arena& arena, const Block& block);
 
 // The operands of an expression in the order of the text: a load's indices, mask and otherwise, an
 // op's arguments.

@@ -133,13 +133,25 @@ SymExpr Evaluator::mapped(const SymExpr& over_domain) const {
   });
 }
 
+// In terms of what joined axes come to, if none of them is left then.
+SymExpr Evaluator::with_joined(const SymExpr& over_nest) const {
+  if (joined_.variable == nullptr) return over_nest;
+  const auto linear = over_nest.linear_in(joined_.axes.back());
+  if (!linear || linear->coefficient.equals_constant(0)) return over_nest;
+  const SymExpr whole = SymExpr::symbol(joined_.variable->name);
+  SymExpr joined = over_nest + linear->coefficient * (whole - joined_.place);
+  const bool is_left = std::any_of(joined_.axes.begin(), joined_.axes.end(),
+                                   [&](const std::string& axis) { return joined.contains(axis); });
+  return is_left ? over_nest : joined;
+}
+
 Expr Evaluator::nest_expr(const SymExpr& over_nest) const {
-  return loop::from_symbolic(
-      arena_, over_nest.substitute([&](std::string_view name) -> std::optional<SymExpr> {
-        const auto found = axis_variables_.find(name);
-        if (found == axis_variables_.end()) return std::nullopt;
-        return SymExpr::symbol(found->second->name);
-      }));
+  return loop::from_symbolic(arena_, with_joined(over_nest).substitute(
+                                         [&](std::string_view name) -> std::optional<SymExpr> {
+                                           const auto found = axis_variables_.find(name);
+                                           if (found == axis_variables_.end()) return std::nullopt;
+                                           return SymExpr::symbol(found->second->name);
+                                         }));
 }
 
 Expr Evaluator::let(Expr e, std::string_view base) {

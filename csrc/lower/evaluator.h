@@ -58,6 +58,10 @@ class Evaluator {
   void bind_axis(const std::string& axis, const loop::Variable* variable) {
     axis_variables_[axis] = variable;
   }
+  // What the places along several axes come to when these are counted as one, `place` over them.
+  void bind_joined(std::vector<std::string> axes, SymExpr place, const loop::Variable* variable) {
+    joined_ = {std::move(axes), std::move(place), variable};
+  }
 
   // -- the current place
   loop::Block& block() { return *blocks_.back(); }
@@ -108,6 +112,7 @@ class Evaluator {
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
   SymExpr mapped(const SymExpr& over_domain) const;
+  SymExpr with_joined(const SymExpr& over_nest) const;
   bool is_cut(const SymExpr& over_nest) const;
   template <typename Function>
   auto in_segments(SymExpr over_nest, const Function& function) const;
@@ -148,6 +153,12 @@ class Evaluator {
   };
   std::vector<Tile> tiles_;
   std::map<std::string, const loop::Variable*, std::less<>> axis_variables_;
+  struct Joined {
+    std::vector<std::string> axes;
+    SymExpr place;
+    const loop::Variable* variable = nullptr;
+  };
+  Joined joined_;
 };
 
 }  // namespace mlcc::lower

@@ -257,15 +257,8 @@ class Turning {
   void bind(Stmt stmt) {
     std::vector<const Variable*> variables;
     loop::for_each_stmt({stmt}, [&](Stmt inner) {
-      if (const auto* let = loop::as<Let>(inner)) variables.push_back(let->variable);
-      if (const auto* loop = loop::as<For>(inner)) variables.push_back(loop->variable);
-      const auto* reduce = loop::as<Reduce>(inner);
-      if (reduce == nullptr) return;
-      variables.push_back(reduce->variable);
-      for (const Carried& carried : reduce->carried) {
-        variables.push_back(carried.variable);
-        variables.push_back(carried.result);
-      }
+      const std::vector<const Variable*> bound = loop::bound_variables(inner);
+      variables.insert(variables.end(), bound.begin(), bound.end());
     });
     section().own.insert(variables.begin(), variables.end());
     bound_.insert(variables.begin(), variables.end());
@@ -345,9 +338,77 @@ class Turning {
       store(arrays.back(), init);
     }
     flush(block);
-    Block body;
+    const Chain chain = chain_of(reduce);
+    if (chain.outer.empty() || is_in_levels_ || by_.expected > by_.rows * by_.rows)
+      return emit_levels(reduce, arrays, block);
+    Block levels, single;
+    is_in_levels_ = true;
+    emit_levels(reduce, arrays, levels);
+    is_in_levels_ = false;
+    for (const Reduce* outer : chain.outer)
+      single.push_back(Let::make(arena_, outer->variable, outer->begin));
+    emit_levels(*chain.innermost, arrays, single);
+    block.push_back(
+        loop::If::make(arena_, chain.is_single, loop::copy_of(arena_, single), std::move(levels)));
+  }
+
+  // Levels of a reduction above the innermost one that has loops inside. Where each has a single
+  // iteration, what the innermost one gives is what all of them give.
+  struct Chain {
+    std::vector<const Reduce*> outer;
+    const Reduce* innermost = nullptr;
+    Expr is_single = nullptr;
+  };
+
+  Chain chain_of(const Reduce& reduce) {
+    Chain chain{{}, &reduce, nullptr};
+    while (const Reduce* inner = only_merges(*chain.innermost)) {
+      const Reduce& outer = *chain.innermost;
+      Expr is_single = loop::apply(arena_, ScalarOp::kLe,
+                                   {loop::apply(arena_, ScalarOp::kSub, {outer.end, outer.begin}),
+                                    loop::int_constant(arena_, 1)});
+      for (const Reduce* before : chain.outer)
+        is_single = loop::substitute(arena_, is_single, before->variable, before->begin);
+      if (chain.is_single != nullptr)
+        is_single = loop::apply(arena_, ScalarOp::kAnd, {chain.is_single, is_single});
+      chain.is_single = is_single;
+      chain.outer.push_back(&outer);
+      chain.innermost = inner;
+    }
+    return chain;
+  }
+
+  // The reduction inside that has loops of its own, where all that `outer` does is to merge what
+  // it gives, from the same start.
+  const Reduce* only_merges(const Reduce& outer) const {
+    const auto* inner = outer.body.size() == 1 ? loop::as<Reduce>(outer.body.front()) : nullptr;
+    if (inner == nullptr || is_short(inner) || inner->carried.size() != outer.carried.size())
+      return nullptr;
+    for (size_t i = 0; i < outer.carried.size(); ++i) {
+      const Carried& carried = outer.carried[i];
+      const auto* merge = loop::as<loop::Apply>(outer.yields[i]);
+      if (merge == nullptr || !is_identity(merge->op, carried.init) ||
+          merge->args != std::vector<Expr>{carried.variable, inner->carried[i].result} ||
+          inner->carried[i].init != carried.init)
+        return nullptr;
+    }
+    return inner;
+  }
+
+  // Whether `op` of `value` and what is merged from it on is the latter.
+  static bool is_identity(ScalarOp op, Expr value) {
+    if (op == ScalarOp::kMax || op == ScalarOp::kMin) return true;
+    if (op == ScalarOp::kAnd || op == ScalarOp::kOr) return true;
+    const auto* constant = loop::as<loop::Constant>(value);
+    if (constant == nullptr || (op != ScalarOp::kAdd && op != ScalarOp::kMul)) return false;
+    return constant->as_double() == (op == ScalarOp::kAdd ? 0 : 1);
+  }
+
+  // The iterations of a reduction, whose start its arrays hold.
+  void emit_levels(const Reduce& reduce, const std::vector<const Buffer*>& arrays, Block& block) {
     if (!has_loops(reduce.body)) return emit_rows(reduce, arrays, block);
     for (size_t i = 0; i < arrays.size(); ++i) arrays_[reduce.carried[i].variable] = arrays[i];
+    Block body;
     emit(reduce.body, body);
     std::vector<const Variable*> next;
     for (const Expr yield : reduce.yields) {
@@ -406,6 +467,7 @@ class Turning {
   loop::VariableSet bound_;  // in some section
   loop::VariableSet outliving_;
   std::unique_ptr<Section> section_;
+  bool is_in_levels_ = false;  // of a reduction that has code for single ones beside them
   bool is_last_ = false;
 };
 

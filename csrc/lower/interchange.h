@@ -13,9 +13,10 @@
 namespace mlcc::lower {
 
 struct Interchange {
-  int64_t columns = 0;  // that the vector loop has at most
-  int64_t rows = 0;     // taken in by one of the new loops
-  int64_t ahead = 0;    // rows that memory is asked for before their turn
+  int64_t columns = 0;   // that the vector loop has at most
+  int64_t rows = 0;      // taken in by one of the new loops
+  int64_t ahead = 0;     // rows that memory is asked for before their turn
+  int64_t expected = 0;  // rows in all, as far as it can be told
 };
 
 // What stands in the place of `loop`; nothing where its statements, the bounds of loops inside or

@@ -156,6 +156,16 @@ Block Nest::outer_lets(const std::vector<const Axis*>& outer, const SymExpr& chu
     lets.push_back(loop::Let::make(arena, pass_variable(**axis), at));
     inner = inner * (*axis)->extent;
   }
+  const auto* variable = loop::as<Variable>(parallel);
+  if (outer.size() > 1 && chunks.equals_constant(1) && variable != nullptr) {
+    SymExpr place;
+    std::vector<std::string> names;
+    for (const Axis* axis : outer) {
+      place = place * axis->extent + SymExpr::symbol(axis->name);
+      names.push_back(axis->name);
+    }
+    evaluator_.bind_joined(std::move(names), std::move(place), variable);
+  }
   return lets;
 }
 
@@ -303,7 +313,8 @@ void Nest::add_vector_loop(const VectorRange& range, LoopMode mode, const Row& r
   if (schedule_.rows > 0 && mode.kind == LoopKind::kVector && columns_of_iteration() > 0) {
     const std::optional<Block> turned =
         interchange(arena, *loop::as<loop::For>(make(mode)),
-                    {columns_of_iteration(), schedule_.rows, schedule_.ahead});
+                    {columns_of_iteration(), schedule_.rows, schedule_.ahead,
+                     context_.expected(row_extent()) / schedule_.pieces});
     if (turned) return void(block.insert(block.end(), turned->begin(), turned->end()));
     mode.unroll = kVectorsAroundRows;
   }

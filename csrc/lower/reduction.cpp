@@ -231,8 +231,8 @@ class PassEmitter {
     if (axis.rows > 0) terms = std::min(terms, axis.rows);
     std::vector<int64_t> sizes{terms * axis.lanes};
     const int64_t high = assumptions_.range(axis.extent).high;
-    static constexpr size_t kMaxLevels = 4;
-    while (bounded_ && sizes.size() < kMaxLevels && high > sizes.back())
+    const size_t most_levels = axis.lanes > 1 ? 3 : 4;  // where the length is not known
+    while (bounded_ && sizes.size() < most_levels && high > sizes.back())
       sizes.push_back(sizes.back() * terms);
     if (!bounded_)
       sizes = {counts_places_ ? kMostShortPositions : std::numeric_limits<int64_t>::max()};
@@ -262,8 +262,19 @@ class PassEmitter {
           const Expr from = loop::apply(arena_, ScalarOp::kAdd, {begin, offset});
           const Expr to = loop::apply(arena_, ScalarOp::kMin,
                                       {end, loop::apply(arena_, ScalarOp::kAdd, {from, step})});
-          return merged(reducers_, carried, over_blocks(i, sizes, level - 1, from, to, inner));
+          const Reduced more = over_blocks(i, sizes, level - 1, from, to, inner);
+          return i + 1 == axes_.size() ? later(carried, more) : merged(reducers_, carried, more);
         });
+  }
+
+  // What is carried and what a later block of the last axis gives.
+  Reduced later(const Reduced& carried, const Reduced& more) const {
+    Reduced next;
+    for (size_t r = 0; r < reducers_.size(); ++r)
+      next.push_back(reducers_[r].is_arg()
+                         ? reducers_[r].step_behind(carried[r], more[r][0], more[r][1])
+                         : reducers_[r].merge(carried[r], more[r]));
+    return next;
   }
 
   // [begin, end) of the last axis. Positions are counted from `begin` in i32, half of what an i64

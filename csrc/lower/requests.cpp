@@ -66,12 +66,8 @@ class InLaterIteration : public loop::Mutator {
 loop::VariableSet bound_by_loops(const Block& block) {
   loop::VariableSet bound;
   loop::for_each_stmt(block, [&](Stmt stmt) {
-    if (const auto* loop = loop::as<For>(stmt)) bound.insert(loop->variable);
-    const auto* reduce = loop::as<Reduce>(stmt);
-    if (reduce == nullptr) return;
-    bound.insert(reduce->variable);
-    for (const loop::Carried& carried : reduce->carried)
-      bound.insert({carried.variable, carried.result});
+    if (stmt->kind == loop::StmtKind::kLet) return;
+    for (const Variable* variable : loop::bound_variables(stmt)) bound.insert(variable);
   });
   return bound;
 }

@@ -88,3 +88,15 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "extremes", "variance", "softmax"])
+def test_code_for_few_rows_gives_what_that_for_many_gives(name: str) -> None:
+    function = PROGRAMS[name]
+    few, many = mlcc.jit(lambda x: function(x)), mlcc.jit(lambda x: function(x))
+    few(torch.randn(40, 70))
+    many(torch.randn(4000, 70))
+    for rows in (2, 8, 63, 64, 65, 511, 512, 513, 600, 0 if name == "sum" else 3):
+        x = torch.randn(rows, 70)
+        torch.testing.assert_close(few(x), function(x), rtol=1e-5, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(few(x), many(x), rtol=0, atol=0, equal_nan=True)

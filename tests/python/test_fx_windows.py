@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import mlcc
 from mlcc import config
 
 CASES: dict[str, Any] = {
@@ -176,3 +177,20 @@ def test_no_calls(mlcc_log: Any) -> None:
         torch.compile(CASES["max"], backend="mlcc")(_input(torch.float32))
         torch.compile(CASES["average"], backend="mlcc")(_input(torch.float32))
     assert not lines
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_groups_that_divide_symbolic_channels_need_no_call(groups: int, mlcc_log: Any) -> None:
+    """torch writes what the groups' statistics come to as a strided view; that is all of it follows from a guard."""
+
+    def normalized(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x, groups, weight, bias)
+
+    compiled = mlcc.jit(normalized)
+    with mlcc_log("fallback") as lines:
+        for channels in (4 * groups, groups, 7 * groups):
+            arguments = torch.randn(2, channels, 5, 3), torch.randn(channels), torch.randn(channels)
+            torch.testing.assert_close(compiled(*arguments), normalized(*arguments))
+    assert not lines
+    with pytest.raises(RuntimeError, match="divisible"):
+        compiled(torch.randn(2, 4 * groups + 1, 5, 3), None, None)
