@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "loop/cost.h"
 #include "lower/philox.h"
 #include "support/error.h"
 
@@ -267,7 +268,7 @@ Expr Evaluator::pointwise(const Node& node, const Index& index) {
   MLCC_CHECK(element->dtype == result, "lowering: formula of ", graph::op_info(node.op()).text,
              " gives ", dtype_name(element->dtype), ", the node says ", dtype_name(result));
   if (recording_ != nullptr) {
-    recording_->ops += Formulas::cost(element);
+    recording_->ops += loop::ops_of(element);
     recording_->widest_bytes = std::max(recording_->widest_bytes, dtype_size(result));
   }
   return let(element, "v");

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cctype>
 
+#include "loop/cost.h"
 #include "loop/text.h"
 #include "lower/philox.h"
-#include "schedule/schedule.h"
 #include "support/error.h"
 
 namespace mlcc::lower {
@@ -87,17 +87,6 @@ Expr Formulas::instantiate(graph::Op op, DType dtype, const std::vector<Expr>& a
   return substitute(arena_, formula, replacements);
 }
 
-int64_t Formulas::cost(Expr formula) {
-  if (formula->kind == ExprKind::kCast) return 1 + cost(loop::as<Cast>(formula)->value);
-  const Apply* node = loop::as<Apply>(formula);
-  if (node == nullptr) return 0;
-  int64_t total = loop::scalar_op_class(node->op) == loop::OpClass::kFunction
-                      ? schedule::kTranscendentalOps
-                      : 1;
-  for (const Expr arg : node->args) total += cost(arg);
-  return total;
-}
-
 int64_t Formulas::cost(const graph::Node& node) {
   if (node.op() == graph::Op::kCast) return 1;
   if (node.op() == graph::Op::kPhilox) return kPhiloxOps;
@@ -105,7 +94,7 @@ int64_t Formulas::cost(const graph::Node& node) {
   for (const graph::Value* operand : node.operands())
     args.push_back(Variable::make(arena_, operand->type().dtype, arena_.fresh_name("cost")));
   const bool is_select = graph::op_info(node.op()).rule == graph::DTypeRule::kSelect;
-  return cost(instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
+  return loop::ops_of(instantiate(node.op(), args[is_select ? 1 : 0]->dtype, args));
 }
 
 }  // namespace mlcc::lower

@@ -17,9 +17,7 @@ class Formulas {
 
   // `dtype` is the one the op is computed in; args in operand order.
   loop::Expr instantiate(graph::Op op, DType dtype, const std::vector<loop::Expr>& args);
-  // Scalar ops in the formula, functions as schedule::kTranscendentalOps.
-  static int64_t cost(loop::Expr formula);
-  // The same of what a pointwise node computes for an element.
+  // What a pointwise node computes for an element, in simple ops (loop/cost.h).
   int64_t cost(const graph::Node& node);
 
  private:

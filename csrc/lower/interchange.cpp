@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "loop/cost.h"
 #include "loop/mutator.h"
 #include "loop/varying.h"
 #include "lower/requests.h"
@@ -33,6 +34,8 @@ namespace {
 constexpr int64_t kMostBytes = 128 * 1024;
 // Statements of a reduction's body up to which all of its rows are copies of it.
 constexpr size_t kShortBody = 4;
+// Ops of a body from which on vectors side by side gain more than rows do, and less code than both.
+constexpr int64_t kManyOps = 96;
 
 bool has_loops(const Block& block) {
   bool found = false;
@@ -235,7 +238,7 @@ class Turning {
   void flush(Block& block) {
     if (section_ == nullptr) return;
     loop::LoopMode mode = loop_.mode;
-    mode.unroll = 1;
+    if (loop::ops_of(section_->body) < kManyOps) mode.unroll = 1;
     block.push_back(For::make(arena_, section_->column, loop_.begin, loop_.end, mode,
                               std::move(section_->body)));
     section_.reset();
@@ -279,6 +282,7 @@ class Turning {
   }
 
   int64_t copies_of(const Block& body) const {
+    if (loop::ops_of(body) >= kManyOps) return 1;
     return body.size() <= kShortBody ? by_.rows : std::max<int64_t>(1, by_.rows / 4);
   }
 
@@ -339,7 +343,8 @@ class Turning {
     }
     flush(block);
     const Chain chain = chain_of(reduce);
-    if (chain.outer.empty() || is_in_levels_ || by_.expected > by_.rows * by_.rows)
+    if (chain.outer.empty() || is_in_levels_ || by_.expected > by_.rows * by_.rows ||
+        loop::ops_of(reduce.body) >= kManyOps)
       return emit_levels(reduce, arrays, block);
     Block levels, single;
     is_in_levels_ = true;

@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "loop/cost.h"
 #include "loop/mutator.h"
 #include "loop/varying.h"
-#include "lower/formula.h"
 
 namespace mlcc::lower {
 
@@ -314,12 +314,7 @@ class RowRequests {
   }
 
   // Whether an element takes so long that requests cost nothing beside.
-  static bool computes_much(const Block& body) {
-    int64_t ops = 0;
-    for (const Stmt stmt : body)
-      for (const Expr e : loop::operands(stmt)) ops += Formulas::cost(e);
-    return ops >= schedule::kTranscendentalOps;
-  }
+  static bool computes_much(const Block& body) { return loop::ops_of(body) >= loop::kFunctionOps; }
 
   // Whether one earlier pass has read the row, in the same iteration of loop number i of those
   // around but not of those inside it, and that loop moves on to another row.

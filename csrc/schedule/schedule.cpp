@@ -41,10 +41,27 @@ constexpr int64_t kTransposedRows = 256;
 // Elements of each row that one thread updates, row after row: 512 bytes of f32 at a time.
 constexpr int64_t kUpdatedColumns = 128;
 
-int64_t choose_unroll(const NestFacts& facts, bool vector_is_reduced) {
-  if (vector_is_reduced) return facts.carried_values > 2 ? 2 : 4;  // hides the latency of an add
-  if (facts.draws) return 2;  // two chains at a time: a fifth faster
-  return facts.ops_per_point > 24 ? 1 : 2;
+// Ops of a point from which on the next one waits for it: chains of functions are bound by latency,
+// and a core looks a few hundred instructions ahead.
+constexpr int64_t kLongChain = 16;
+// Of a point that is long to compile, and of all vectors side by side then. Vectors of 512 bits
+// have masks, which spare a loop for what is left over.
+constexpr int64_t kManyOps = 96;
+constexpr int64_t kMostOpsSideBySide = 720;
+constexpr int64_t kMostOpsWithoutMasks = 360;
+
+// Vectors side by side in a loop along an axis, to hide the latency of sums that they carry or of
+// what they compute.
+int64_t choose_unroll(const NestFacts& facts, const Axis& axis, int64_t width,
+                      const Machine& machine, const Hint& hint) {
+  const bool may_be_many =
+      axis.reduced ? facts.carried_values <= 2 : facts.ops_per_point > kLongChain;
+  int64_t vectors = may_be_many ? 4 : 2;
+  if (facts.ops_per_point < kManyOps) return vectors;
+  const int64_t most = machine.vector_bits >= 512 ? kMostOpsSideBySide : kMostOpsWithoutMasks;
+  const int64_t needed = (axis.extent.evaluate(hint) + width - 1) / width;
+  vectors = std::min({vectors, most / facts.ops_per_point, needed});
+  return std::max<int64_t>(1, vectors);
 }
 
 // Elements of the vector axis that one parallel iteration takes; 0 where the axis is no longer than
@@ -137,7 +154,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   const int64_t natural = std::max<int64_t>(1, machine.vector_bits / 8 / lane_bytes);
   schedule.width = natural;
   const bool vector_is_reduced = facts.axes[schedule.vector_axis].reduced;
-  schedule.unroll = choose_unroll(facts, vector_is_reduced);
+  schedule.unroll = choose_unroll(facts, facts.axes[schedule.vector_axis], natural, machine, hint);
   if (vector_is_reduced) {
     schedule.pieces = choose_pieces(facts, 1, machine, hint);
     return schedule;
@@ -154,7 +171,7 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     const int64_t columns = choose_columns(facts, machine, hint);
     schedule.rows = kRowsAtATime;
     schedule.ahead = comes_from_memory(facts, machine, hint) ? kRowsAhead : 0;
-    schedule.unroll = 1;
+    if (facts.ops_per_point < kManyOps) schedule.unroll = 1;
     schedule.chunk = chunk_of(facts, schedule.vector_axis, columns);
     schedule.pieces = choose_pieces(facts, columns, machine, hint);
     return schedule;

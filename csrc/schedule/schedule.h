@@ -41,7 +41,7 @@ struct NestFacts {
   std::vector<Axis> axes;  // outermost first
   ReducedOrder order = ReducedOrder::kFree;
   std::vector<AccessPattern> accesses;
-  int64_t ops_per_point = 1;   // scalar ops, transcendentals counted as kTranscendentalOps
+  int64_t ops_per_point = 1;   // simple ops (loop/cost.h)
   int64_t widest_bytes = 4;    // widest element type computed in
   bool draws = false;          // random numbers: each is a long chain of multiplications
   int64_t carried_values = 0;  // of the reductions
@@ -52,7 +52,6 @@ struct NestFacts {
 // Points that keep one thread busy for about 10 us at one op per point: below, handing work to a
 // thread costs more.
 constexpr int64_t kGrainPoints = 32768;
-constexpr int64_t kTranscendentalOps = 12;  // about the instructions of an inline exp
 
 struct Schedule {
   int vector_axis = -1;  // index into axes; -1: scalar

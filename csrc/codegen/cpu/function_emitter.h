@@ -113,9 +113,9 @@ class FunctionEmitter {
   void emit_vector_ranges(const loop::For& loop, llvm::ArrayRef<VectorRange> ranges);
   void emit_divergent_for(const loop::For& loop, const Value& begin, const Value& end);
   Lanes lanes_of_mode(const loop::LoopMode& mode, llvm::Value* begin, llvm::Value* end) const;
-  std::vector<VectorRange> split_vector_range(const Lanes& lanes, llvm::Value* begin,
-                                              llvm::Value* end);
-  Parts tail_mask(unsigned width, llvm::Value* remaining);
+  std::vector<VectorRange> split_vector_range(const loop::Block& body, const Lanes& lanes,
+                                              llvm::Value* begin, llvm::Value* end);
+  Parts tail_mask(const Lanes& lanes, llvm::Value* remaining);
   void enter_vector_loop(const VectorRange& range, llvm::Value* index,
                          const loop::VariableSet& varying);
   Trips count_trips(const Value& begin, const Value& end);

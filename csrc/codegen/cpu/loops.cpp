@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "codegen/cpu/function_emitter.h"
+#include "loop/cost.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -9,6 +10,9 @@ namespace {
 
 // `unrolled` loops longer than this stay loops: their code would be slow to compile and to fetch.
 constexpr int64_t kLongestUnrolledLoop = 256;
+// Ops from which on a mask costs a vector nothing that is seen, and a copy of the body as long to
+// compile as it does.
+constexpr int64_t kLongBody = 96;
 
 std::optional<int64_t> as_constant(const llvm::Value* value) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
@@ -137,7 +141,7 @@ void FunctionEmitter::emit_vector_for(const loop::For& loop, llvm::Value* begin,
   const Lanes lanes = lanes_of_mode(loop.mode, begin, end);
   const std::vector<Stream> streams = streams_of(loop, lanes);
   emit_vector_ranges(loop, streams.empty()
-                               ? split_vector_range(lanes, begin, end)
+                               ? split_vector_range(loop.body, lanes, begin, end)
                                : split_streaming_range(loop, lanes, streams, begin, end));
 }
 
@@ -176,13 +180,17 @@ Lanes FunctionEmitter::lanes_of_mode(const loop::LoopMode& mode, llvm::Value* be
 }
 
 // W*U iterations at a time; what is left, W at a time: unmasked as far as vectors are known to be
-// full, then masked.
+// full, then masked. A long body stands once, masked throughout, where the last vector may need it
+// and masks are part of the instructions.
 std::vector<FunctionEmitter::VectorRange>
-FunctionEmitter::split_vector_range(const Lanes& lanes, llvm::Value* begin, llvm::Value* end) {
+FunctionEmitter::split_vector_range(const loop::Block& body, const Lanes& lanes, llvm::Value* begin,
+                                    llvm::Value* end) {
   std::vector<VectorRange> ranges;
   Lanes single = lanes;
   single.parts = 1;
   llvm::Value* middle = end_of_whole_steps(begin, end, lanes.count());
+  if (middle != end && options_.instructions.avx512bw && loop::ops_of(body) >= kLongBody)
+    return {{lanes, begin, end, lanes.width > 1}};
   ranges.push_back({lanes, begin, middle, false});
   const auto first = as_constant(middle), last = as_constant(end);
   if (first && last) {
@@ -194,20 +202,27 @@ FunctionEmitter::split_vector_range(const Lanes& lanes, llvm::Value* begin, llvm
   return ranges;
 }
 
-// The first `remaining` lanes of a vector.
-Parts FunctionEmitter::tail_mask(unsigned width, llvm::Value* remaining) {
-  llvm::Value* width_value = ir_.getInt64(width);
-  llvm::Value* count = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, remaining, width_value);
-  llvm::Value* narrow = ir_.CreateVectorSplat(width, ir_.CreateTrunc(count, ir_.getInt32Ty()));
-  return {ir_.CreateICmpULT(lane_numbers(ir_.getInt32Ty(), width), narrow)};
+// The first `remaining` lanes.
+Parts FunctionEmitter::tail_mask(const Lanes& lanes, llvm::Value* remaining) {
+  llvm::Type* type = ir_.getInt32Ty();
+  llvm::Value* most = ir_.getInt64(static_cast<uint64_t>(lanes.count()));
+  llvm::Value* count =
+      ir_.CreateTrunc(ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, remaining, most), type);
+  llvm::Value* counts = ir_.CreateVectorSplat(lanes.width, count);
+  Parts masks;
+  for (unsigned p = 0; p < lanes.parts; ++p) {
+    llvm::Value* first = ir_.CreateVectorSplat(lanes.width, ir_.getInt32(p * lanes.width));
+    masks.push_back(
+        ir_.CreateICmpULT(ir_.CreateAdd(lane_numbers(type, lanes.width), first), counts));
+  }
+  return masks;
 }
 
 void FunctionEmitter::enter_vector_loop(const VectorRange& range, llvm::Value* index,
                                         const loop::VariableSet& varying) {
   vector_.lanes = range.lanes;
   vector_.active = {};
-  if (range.is_masked)
-    vector_.active = tail_mask(range.lanes.width, ir_.CreateSub(range.end, index));
+  if (range.is_masked) vector_.active = tail_mask(range.lanes, ir_.CreateSub(range.end, index));
   vector_.is_divergent = false;
   vector_.streams = range.streams;
   vector_.varying = varying;

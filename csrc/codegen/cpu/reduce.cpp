@@ -104,7 +104,7 @@ void FunctionEmitter::emit_vector_reduce(const loop::Reduce& reduce, llvm::Value
   for (const loop::Carried& carried : reduce.carried)
     init.push_back(splat(ops_, lanes.width, emit_scalar(carried.init)));
   std::vector<Parts> partials(lanes.parts, init);
-  for (const VectorRange& range : split_vector_range(lanes, begin, end))
+  for (const VectorRange& range : split_vector_range(reduce.body, lanes, begin, end))
     emit_partials(reduce, range, varying, partials);
   while (partials.size() > 1) {
     const size_t half = partials.size() / 2;
@@ -159,7 +159,7 @@ void FunctionEmitter::emit_scan(const loop::Reduce& scan, llvm::Value* begin, ll
     init.push_back(splat(ops_, lanes.width, value));
   }
   Parts sofar = init;
-  for (const VectorRange& range : split_vector_range(lanes, begin, end))
+  for (const VectorRange& range : split_vector_range({}, lanes, begin, end))
     sofar = emit_counted(range.begin, range.end, range.lanes.count(), sofar,
                          [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried) {
                            enter_vector_loop(range, index, varying);

@@ -117,7 +117,8 @@ FunctionEmitter::split_streaming_range(const loop::For& loop, const Lanes& lanes
   single.parts = 1;
   std::vector<VectorRange> ranges = {{single, begin, middle, true},
                                      {lanes, middle, last, false, true}};
-  for (const VectorRange& range : split_vector_range(lanes, last, end)) ranges.push_back(range);
+  for (const VectorRange& range : split_vector_range(loop.body, lanes, last, end))
+    ranges.push_back(range);
   return ranges;
 }
 

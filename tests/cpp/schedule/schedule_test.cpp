@@ -52,6 +52,32 @@ TEST(Schedule, VectorsRunAcrossWindows) {
   EXPECT_EQ(schedule.width, 16);
 }
 
+// Chains of functions run several vectors side by side, as far as their code stays short and there
+// are so many.
+TEST(Schedule, VectorsSideBySideHideLatency) {
+  NestFacts facts;
+  facts.axes = {{"d0", SymExpr::symbol("s0"), false}};
+  facts.accesses = {access({1}), access({1}, true)};
+  const auto vectors = [&](int64_t ops, Machine machine = {512}) {
+    facts.ops_per_point = ops;
+    return choose(facts, machine, no_symbols).unroll;
+  };
+  EXPECT_EQ(vectors(4), 2);
+  EXPECT_EQ(vectors(40), 4);
+  EXPECT_EQ(vectors(180), 4);
+  EXPECT_EQ(vectors(360), 2);
+  EXPECT_EQ(vectors(360, {256}), 1);
+  EXPECT_EQ(vectors(5000), 1);
+  facts.axes[0].extent = 40;
+  EXPECT_EQ(vectors(180), 3);
+  facts.axes[0].reduced = true;
+  facts.axes[0].extent = 4000;
+  EXPECT_EQ(vectors(4), 4);
+  EXPECT_EQ(vectors(360), 2);
+  facts.carried_values = 3;
+  EXPECT_EQ(vectors(4), 2);
+}
+
 TEST(Schedule, OneLongAxisIsCutSoThatThreadsCanShareIt) {
   NestFacts facts;
   facts.axes = {{"d0", SymExpr::symbol("s0"), false}};

@@ -33,6 +33,31 @@ kernel @k(%m: i64, %n: i64; %x: in f32[%m, %n], %y: inout f32[%m, %n], %s: out f
     for (int64_t n : {1, 8, 16, 17, 40}) expect_as_interpreted(text, {m, n});
 }
 
+// Long bodies stand once, under a mask for all of several vectors: loads and stores of all kinds in
+// front of unmapped memory.
+TEST(Loops, long_bodies_of_every_length) {
+  const char* text = R"(
+kernel @k(%n: i64; %x: in f32[%n], %h: in bf16[%n], %w: in f32[2 * %n], %i: in i64[%n], %t: in f32[8], %y: inout f32[%n], %z: out bf16[%n], %r: out f32[%n]) {
+  for %j in 0..%n vector(16) unroll($U) {
+    let %a: f32 = tanh(sin(%x[%j])) + cos(%t[3])
+    let %b: f32 = sin(cos(f32(%h[%j]))) + %t[%i[%j]]
+    let %c: f32 = cos(sin(%w[2 * %j + 1])) + load(%x[%j + 1], %j + 1 < %n, 2.0)
+    let %d: f32 = sin(cos(sin(%a * 0.5 + %b))) + %x[%n - 1 - %j]
+    alloc %own: stack f32[3]
+    for %k in 0..3 { store %own[%k] = %d * f32(%k) }
+    reduce %l in 0..3 (%sum: f32 = 0.0) { yield %sum + %own[%l] } -> %total
+    if %c > 0.5 { store %y[%j] = sin(%d) } else { store %y[%j] = %y[%j] + 1.0 }
+    store %z[%j] = bf16(%c)
+    store %r[%n - 1 - %j] = %total
+  }
+})";
+  for (const char* unroll : {"1", "2", "4"})
+    for (int64_t n : {1, 2, 15, 16, 17, 31, 48, 63, 64, 65, 80, 130})
+      expect_as_interpreted(
+          substitute(text, {{"U", unroll}}), {n},
+          {.relative = 2e-2, .specials = false, .ranges = {{"i", {0, 7}}, {"x", {-3, 3}}}});
+}
+
 // Trip counts that differ between lanes: a ragged sum.
 TEST(Loops, bounds_that_differ_between_lanes) {
   const char* text = R"(

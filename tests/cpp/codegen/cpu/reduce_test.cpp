@@ -22,6 +22,23 @@ kernel @k(%n: i64; %x: in $T[%n], %y: out $T[1]) {
                                 {n}, {.relative = 1e-5, .specials = false});
 }
 
+TEST(Reduce, long_bodies_of_every_length) {
+  const char* text = R"(
+kernel @k(%n: i64; %x: in f32[%n], %y: out f32[2]) {
+  reduce %i in 0..%n vector(16) unroll($U) (%a: f32 = 0.0, %b: f32 = -inf) {
+    let %p: f32 = sin(cos(sin(cos(sin(%x[%i])))))
+    let %q: f32 = cos(sin(cos(sin(%p + %x[%i]))))
+    yield %a + %p, max(%b, %q)
+  } combine (%l, %m, %r, %s) { yield %l + %r, max(%m, %s) } -> %sum, %most
+  store %y[0] = %sum
+  store %y[1] = %most
+})";
+  for (const char* unroll : {"1", "3", "4"})
+    for (int64_t n : {0, 1, 15, 16, 17, 63, 64, 65, 130})
+      expect_as_interpreted(substitute(text, {{"U", unroll}}), {n},
+                            {.relative = 1e-5, .specials = false});
+}
+
 TEST(Reduce, extremes_keep_nan) {
   const char* text = R"(
 kernel @k(%m: i64, %n: i64; %x: in f32[%m, %n], %y: out f32[%m, 2]) {

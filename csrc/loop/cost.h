@@ -1,0 +1,17 @@
+// What scalar code costs, in simple ops: an estimate for choices between ways to run it.
+#pragma once
+
+#include <cstdint>
+
+#include "loop/ir.h"
+
+namespace mlcc::loop {
+
+constexpr int64_t kFunctionOps = 12;  // about the instructions of an inline exp
+
+// Of an expression, written out without sharing; functions as kFunctionOps.
+int64_t ops_of(Expr e);
+// Of all statements of a block and inside them, each once.
+int64_t ops_of(const Block& block);
+
+}  // namespace mlcc::loop
