@@ -56,8 +56,10 @@ class Float32 {
   llvm::Value* lookup(const MathTable& table, llvm::Value* index) const {
     return emit_lookup(c_, table, index);
   }
-  // Whether AVX-512 has an instruction for v * 2^floor(exponent) of whole registers.
-  bool can_scale(llvm::Value* v) const { return c_.has.avx512 && lanes_of(v) >= kScaledLanes; }
+  // Whether AVX-512 has instructions of its own for whole registers.
+  bool fills_register(llvm::Value* v) const { return c_.has.avx512 && lanes_of(v) >= kLanes; }
+  // 1 / v to 14 bits, where v is a normal number whose reciprocal is one.
+  llvm::Value* rough_reciprocal(llvm::Value* v) const;
   // That, and 0 where `is_kept` is false.
   llvm::Value* scaled_by_instruction(llvm::Value* v, llvm::Value* exponent,
                                      llvm::Value* is_kept) const;
@@ -67,7 +69,7 @@ class Float32 {
   llvm::IRBuilder<>& ir() const { return c_.ir; }
 
  private:
-  static constexpr unsigned kScaledLanes = 16;
+  static constexpr unsigned kLanes = 16;
 
   const OpContext& c_;
   llvm::Type* type_;
@@ -77,7 +79,7 @@ class Float32 {
 llvm::Value* Float32::scaled_by_instruction(llvm::Value* v, llvm::Value* exponent,
                                             llvm::Value* is_kept) const {
   const unsigned lanes = lanes_of(v);
-  if (lanes > kScaledLanes) {
+  if (lanes > kLanes) {
     const auto half = [&](unsigned first) {
       return scaled_by_instruction(lanes_from(c_, v, first, lanes / 2),
                                    lanes_from(c_, exponent, first, lanes / 2),
@@ -91,6 +93,17 @@ llvm::Value* Float32::scaled_by_instruction(llvm::Value* v, llvm::Value* exponen
                                {v, exponent, llvm::Constant::getNullValue(v->getType()),
                                 c_.ir.CreateBitCast(is_kept, c_.ir.getInt16Ty()),
                                 c_.ir.getInt32(kCurrentRounding)});
+}
+
+llvm::Value* Float32::rough_reciprocal(llvm::Value* v) const {
+  const unsigned lanes = lanes_of(v);
+  if (lanes > kLanes) {
+    llvm::Value* low = rough_reciprocal(lanes_from(c_, v, 0, lanes / 2));
+    return join_lanes(c_, low, rough_reciprocal(lanes_from(c_, v, lanes / 2, lanes / 2)));
+  }
+  return c_.ir.CreateIntrinsic(
+      llvm::Intrinsic::x86_avx512_rcp14_ps_512, {},
+      {v, llvm::Constant::getNullValue(v->getType()), c_.ir.getInt16(0xffff)});
 }
 
 // A number of steps of 1/16 in units of 1: adding it rounds to one, which then stands in the low
@@ -130,14 +143,14 @@ Power split_exp(const Float32& f, llvm::Value* x, int degree) {
 Power split_exp_or_zero(const Float32& f, llvm::Value* x, int degree) {
   constexpr double kLeast = -104.0;
   llvm::Value* is_kept = f.ir().CreateFCmpUGE(x, f.number(kLeast));
-  Power power = split_exp(f, f.can_scale(x) ? x : f.at_least(kLeast, x), degree);
+  Power power = split_exp(f, f.fills_register(x) ? x : f.at_least(kLeast, x), degree);
   power.is_kept = is_kept;
   return power;
 }
 
 // v * 2^floor(steps), rounded once.
 llvm::Value* scale(const Float32& f, llvm::Value* v, const Power& power) {
-  if (f.can_scale(v)) return f.scaled_by_instruction(v, power.steps, power.is_kept);
+  if (f.fills_register(v)) return f.scaled_by_instruction(v, power.steps, power.is_kept);
   v = f.ir().CreateSelect(power.is_kept, v, f.number(0.0));
   // In two steps, since 2^exponent alone may leave the range where the result does not; only the
   // second one rounds.
@@ -266,11 +279,15 @@ llvm::Value* emit_sigmoid(const OpContext& c, llvm::Value* x) {
       c.ir.CreateSelect(c.ir.CreateFCmpUGE(e, f.number(kShows)),
                         c.ir.CreateFSub(e, c.ir.CreateFSub(divisor, one)), f.number(0.0));
   llvm::Value* numerator = c.ir.CreateSelect(is_negative, e, one);
-  llvm::Value* quotient = c.ir.CreateFDiv(numerator, divisor);
+  // What is put back is so exact that the quotient need not be.
+  const bool is_rough = f.fills_register(x);
+  llvm::Value* reciprocal = is_rough ? f.rough_reciprocal(divisor) : nullptr;
+  llvm::Value* quotient =
+      is_rough ? c.ir.CreateFMul(numerator, reciprocal) : c.ir.CreateFDiv(numerator, divisor);
   llvm::Value* negated = c.ir.CreateFNeg(quotient);
   llvm::Value* lacking = f.fma(negated, rest, f.fma(negated, divisor, numerator));
-  llvm::Value* reciprocal =
-      c.ir.CreateSelect(is_negative, c.ir.CreateFSub(one, quotient), quotient);
+  if (!is_rough)
+    reciprocal = c.ir.CreateSelect(is_negative, c.ir.CreateFSub(one, quotient), quotient);
   return f.fma(lacking, reciprocal, quotient);
 }
 
