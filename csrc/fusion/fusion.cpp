@@ -694,7 +694,12 @@ class Planner {
     return true;
   }
 
-  std::vector<int> candidate_groups(const Node& node) const {
+  // Of those that make what `node` reads, and of others that read it.
+  struct Candidates {
+    std::vector<int> producers, siblings;
+  };
+
+  Candidates candidate_groups(const Node& node) const {
     std::set<int, std::greater<>> producers, siblings;
     std::vector<Access> leaves = leaves_of(node, Index(iteration_shape(node).size()), assumptions_);
     const SymExpr points = product(iteration_shape(node));
@@ -708,25 +713,35 @@ class Planner {
         if (reads_each_once || (is_indirect(node) && product(plan_.groups[g].domain) == points))
           siblings.insert(g);
     }
-    std::vector<int> candidates(producers.begin(), producers.end());
+    Candidates candidates{{producers.begin(), producers.end()}, {}};
     for (const int g : siblings)
-      if (!producers.count(g)) candidates.push_back(g);
+      if (!producers.count(g)) candidates.siblings.push_back(g);
     return candidates;
+  }
+
+  bool joins_any(Node* node, const std::vector<int>& groups) {
+    for (const int g : groups) {
+      Result<Join> join = try_join(*node, g);
+      if (join) {
+        add_to_group(node, g, std::move(join).value());
+        return true;
+      }
+      plan_.reasons.push_back(detail::join("%", node->result()->id(), " = ",
+                                           graph::op_info(node->op()).text, " did not join kernel ",
+                                           g, ": ", join.reason()));
+    }
+    return false;
   }
 
   void place(Node* node) {
     if (node->op() == Op::kSizeResult || folds(*node)) return;
     if (node->op() == Op::kExtern) return place_extern(node);
-    const bool may_join = options_.fuse && !is_alone(*node);
-    for (const int g : may_join ? candidate_groups(*node) : std::vector<int>{}) {
-      Result<Join> join = try_join(*node, g);
-      if (join) return add_to_group(node, g, std::move(join).value());
-      plan_.reasons.push_back(detail::join("%", node->result()->id(), " = ",
-                                           graph::op_info(node->op()).text, " did not join kernel ",
-                                           g, ": ", join.reason()));
-    }
-    if (may_join && is_part_of_online(*node)) {
-      return mark_inlined(*node, inlined_nodes(*node));
+    if (options_.fuse && !is_alone(*node)) {
+      const Candidates candidates = candidate_groups(*node);
+      for (const std::vector<int>& groups : {candidates.producers, candidates.siblings}) {
+        if (joins_any(node, groups)) return;
+        if (is_part_of_online(*node, groups)) return mark_inlined(*node, inlined_nodes(*node));
+      }
     }
     Group group;
     group.device = node->result()->type().device;
@@ -743,14 +758,13 @@ class Planner {
 
   // Whether a value that did not join a kernel of long rows makes up terms of a sum that will: each
   // pass over a block of a row computes it anyway, and nothing need be written.
-  bool is_part_of_online(const Node& node) const {
+  bool is_part_of_online(const Node& node, const std::vector<int>& groups) const {
     if (!is_inlinable(node) || plan_.required.count(node.result())) return false;
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers) || inlined_nodes(node) > options_.max_nodes) return false;
-    const std::vector<int> candidates = candidate_groups(node);
     return std::any_of(readers.begin(), readers.end(), [&](const Node* reader) {
-      return is_reduction(*reader) && std::any_of(candidates.begin(), candidates.end(), [&](int g) {
+      return is_reduction(*reader) && std::any_of(groups.begin(), groups.end(), [&](int g) {
                const Group& group = plan_.groups[static_cast<size_t>(g)];
                return group.has_reduction() && row_is_long(group, group.reduced) &&
                       joins_online(*reader, group, &node);
