@@ -8,10 +8,12 @@
 namespace mlcc::loop {
 
 constexpr int64_t kFunctionOps = 12;  // about the instructions of an inline exp
+// Of a body that is long to compile, and beside which a mask costs nothing that is seen.
+constexpr int64_t kManyOps = 96;
 
-// Of an expression, written out without sharing; functions as kFunctionOps.
+// Of an expression, what it shares once; functions as kFunctionOps.
 int64_t ops_of(Expr e);
-// Of all statements of a block and inside them, each once.
+// Of all statements of a block and inside them.
 int64_t ops_of(const Block& block);
 
 }  // namespace mlcc::loop

@@ -147,12 +147,12 @@ SymExpr Evaluator::with_joined(const SymExpr& over_nest) const {
 }
 
 Expr Evaluator::nest_expr(const SymExpr& over_nest) const {
-  return loop::from_symbolic(arena_, with_joined(over_nest).substitute(
-                                         [&](std::string_view name) -> std::optional<SymExpr> {
-                                           const auto found = axis_variables_.find(name);
-                                           if (found == axis_variables_.end()) return std::nullopt;
-                                           return SymExpr::symbol(found->second->name);
-                                         }));
+  const auto variable_of = [&](std::string_view name) -> std::optional<SymExpr> {
+    const auto found = axis_variables_.find(name);
+    if (found == axis_variables_.end()) return std::nullopt;
+    return SymExpr::symbol(found->second->name);
+  };
+  return loop::from_symbolic(arena_, with_joined(over_nest).substitute(variable_of));
 }
 
 Expr Evaluator::let(Expr e, std::string_view base) {

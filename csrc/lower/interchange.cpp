@@ -34,8 +34,6 @@ namespace {
 constexpr int64_t kMostBytes = 128 * 1024;
 // Statements of a reduction's body up to which all of its rows are copies of it.
 constexpr size_t kShortBody = 4;
-// Ops of a body from which on vectors side by side gain more than rows do, and less code than both.
-constexpr int64_t kManyOps = 96;
 
 bool has_loops(const Block& block) {
   bool found = false;
@@ -238,7 +236,7 @@ class Turning {
   void flush(Block& block) {
     if (section_ == nullptr) return;
     loop::LoopMode mode = loop_.mode;
-    if (loop::ops_of(section_->body) < kManyOps) mode.unroll = 1;
+    if (loop::ops_of(section_->body) < loop::kManyOps) mode.unroll = 1;
     block.push_back(For::make(arena_, section_->column, loop_.begin, loop_.end, mode,
                               std::move(section_->body)));
     section_.reset();
@@ -281,8 +279,9 @@ class Turning {
       if (outliving_.count(variable) != 0) store(array_of(variable), variable);
   }
 
+  // Rows side by side; of long bodies vectors are.
   int64_t copies_of(const Block& body) const {
-    if (loop::ops_of(body) >= kManyOps) return 1;
+    if (loop::ops_of(body) >= loop::kManyOps) return 1;
     return body.size() <= kShortBody ? by_.rows : std::max<int64_t>(1, by_.rows / 4);
   }
 
@@ -344,7 +343,7 @@ class Turning {
     flush(block);
     const Chain chain = chain_of(reduce);
     if (chain.outer.empty() || is_in_levels_ || by_.expected > by_.rows * by_.rows ||
-        loop::ops_of(reduce.body) >= kManyOps)
+        loop::ops_of(reduce.body) >= loop::kManyOps)
       return emit_levels(reduce, arrays, block);
     Block levels, single;
     is_in_levels_ = true;

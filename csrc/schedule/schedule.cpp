@@ -44,8 +44,8 @@ constexpr int64_t kUpdatedColumns = 128;
 // Ops of a point from which on the next one waits for it: chains of functions are bound by latency,
 // and a core looks a few hundred instructions ahead.
 constexpr int64_t kLongChain = 16;
-// Of a point that is long to compile, and of all vectors side by side then. Vectors of 512 bits
-// have masks, which spare a loop for what is left over.
+// Of a point that is long to compile (as in loop/cost.h), and of all vectors side by side then.
+// Vectors of 512 bits have masks, which spare a loop for what is left over.
 constexpr int64_t kManyOps = 96;
 constexpr int64_t kMostOpsSideBySide = 720;
 constexpr int64_t kMostOpsWithoutMasks = 360;

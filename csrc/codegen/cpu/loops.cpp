@@ -10,9 +10,6 @@ namespace {
 
 // `unrolled` loops longer than this stay loops: their code would be slow to compile and to fetch.
 constexpr int64_t kLongestUnrolledLoop = 256;
-// Ops from which on a mask costs a vector nothing that is seen, and a copy of the body as long to
-// compile as it does.
-constexpr int64_t kLongBody = 96;
 
 std::optional<int64_t> as_constant(const llvm::Value* value) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
@@ -189,7 +186,7 @@ FunctionEmitter::split_vector_range(const loop::Block& body, const Lanes& lanes,
   Lanes single = lanes;
   single.parts = 1;
   llvm::Value* middle = end_of_whole_steps(begin, end, lanes.count());
-  if (middle != end && options_.instructions.avx512bw && loop::ops_of(body) >= kLongBody)
+  if (middle != end && options_.instructions.avx512bw && loop::ops_of(body) >= loop::kManyOps)
     return {{lanes, begin, end, lanes.width > 1}};
   ranges.push_back({lanes, begin, middle, false});
   const auto first = as_constant(middle), last = as_constant(end);
