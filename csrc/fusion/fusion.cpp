@@ -631,27 +631,43 @@ class Planner {
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
-    if (!reads_own && is_large_beside_columns(node, group, *join))
-      return unsupported("a large result and sums over columns had better take turns");
+    if (!reads_own && is_better_apart(node, group, *join))
+      return unsupported("a result that is large, or goes across the rows, had better be apart");
     return *std::move(join);
   }
 
-  // Whether `node`, which reads nothing of the group's, and the group are a large result that is
-  // written anyway and reductions over columns, in one order or the other. Columns are gone through
-  // a few rows at a time, which is no way to write, or to read across; kernels of their own take
-  // turns.
-  bool is_large_beside_columns(const Node& node, const Group& group, const Join& join) const {
-    if (group.device.kind != DeviceKind::kCpu || !has_any(join.reduced) || join.reduced.back())
-      return false;
-    const auto is_large_result = [&](const Node& one) {
+  // Whether `node`, which reads nothing of the group's, and the group are a result that is written
+  // anyway and reductions, in one order or the other, that had better be kernels of their own: the
+  // result goes across the rows, or it is large and the reductions are over columns. Columns are
+  // gone through a few rows at a time, which is no way to write; kernels of their own take turns.
+  bool is_better_apart(const Node& node, const Group& group, const Join& join) const {
+    if (group.device.kind != DeviceKind::kCpu || !has_any(join.reduced)) return false;
+    const auto is_in_the_way = [&](const Node& one, const Placement& placement) {
       return !is_reduction(one) && plan_.required.count(one.result()) != 0 &&
              has_as_many(iteration_shape(one), group.domain) &&
-             is_large(bytes_of(*one.result(), hint_).value_or(0));
+             ((!join.reduced.back() && is_large(bytes_of(*one.result(), hint_).value_or(0))) ||
+              goes_across(one, placement.position, group));
     };
-    if (!is_reduction(node)) return group.has_reduction() && is_large_result(node);
+    if (!is_reduction(node)) return group.has_reduction() && is_in_the_way(node, join.placement);
     return !group.has_reduction() &&
-           std::any_of(group.nodes.begin(), group.nodes.end(),
-                       [&](const Node* one) { return is_large_result(*one); });
+           std::any_of(group.nodes.begin(), group.nodes.end(), [&](const Node* one) {
+             return is_in_the_way(*one, group.placements.at(one));
+           });
+  }
+
+  // Whether elements that stand side by side in a row of the group are read or written apart.
+  bool goes_across(const Node& node, const Index& position, const Group& group) const {
+    const std::string along = axis_name(group.domain.size() - 1);
+    const auto is_apart = [&](const Value& value, const Index& index) {
+      const auto linear = graph::linearize(index, value.type().dense_or_strides()).linear_in(along);
+      return !linear ||
+             !(linear->coefficient.equals_constant(0) || linear->coefficient.equals_constant(1));
+    };
+    const std::vector<Access> leaves = leaves_of(node, position, domain_assumptions(group.domain));
+    return is_apart(*node.result(), position) ||
+           std::any_of(leaves.begin(), leaves.end(), [&](const Access& leaf) {
+             return !leaf.index.empty() && is_apart(*leaf.value, leaf.index);
+           });
   }
 
   // Whether the sum `node` may be taken in the pass over long rows that finds the row values it

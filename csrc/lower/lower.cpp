@@ -108,7 +108,10 @@ class RowsByLength {
     Rows rows(context, nodes, nest, evaluator, kShortRow);
     const bool streams =
         context.moves_much() && rows_.keeps_in_outputs() && !rows.keeps_in_outputs();
-    if (!streams && rows.num_kept() <= rows_.num_kept()) return;
+    const bool keeps_more =
+        rows.num_kept() > rows_.num_kept() ||
+        (rows.num_kept() == rows_.num_kept() && rows.kept_levels() < rows_.kept_levels());
+    if (!streams && !keeps_more) return;
     rows.add_row_buffers();
     short_rows_.emplace(std::move(rows));
   }
@@ -130,7 +133,7 @@ class RowsByLength {
 
  private:
   static constexpr int64_t kShortRow = 8192;  // 32 KB of f32, as long as a first-level cache
-  static constexpr int64_t kMostOps = 64;  // of a point: twice as much code takes time to compile
+  static constexpr int64_t kMostOps = 96;  // of a point: twice as much code takes time to compile
 
   loop::Arena& arena_;
   Evaluator& evaluator_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "fusion/online.h"
 #include "graph/index_map.h"
@@ -106,6 +107,12 @@ const loop::Buffer* Rows::make_row_buffer(const Value& value, int64_t& elements)
 bool Rows::keeps_in_outputs() const {
   return std::any_of(kept_.begin(), kept_.end(),
                      [](const Kept& kept) { return kept.output != nullptr; });
+}
+
+int Rows::kept_levels() const {
+  return std::accumulate(kept_.begin(), kept_.end(), 0, [&](int sum, const Kept& kept) {
+    return sum + nodes_.level_of(kept.value);
+  });
 }
 
 void Rows::add_row_buffers() {

@@ -36,6 +36,9 @@ class Rows {
   bool is_online() const { return online_.has_value(); }
   // How many values are kept from one pass to the next.
   size_t num_kept() const { return kept_.size(); }
+  // The levels at which they are computed, added up: of as many values, those of lower levels spare
+  // more passes.
+  int kept_levels() const;
   // Whether outputs hold some of them: what is written there does not go past the caches.
   bool keeps_in_outputs() const;
   // The buffers among them are the nest's from now on.

@@ -47,8 +47,10 @@ constexpr int64_t kLongChain = 16;
 // Of a point that is long to compile (as in loop/cost.h), and of all vectors side by side then.
 // Vectors of 512 bits have masks, which spare a loop for what is left over.
 constexpr int64_t kManyOps = 96;
-constexpr int64_t kMostOpsSideBySide = 720;
-constexpr int64_t kMostOpsWithoutMasks = 360;
+constexpr int64_t kMostOpsSideBySide = 900;
+constexpr int64_t kMostOpsWithoutMasks = 450;
+// Two vectors, or three of more ops than these, are as fast as eager however long the chain is.
+constexpr int64_t kVeryManyOps = 440;
 
 // Vectors side by side in a loop along an axis, to hide the latency of sums that they carry or of
 // what they compute.
@@ -59,8 +61,9 @@ int64_t choose_unroll(const NestFacts& facts, const Axis& axis, int64_t width,
   int64_t vectors = may_be_many ? 4 : 2;
   if (facts.ops_per_point < kManyOps) return vectors;
   const int64_t most = machine.vector_bits >= 512 ? kMostOpsSideBySide : kMostOpsWithoutMasks;
+  const int64_t least = facts.ops_per_point > kVeryManyOps ? 3 : 2;
   const int64_t needed = (axis.extent.evaluate(hint) + width - 1) / width;
-  vectors = std::min({vectors, most / facts.ops_per_point, needed});
+  vectors = std::min({vectors, std::max(least, most / facts.ops_per_point), needed});
   return std::max<int64_t>(1, vectors);
 }
 

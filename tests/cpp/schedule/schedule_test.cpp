@@ -66,8 +66,8 @@ TEST(Schedule, VectorsSideBySideHideLatency) {
   EXPECT_EQ(vectors(40), 4);
   EXPECT_EQ(vectors(180), 4);
   EXPECT_EQ(vectors(360), 2);
-  EXPECT_EQ(vectors(360, {256}), 1);
-  EXPECT_EQ(vectors(5000), 1);
+  EXPECT_EQ(vectors(180, {256}), 2);
+  EXPECT_EQ(vectors(5000), 3);
   facts.axes[0].extent = 40;
   EXPECT_EQ(vectors(180), 3);
   facts.axes[0].reduced = true;
