@@ -631,6 +631,8 @@ class Planner {
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
+    if (!reads_own && is_out_of_order(node, join->read_position, group))
+      return unsupported("it would go through memory in another order than the kernel does");
     if (!reads_own && is_better_apart(node, group, *join))
       return unsupported("a result that is large, or goes across the rows, had better be apart");
     return *std::move(join);
@@ -657,16 +659,34 @@ class Planner {
 
   // Whether elements that stand side by side in a row of the group are read or written apart.
   bool goes_across(const Node& node, const Index& position, const Group& group) const {
-    const std::string along = axis_name(group.domain.size() - 1);
-    const auto is_apart = [&](const Value& value, const Index& index) {
-      const auto linear = graph::linearize(index, value.type().dense_or_strides()).linear_in(along);
+    return any_access(node, position, group, [](const std::optional<SymExpr::Linear>& linear) {
       return !linear ||
              !(linear->coefficient.equals_constant(0) || linear->coefficient.equals_constant(1));
+    });
+  }
+
+  // Whether the places of a node that has as many elements jump within a row of the group, since it
+  // has another shape.
+  bool is_out_of_order(const Node& node, const Index& position, const Group& group) const {
+    if (group.device.kind != DeviceKind::kCpu || is_reduction(node)) return false;
+    return has_as_many(iteration_shape(node), group.domain) &&
+           any_access(node, position, group,
+                      [](const std::optional<SymExpr::Linear>& linear) { return !linear; });
+  }
+
+  // Whether `test` holds of a place that the node reads or writes, along the group's last axis.
+  template <typename Test>
+  bool any_access(const Node& node, const Index& position, const Group& group, Test test) const {
+    const std::string along = axis_name(group.domain.size() - 1);
+    const Assumptions assumptions = domain_assumptions(group.domain);
+    const auto test_place = [&](const Value& value, const Index& index) {
+      const SymExpr place = graph::linearize(index, value.type().dense_or_strides());
+      return test(assumptions.simplify(place).linear_in(along));
     };
-    const std::vector<Access> leaves = leaves_of(node, position, domain_assumptions(group.domain));
-    return is_apart(*node.result(), position) ||
+    const std::vector<Access> leaves = leaves_of(node, position, assumptions);
+    return test_place(*node.result(), position) ||
            std::any_of(leaves.begin(), leaves.end(), [&](const Access& leaf) {
-             return !leaf.index.empty() && is_apart(*leaf.value, leaf.index);
+             return !leaf.index.empty() && test_place(*leaf.value, leaf.index);
            });
   }
 

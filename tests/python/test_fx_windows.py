@@ -192,5 +192,6 @@ def test_groups_that_divide_symbolic_channels_need_no_call(groups: int, mlcc_log
             arguments = torch.randn(2, channels, 5, 3), torch.randn(channels), torch.randn(channels)
             torch.testing.assert_close(compiled(*arguments), normalized(*arguments))
     assert not lines
+    odd = 4 * groups + 1
     with pytest.raises(RuntimeError, match="divisible"):
-        compiled(torch.randn(2, 4 * groups + 1, 5, 3), None, None)
+        compiled(torch.randn(2, odd, 5, 3), torch.randn(odd), torch.randn(odd))

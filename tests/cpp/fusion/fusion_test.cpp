@@ -318,6 +318,22 @@ TEST(Fusion, ATransposedCopyStandsBesideReductions) {
   }
 }
 
+// So it does beside what only goes through the same tensor, unless all elements come in order.
+TEST(Fusion, ATransposedCopyStandsBesideWhatRunsInOrder) {
+  const std::string exp = "  %0: f32[s0, s1] = exp %x\n";
+  const std::string copy = "  %t: f32[s1, s0] strides(1, s1) = permute %x {dims = [1, 0]}\n"
+                           "  %1: f32[s1, s0] = copy %t\n";
+  const std::string flat = "  %t: f32[s0*s1] = reshape %x\n  %1: f32[s0*s1] = neg %t\n";
+  const auto groups = [](const std::string& nodes) {
+    const auto graph = graph::parse_graph("graph @g(%x: f32[s0, s1]) symbols(s0, s1) {\n" + nodes +
+                                          "  return %0, %1\n}");
+    return plan_fusion(*graph, FusionOptions()).groups.size();
+  };
+  EXPECT_EQ(groups(exp + copy), 2u);
+  EXPECT_EQ(groups(exp + flat), 1u);
+  EXPECT_EQ(groups(flat + exp), 1u);
+}
+
 // Columns are gone through a few rows at a time, which is no way to write a large result: it takes
 // turns with them instead, whichever comes first.
 TEST(Fusion, ALargeResultStandsBesideColumnSums) {
