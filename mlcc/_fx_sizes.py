@@ -38,7 +38,7 @@ class SizePrinter:
         if isinstance(value, bool | int):
             return int(value)
         self.declare(value)
-        expression = _torch_compat.sym_expr(value)
+        expression = _torch_compat.sym_expr_by_divisors(value)
         if expression.is_Integer:
             return int(expression)
         # torch leaves the expression as it is where a guard says that it is 1, and that dimensions broadcast.

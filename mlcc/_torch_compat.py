@@ -436,17 +436,27 @@ def _follows_from_divisors(condition: torch.SymBool) -> bool:
     ShapeEnv keeps such guards, but compares s with 2 * (s // 2) as if it did not know them.
     """
     import sympy
-    from torch.utils._sympy.functions import Mod
 
     env = condition.node.shape_env
+    multiples = _multiples(env)
+    return bool(multiples) and env.replace(condition.node.expr).subs(multiples) == sympy.true
+
+
+def _multiples(env: Any) -> dict[Any, Any]:
+    """Sizes of which a guard says that a number divides them, each as a product with its quotient."""
+    import sympy
+    from torch.utils._sympy.functions import Mod
+
     multiples = {}
     for remainder in env.divisible:
-        size, divisor = env.replace(remainder.args[0]), remainder.args[1]
-        if isinstance(remainder, Mod) and isinstance(size, sympy.Symbol) and divisor.is_Integer:
+        if not isinstance(remainder, Mod):
+            continue
+        ratio = env.replace(remainder.args[0]) / env.replace(remainder.args[1])
+        size, divisor = ratio.as_numer_denom()  # what both have as a factor is no zero
+        if isinstance(size, sympy.Symbol) and divisor.is_Integer and size.is_positive:
             quotient = sympy.Symbol(f"{size.name}_quotient", positive=True, integer=True)
             multiples[size] = divisor * quotient
-    held = env.replace(condition.node.expr).subs(multiples)
-    return bool(multiples) and held == sympy.true
+    return multiples
 
 
 @functools.cache
@@ -477,6 +487,21 @@ def is_one(size: torch.SymInt | torch.SymBool) -> bool:
 def sym_expr(size: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
     return size.node.expr
+
+
+def sym_expr_by_divisors(size: torch.SymInt | torch.SymBool) -> Any:
+    """The same, without the divisions of which guards say that nothing is left over: s // (s // 4) is 4 then."""
+    expression = sym_expr(size)
+    if not isinstance(size, torch.SymInt) or expression.is_polynomial():
+        return expression
+    multiples = _multiples(size.node.shape_env)
+    by_quotients = expression.subs(multiples)
+    if not multiples or not by_quotients.is_polynomial():
+        return expression
+    quotients = {product.args[1]: symbol / product.args[0] for symbol, product in multiples.items()}
+    whole = by_quotients.subs(quotients).expand()
+    coefficients = whole.as_coefficients_dict().values()
+    return whole if all(number.is_Integer for number in coefficients) else expression
 
 
 def sym_name(number: Any) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import mlcc
 from mlcc import _torch_compat, decompositions, fx_import
 from mlcc._fx_sizes import SizePrinter, ratio_that_rounds_alike
 from tests.python.accuracy import check_all, check_form, to_double
@@ -540,3 +541,18 @@ def test_expansion_to_a_size_that_is_the_same_by_a_guard() -> None:
         return x[:, None].expand(even.shape[0], 4) * even
 
     check_function(f, torch.randn(6), dynamic=True)
+
+
+@pytest.mark.parametrize("rest", [2, 4])
+def test_what_guards_on_divisors_say_of_sizes(rest: int, tmp_path: Any) -> None:
+    """torch writes the last size of such a view as s1 // (s1 // 4); a number lets loops along it be unrolled."""
+    compiled = mlcc.jit(lambda x: x.view(x.shape[0], -1, rest).sum((0, 2)))
+    with mlcc.config.patch(dump="graph", dump_dir=str(tmp_path)):
+        compiled(torch.randn(5, 3 * rest))
+    (text,) = (path.read_text() for path in tmp_path.rglob("*_input.graph"))
+    assert f"floordiv(s1, {rest}), {rest}]" in text
+    for columns in (3, 7, 2):
+        x = torch.randn(4, columns * rest)
+        torch.testing.assert_close(compiled(x), x.view(4, -1, rest).sum((0, 2)))
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        compiled(torch.randn(3, 3 * rest + 1))
