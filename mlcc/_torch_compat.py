@@ -451,9 +451,10 @@ def _multiples(env: Any) -> dict[Any, Any]:
     for remainder in env.divisible:
         if not isinstance(remainder, Mod):
             continue
-        ratio = env.replace(remainder.args[0]) / env.replace(remainder.args[1])
-        size, divisor = ratio.as_numer_denom()  # what both have as a factor is no zero
-        if isinstance(size, sympy.Symbol) and divisor.is_Integer and size.is_positive:
+        dividend, divisor = (env.replace(argument) for argument in remainder.args)
+        is_positive = all(s.is_positive for s in dividend.free_symbols | divisor.free_symbols)
+        size, divisor = (dividend / divisor).as_numer_denom()  # a common factor is no zero
+        if is_positive and isinstance(size, sympy.Symbol) and divisor.is_Integer:
             quotient = sympy.Symbol(f"{size.name}_quotient", positive=True, integer=True)
             multiples[size] = divisor * quotient
     return multiples
@@ -492,7 +493,8 @@ def sym_expr(size: Any) -> Any:
 def sym_expr_by_divisors(size: torch.SymInt | torch.SymBool) -> Any:
     """The same, without the divisions of which guards say that nothing is left over: s // (s // 4) is 4 then."""
     expression = sym_expr(size)
-    if not isinstance(size, torch.SymInt) or expression.is_polynomial():
+    has_divisors = isinstance(size, torch.SymInt) and size.node.shape_env.divisible
+    if not has_divisors or expression.is_Atom or expression.is_polynomial():
         return expression
     multiples = _multiples(size.node.shape_env)
     by_quotients = expression.subs(multiples)

@@ -341,10 +341,10 @@ class Turning {
       store(arrays.back(), init);
     }
     flush(block);
-    const Chain chain = chain_of(reduce);
-    if (chain.outer.empty() || is_in_levels_ || by_.expected > by_.rows * by_.rows ||
-        loop::ops_of(reduce.body) >= loop::kManyOps)
-      return emit_levels(reduce, arrays, block);
+    const bool may_be_single = !is_in_levels_ && by_.expected <= by_.rows * by_.rows &&
+                               loop::ops_of(reduce.body) < loop::kManyOps;
+    const Chain chain = may_be_single ? chain_of(reduce) : Chain();
+    if (chain.outer.empty()) return emit_levels(reduce, arrays, block);
     Block levels, single;
     is_in_levels_ = true;
     emit_levels(reduce, arrays, levels);

@@ -271,9 +271,7 @@ class PassEmitter {
   Reduced later(const Reduced& carried, const Reduced& more) const {
     Reduced next;
     for (size_t r = 0; r < reducers_.size(); ++r)
-      next.push_back(reducers_[r].is_arg()
-                         ? reducers_[r].step_behind(carried[r], more[r][0], more[r][1])
-                         : reducers_[r].merge(carried[r], more[r]));
+      next.push_back(reducers_[r].step_behind(carried[r], more[r].front(), more[r].back()));
     return next;
   }
 

@@ -60,7 +60,7 @@ class Float32 {
   bool fills_register(llvm::Value* v) const { return c_.has.avx512 && lanes_of(v) >= kLanes; }
   // 1 / v to 14 bits, where v is a normal number whose reciprocal is one.
   llvm::Value* rough_reciprocal(llvm::Value* v) const;
-  // That, and 0 where `is_kept` is false.
+  // v * 2^floor(exponent), and 0 where `is_kept` is false.
   llvm::Value* scaled_by_instruction(llvm::Value* v, llvm::Value* exponent,
                                      llvm::Value* is_kept) const;
   llvm::Value* always() const {

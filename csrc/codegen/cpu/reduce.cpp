@@ -159,6 +159,7 @@ void FunctionEmitter::emit_scan(const loop::Reduce& scan, llvm::Value* begin, ll
     init.push_back(splat(ops_, lanes.width, value));
   }
   Parts sofar = init;
+  // No body: a mask of several vectors would have its last lane in one of them.
   for (const VectorRange& range : split_vector_range({}, lanes, begin, end))
     sofar = emit_counted(range.begin, range.end, range.lanes.count(), sofar,
                          [&](llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried) {
