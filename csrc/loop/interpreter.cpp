@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
@@ -133,17 +134,45 @@ class Interpreter {
     return {memory.data + offset * dtype_size(memory.buffer->dtype), static_cast<size_t>(number)};
   }
 
-  uint64_t load(const Memory& memory, std::span<const int64_t> index) {
-    const Place place = locate(memory, index);
+  // The element `offset` elements in memory behind the first one. Taking from the longest stride
+  // on finds its index, wherever elements do not overlap.
+  Place locate_at(const Memory& memory, int64_t offset) {
+    const size_t rank = memory.shape.size();
+    int64_t rest = offset;
+    index_.assign(rank, 0);
+    for (int64_t above = std::numeric_limits<int64_t>::max(); above > 0;) {
+      int64_t stride = 0;
+      for (size_t d = 0; d < rank; ++d)
+        if (memory.strides[d] < above) stride = std::max(stride, memory.strides[d]);
+      above = stride;
+      for (size_t d = 0; stride > 0 && d < rank; ++d) {
+        if (memory.strides[d] != stride) continue;
+        index_[d] =
+            std::clamp<int64_t>(rest / stride, 0, std::max<int64_t>(memory.shape[d], 1) - 1);
+        rest -= index_[d] * stride;
+      }
+    }
+    if (rest != 0) fail("%", memory.buffer->name, ": no element is at place ", offset);
+    return locate(memory, index_);
+  }
+
+  uint64_t load(const Memory& memory, const Place& place) {
     if (memory.is_tracked && !memory.is_written[place.number])
       fail("%", memory.buffer->name, ": element ", place.number, " is read before it is written");
     return read_bits(place.address, memory.buffer->dtype);
   }
 
-  void store(Memory& memory, std::span<const int64_t> index, uint64_t bits) {
-    const Place place = locate(memory, index);
+  uint64_t load(const Memory& memory, std::span<const int64_t> index) {
+    return load(memory, locate(memory, index));
+  }
+
+  void store(Memory& memory, const Place& place, uint64_t bits) {
     if (memory.is_tracked) memory.is_written[place.number] = true;
     write_bits(place.address, memory.buffer->dtype, bits);
+  }
+
+  void store(Memory& memory, std::span<const int64_t> index, uint64_t bits) {
+    store(memory, locate(memory, index), bits);
   }
 
   std::span<const int64_t> gather(std::span<const int> slots) {
@@ -340,13 +369,23 @@ class Interpreter {
     partials.erase(partials.begin() + 1);
   }
 
-  // The index of element (row, column) of a tile.
-  std::span<const int64_t> tile_index(const TileRef& tile, std::span<const int> origin, int64_t row,
-                                      int64_t column) {
-    gather(origin);
-    index_[static_cast<size_t>(tile.row_dim)] += row;
-    index_[static_cast<size_t>(tile.column_dim)] += column;
-    return index_;
+  // A tile in memory: the place of its first element, and the distance of neighbours along each
+  // axis, in elements.
+  struct Tile {
+    int64_t origin = 0;
+    std::vector<int64_t> steps;
+    int64_t at(int64_t line) const { return origin + line * steps[0]; }
+  };
+
+  // Takes the operands of a tile off the front of `slots`.
+  Tile take_tile(const TileRef& ref, const Memory& memory, std::span<const int>& slots) {
+    Tile tile;
+    for (size_t d = 0; d < ref.origin.size(); ++d)
+      tile.origin += integer(slots[d]) * memory.strides[d];
+    for (const int slot : slots.subspan(ref.origin.size(), ref.steps.size()))
+      tile.steps.push_back(integer(slot));
+    slots = slots.subspan(ref.origin.size() + ref.steps.size());
+    return tile;
   }
 
   static uint64_t multiply_add(DType dtype, DType dtype_a, DType dtype_b, uint64_t a, uint64_t b,
@@ -359,27 +398,52 @@ class Interpreter {
     return *evaluate(ScalarOp::kAdd, dtype, sum);
   }
 
+  // The distance from a line's first element to each element along depth, outermost axis first.
+  static std::vector<int64_t> depth_offsets(const Tile& tile, std::span<const int64_t> depths) {
+    std::vector<int64_t> offsets = {0};
+    for (size_t axis = 0; axis < depths.size(); ++axis) {
+      std::vector<int64_t> next;
+      for (const int64_t offset : offsets)
+        for (int64_t k = 0; k < depths[axis]; ++k)
+          next.push_back(offset + k * tile.steps[axis + 1]);
+      offsets = std::move(next);
+    }
+    return offsets;
+  }
+
   void run_contract(const Step& step) {
     const auto* contract = as<Contract>(step.stmt);
-    const std::span<const int> operands = step.operands.slots;
-    const size_t rank_c = contract->c.origin.size();
-    const size_t rank_a = contract->a.origin.size();
-    const auto origin_c = operands.first(rank_c);
-    const auto origin_a = operands.subspan(rank_c, rank_a);
-    const auto origin_b = operands.subspan(rank_c + rank_a, contract->b.origin.size());
-    const int64_t depth = integer(operands.back());
+    std::span<const int> slots = step.operands.slots;
     Memory& c = memories_[static_cast<size_t>(step.buffers[0])];
     const Memory& a = memories_[static_cast<size_t>(step.buffers[1])];
     const Memory& b = memories_[static_cast<size_t>(step.buffers[2])];
+    const Tile tile_c = take_tile(contract->c, c, slots);
+    const Tile tile_a = take_tile(contract->a, a, slots);
+    const Tile tile_b = take_tile(contract->b, b, slots);
+    std::vector<int64_t> depths;
+    for (const int slot : slots.first(contract->depths.size())) depths.push_back(integer(slot));
+    const int64_t live =
+        contract->live_columns != nullptr ? integer(slots.back()) : contract->columns;
+    if (live < 1 || live > contract->columns)
+      fail("live columns: found ", live, ", expected 1 to ", contract->columns);
+    const std::vector<int64_t> along_a = depth_offsets(tile_a, depths);
+    const std::vector<int64_t> along_b = depth_offsets(tile_b, depths);
+    const DType dtype = c.buffer->dtype;
     for (int64_t m = 0; m < contract->rows; ++m) {
       for (int64_t n = 0; n < contract->columns; ++n) {
-        uint64_t sum = load(c, tile_index(contract->c, origin_c, m, n));
-        for (int64_t k = 0; k < depth; ++k) {
-          const uint64_t left = load(a, tile_index(contract->a, origin_a, m, k));
-          const uint64_t right = load(b, tile_index(contract->b, origin_b, k, n));
-          sum = multiply_add(c.buffer->dtype, a.buffer->dtype, b.buffer->dtype, left, right, sum);
+        const Place place = locate_at(c, tile_c.at(m) + n * tile_c.steps[1]);
+        if (n >= live) {
+          c.is_written[place.number] = false;
+          continue;
         }
-        store(c, tile_index(contract->c, origin_c, m, n), sum);
+        uint64_t sum = 0;
+        for (size_t k = 0; k < along_a.size(); ++k) {
+          const uint64_t left = load(a, locate_at(a, tile_a.at(m) + along_a[k]));
+          const uint64_t right = load(b, locate_at(b, tile_b.at(n) + along_b[k]));
+          sum = multiply_add(dtype, a.buffer->dtype, b.buffer->dtype, left, right, sum);
+        }
+        if (contract->adds) sum = *evaluate(ScalarOp::kAdd, dtype, std::array{sum, load(c, place)});
+        store(c, place, sum);
       }
     }
   }

@@ -308,10 +308,17 @@ Stmt Alloc::make(Arena& arena, const Buffer* buffer) {
 }
 
 Stmt Contract::make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns,
-                    Expr depth) {
-  require(contract_type_error(c, a, b, rows, columns, depth));
-  return &storage_of(arena).contracts.emplace_back(
-      Contract{{kKind}, std::move(c), std::move(a), std::move(b), rows, columns, depth});
+                    Expr live_columns, std::vector<Expr> depths, bool adds) {
+  require(contract_type_error(c, a, b, rows, columns, live_columns, depths));
+  return &storage_of(arena).contracts.emplace_back(Contract{{kKind},
+                                                            std::move(c),
+                                                            std::move(a),
+                                                            std::move(b),
+                                                            rows,
+                                                            columns,
+                                                            live_columns,
+                                                            std::move(depths),
+                                                            adds});
 }
 
 const For* parallel_loop(const Block& phase) {

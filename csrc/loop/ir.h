@@ -325,26 +325,36 @@ struct Alloc : StmtNode {
   static Stmt make(Arena& arena, const Buffer* buffer);
 };
 
-// A place in a buffer where a tile begins, and along which of its dimensions the tile's two axes
-// run.
+// Where a tile lies in a buffer: its first element, and how far apart in memory, in elements,
+// neighbours are along each axis of the tile. The elements must be some of the buffer; steps need
+// not follow its dimensions.
 struct TileRef {
   const Buffer* buffer;
-  std::vector<Expr> origin;  // i64, one per dimension
-  int row_dim, column_dim;
+  std::vector<Expr> origin;  // i64, one per dimension of the buffer
+  // i64. Of C: along rows, along columns. Of A: along rows, then along each depth axis. Of B: along
+  // columns, then along each depth axis.
+  std::vector<Expr> steps;
   friend bool operator==(const TileRef&, const TileRef&) = default;
 };
 
-// The tile contraction: C[m, n] += sum over k < depth of A[m, k] * B[k, n], m < rows, n < columns,
-// in the order of k with fma in C's dtype (f32: A and B are f32, bf16 or f16, widened; i32: A and B
-// are u8 or i8; f64). `depth` is a run-time expression; rows and columns are constants. C is a
-// stack or register buffer.
+// The tile contraction: C[m, n] (+)= sum over all k of A[m, k] * B[k, n], m < rows, n < columns,
+// where k runs over the depth axes, outermost first; an extent that is not positive gives an empty
+// sum. The sum starts at 0, may be associated in any way that is the same for every run of the
+// code, and is then added to C or takes its place. A product of floats may be rounded before it is
+// added; of two bf16, what is smaller than the least normal f32 may count as 0.
+// C is a stack or register buffer: f32 (A and B each f32, bf16 or f16), f64 (f64), i32 (A and B
+// each u8, i8, i16 or i32) or i64 (i64); integers wrap.
 struct Contract : StmtNode {
   static constexpr StmtKind kKind = StmtKind::kContract;
   const TileRef c, a, b;
   const int64_t rows, columns;
-  const Expr depth;
+  // Null: all; else in [1, columns]: columns behind it are not read from B; those of C are
+  // unspecified.
+  const Expr live_columns;
+  const std::vector<Expr> depths;  // i64, at least one
+  const bool adds;
   static Stmt make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns,
-                   Expr depth);
+                   Expr live_columns, std::vector<Expr> depths, bool adds);
 };
 
 template <typename T>

@@ -169,7 +169,7 @@ Stmt Mutator::rebuild_reduce(Stmt stmt) {
 
 TileRef Mutator::mutate(const TileRef& tile) {
   const Buffer* buffer = replace(tile.buffer);
-  return {buffer, mutate(tile.origin), tile.row_dim, tile.column_dim};
+  return {buffer, mutate(tile.origin), mutate(tile.steps)};
 }
 
 Stmt Mutator::rebuild_contract(Stmt stmt) {
@@ -177,11 +177,14 @@ Stmt Mutator::rebuild_contract(Stmt stmt) {
   TileRef c = mutate(contract->c);
   TileRef a = mutate(contract->a);
   TileRef b = mutate(contract->b);
-  const Expr depth = mutate(contract->depth);
-  if (c == contract->c && a == contract->a && b == contract->b && depth == contract->depth)
+  const Expr live_columns =
+      contract->live_columns != nullptr ? mutate(contract->live_columns) : nullptr;
+  std::vector<Expr> depths = mutate(contract->depths);
+  if (c == contract->c && a == contract->a && b == contract->b &&
+      live_columns == contract->live_columns && depths == contract->depths)
     return stmt;
   return Contract::make(arena_, std::move(c), std::move(a), std::move(b), contract->rows,
-                        contract->columns, depth);
+                        contract->columns, live_columns, std::move(depths), contract->adds);
 }
 
 Kernel Mutator::mutate(const Kernel& kernel) {
@@ -221,9 +224,12 @@ std::vector<Expr> update_operands(const std::vector<Expr>& indices, Expr value, 
 
 std::vector<Expr> contract_operands(const Contract& contract) {
   std::vector<Expr> list;
-  for (const TileRef* tile : {&contract.c, &contract.a, &contract.b})
+  for (const TileRef* tile : {&contract.c, &contract.a, &contract.b}) {
     list.insert(list.end(), tile->origin.begin(), tile->origin.end());
-  list.push_back(contract.depth);
+    list.insert(list.end(), tile->steps.begin(), tile->steps.end());
+  }
+  list.insert(list.end(), contract.depths.begin(), contract.depths.end());
+  if (contract.live_columns != nullptr) list.push_back(contract.live_columns);
   return list;
 }
 

@@ -683,27 +683,28 @@ class KernelParser {
     return Alloc::make(arena_, define_buffer(token, std::move(buffer)));
   }
 
-  int parse_dim() {
-    const Token token = lexer_.peek();
-    const int64_t dim = lexer_.expect_integer("a dimension");
-    if (dim < 0 || dim > 64) Lexer::fail_at(token, "dimension ", dim, " is out of range");
-    return static_cast<int>(dim);
+  // '(' expr, ... ')'
+  std::vector<Expr> parse_list() {
+    std::vector<Expr> list;
+    lexer_.expect("(");
+    do list.push_back(exprs_.parse(DType::kI64));
+    while (lexer_.accept(","));
+    lexer_.expect(")");
+    return list;
   }
 
   TileRef parse_tile() {
-    TileRef tile{.buffer = exprs_.parse_buffer(), .origin = {}, .row_dim = 0, .column_dim = 0};
+    TileRef tile{.buffer = exprs_.parse_buffer(), .origin = {}, .steps = {}};
     tile.origin = exprs_.parse_indices();
-    lexer_.expect("[");
-    tile.row_dim = parse_dim();
-    lexer_.expect(",");
-    tile.column_dim = parse_dim();
-    lexer_.expect("]");
+    lexer_.expect("by");
+    tile.steps = parse_list();
     return tile;
   }
 
   Stmt parse_contract(const Token& token) {
     TileRef c = parse_tile();
-    lexer_.expect("+=");
+    const bool adds = lexer_.accept("+=");
+    if (!adds) lexer_.expect("=");
     TileRef a = parse_tile();
     lexer_.expect("*");
     TileRef b = parse_tile();
@@ -712,11 +713,18 @@ class KernelParser {
     const int64_t rows = lexer_.expect_integer("the tile's rows");
     lexer_.expect(",");
     const int64_t columns = lexer_.expect_integer("the tile's columns");
-    lexer_.expect(",");
-    const Expr depth = exprs_.parse(DType::kI64);
     lexer_.expect(")");
-    fail_on(token, contract_type_error(c, a, b, rows, columns, depth));
-    return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns, depth);
+    Expr live_columns = nullptr;
+    if (lexer_.accept("live")) {
+      lexer_.expect("(");
+      live_columns = exprs_.parse(DType::kI64);
+      lexer_.expect(")");
+    }
+    lexer_.expect("depth");
+    std::vector<Expr> depths = parse_list();
+    fail_on(token, contract_type_error(c, a, b, rows, columns, live_columns, depths));
+    return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns,
+                          live_columns, std::move(depths), adds);
   }
 
   Arena& arena_;

@@ -358,21 +358,34 @@ class Printer {
     print_buffer_type(*alloc.buffer);
   }
 
+  void print_list(const std::vector<Expr>& list) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      add(i == 0 ? "(" : ", ");
+      print_expr(list[i], DType::kI64);
+    }
+    add(")");
+  }
+
   void print_tile(const TileRef& tile) {
     print_ref(*tile.buffer, tile.origin);
-    add("[", std::to_string(tile.row_dim), ", ", std::to_string(tile.column_dim), "]");
+    add(" by ");
+    print_list(tile.steps);
   }
 
   void print_contract(const Contract& contract) {
     add("contract ");
     print_tile(contract.c);
-    add(" += ");
+    add(contract.adds ? " += " : " = ");
     print_tile(contract.a);
     add(" * ");
     print_tile(contract.b);
-    add(" tile(", std::to_string(contract.rows), ", ", std::to_string(contract.columns), ", ");
-    print_expr(contract.depth, DType::kI64);
-    add(")");
+    add(" tile(", std::to_string(contract.rows), ", ", std::to_string(contract.columns), ")");
+    if (contract.live_columns != nullptr) {
+      add(" live");
+      print_list({contract.live_columns});
+    }
+    add(" depth");
+    print_list(contract.depths);
   }
 
   size_t depth_ = 0;

@@ -25,8 +25,9 @@
 //            'if' expr '{' stmts '}' ['else' '{' stmts '}']
 //            'check' expr 'else' code ['(' exprs ')']
 //            'alloc' %name ':' ('stack'|'register'|'shared') dtype '[' shape ']'
-//            'contract' ref '[' row_dim, column_dim ']' '+=' ref [..] '*' ref [..]
-//                'tile' '(' rows, columns, expr ')'
+//            'contract' tile ('+='|'=') tile '*' tile 'tile' '(' rows, columns ')'
+//                ['live' '(' expr ')'] 'depth' '(' exprs ')'
+//   tile     ref 'by' '(' steps ')'
 //   mode     ['parallel' ['group' '(' n ')'] ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] |
 //   'unrolled' | 'block' |
 //            'thread' | 'scan' ['(' lanes ')']] ['unroll' '(' n ')']

@@ -67,21 +67,23 @@ std::string_view class_operands(OpClass op_class) {
   MLCC_UNREACHABLE("op class ", static_cast<int>(op_class));
 }
 
-TypeError tile_type_error(const TileRef& tile) {
+TypeError tile_type_error(const TileRef& tile, size_t axes) {
   if (auto error = index_type_error(*tile.buffer, tile.origin)) return error;
-  const int rank = static_cast<int>(tile.origin.size());
-  const auto is_dim = [&](int dim) { return dim >= 0 && dim < rank; };
-  if (!is_dim(tile.row_dim) || !is_dim(tile.column_dim) || tile.row_dim == tile.column_dim)
-    return wrong("%", tile.buffer->name, ": tile axes [", tile.row_dim, ", ", tile.column_dim,
-                 "] must be two dimensions below ", rank);
+  if (tile.steps.size() != axes)
+    return wrong("%", tile.buffer->name, ": tile with ", tile.steps.size(), " steps, expected ",
+                 axes);
+  for (Expr step : tile.steps)
+    if (step->dtype != DType::kI64)
+      return wrong("%", tile.buffer->name, ": step is ", dtype_name(step->dtype), ", expected i64");
   return std::nullopt;
 }
 
 bool is_contract_operand(DType accumulator, DType operand) {
   if (accumulator == DType::kF32)
     return operand == DType::kF32 || operand == DType::kBF16 || operand == DType::kF16;
-  if (accumulator == DType::kF64) return operand == DType::kF64;
-  return accumulator == DType::kI32 && (operand == DType::kU8 || operand == DType::kI8);
+  if (accumulator == DType::kF64 || accumulator == DType::kI64) return operand == accumulator;
+  return accumulator == DType::kI32 && (operand == DType::kU8 || operand == DType::kI8 ||
+                                        operand == DType::kI16 || operand == DType::kI32);
 }
 
 TypeError combine_type_error(std::span<const Carried> carried, const Combine& combine) {
@@ -251,9 +253,11 @@ TypeError details_type_error(std::span<const Expr> details) {
 }
 
 TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef& b, int64_t rows,
-                              int64_t columns, Expr depth) {
-  for (const TileRef* tile : {&c, &a, &b})
-    if (auto error = tile_type_error(*tile)) return error;
+                              int64_t columns, Expr live_columns, const std::vector<Expr>& depths) {
+  if (depths.empty()) return wrong("contract: no depth axis");
+  if (auto error = tile_type_error(c, 2)) return error;
+  for (const TileRef* tile : {&a, &b})
+    if (auto error = tile_type_error(*tile, 1 + depths.size())) return error;
   if (c.buffer->scope != Scope::kStack && c.buffer->scope != Scope::kRegister)
     return wrong("contract: %", c.buffer->name, " must be a stack or register buffer");
   for (const TileRef* tile : {&a, &b})
@@ -261,8 +265,11 @@ TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef&
       return wrong("contract: %", tile->buffer->name, " is ", dtype_name(tile->buffer->dtype),
                    ", which cannot be accumulated in ", dtype_name(c.buffer->dtype));
   if (rows < 1 || columns < 1) return wrong("contract: tile of ", rows, " x ", columns);
-  if (depth->dtype != DType::kI64)
-    return wrong("contract: depth is ", dtype_name(depth->dtype), ", expected i64");
+  if (live_columns != nullptr && live_columns->dtype != DType::kI64)
+    return wrong("contract: live columns are ", dtype_name(live_columns->dtype), ", expected i64");
+  for (Expr depth : depths)
+    if (depth->dtype != DType::kI64)
+      return wrong("contract: depth is ", dtype_name(depth->dtype), ", expected i64");
   return std::nullopt;
 }
 

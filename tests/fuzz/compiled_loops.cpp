@@ -24,7 +24,7 @@ struct Compiler {
 };
 
 bool host_runs(const codegen::Target& target, const codegen::Target& host) {
-  for (const char* feature : {"+avx2", "+fma", "+f16c", "+bmi2", "+movbe", "+lzcnt"})
+  for (const char* feature : {"+avx2", "+fma", "+f16c", "+avx512f", "+bmi2", "+movbe", "+lzcnt"})
     if (target.features.find(feature) != std::string::npos &&
         host.features.find(feature) == std::string::npos)
       return false;
@@ -33,7 +33,7 @@ bool host_runs(const codegen::Target& target, const codegen::Target& host) {
 
 Compiler open_compiler() {
   Compiler compiler;
-  for (const char* cpu : {"", "haswell", "x86-64"}) {
+  for (const char* cpu : {"", "skylake-avx512", "haswell", "x86-64"}) {
     const auto backend = codegen::cpu::open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
     MLCC_CHECK(backend, backend.reason());
     if (compiler.backends.empty() ||

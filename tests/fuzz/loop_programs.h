@@ -447,21 +447,82 @@ class RandomProgram {
     visible_.push_back(value);
   }
 
-  // Its order is defined, so floats are exact too.
+  // Small whole numbers, whose sums are exact in any order; integers also wrap.
+  const Buffer* add_operand(std::string_view base, DType dtype, Expr count) {
+    const Buffer* buffer = add_buffer(new_name(base), dtype, loop::Access::kIn, {count});
+    const std::string range = is_float(dtype)        ? " = randint(-8, 9)\n"
+                              : dtype == DType::kU8  ? " = randint(0, 256)\n"
+                              : dtype == DType::kI8  ? " = randint(-128, 128)\n"
+                              : dtype == DType::kI16 ? " = randint(-32768, 32768)\n"
+                                                     : " = randint(-1000000, 1000000)\n";
+    directives_ += "// RUN-DATA: %" + buffer->name + range;
+    return buffer;
+  }
+
+  // A tile whose axes lie in memory in any order, one behind the other; what `order` names first is
+  // innermost. Sets the steps of the axes in the order of `extents`; returns the elements in all.
+  Expr lay_out(const std::vector<Expr>& extents, const std::vector<size_t>& order,
+               std::vector<Expr>& steps) {
+    steps.assign(extents.size(), nullptr);
+    Expr step = integer(1);
+    for (const size_t axis : order) {
+      steps[axis] = step;
+      step = apply(Op::kMul, {step, extents[axis]});
+    }
+    return step;
+  }
+
+  std::vector<size_t> draw_order(size_t axes, bool line_first) {
+    std::vector<size_t> order(axes);
+    for (size_t i = 0; i < axes; ++i) order[i] = i;
+    if (!line_first) std::reverse(order.begin(), order.end());
+    if (flip_coin(30))
+      std::swap(order[0], order[static_cast<size_t>(draw(static_cast<int>(axes)))]);
+    return order;
+  }
+
+  struct ContractDtypes {
+    DType a, b, sum;
+  };
+  ContractDtypes draw_contract_dtypes() {
+    const std::vector<DType> narrow = {DType::kF32, DType::kBF16, DType::kF16};
+    const std::vector<DType> integers = {DType::kU8, DType::kI8,  DType::kU8,
+                                         DType::kI8, DType::kI16, DType::kI32};
+    if (!options_.floats || flip_coin(45)) {
+      if (flip_coin(15)) return {DType::kI64, DType::kI64, DType::kI64};
+      const DType a = pick(integers);
+      return {a, flip_coin(50) ? a : pick(integers), DType::kI32};
+    }
+    if (flip_coin(20)) return {DType::kF64, DType::kF64, DType::kF64};
+    const DType a = pick(narrow);
+    return {a, flip_coin(60) ? a : pick(narrow), DType::kF32};
+  }
+
   void add_contraction(Block& out) {
-    const bool is_byte = !options_.floats || flip_coin(40);
-    const DType dtype = is_byte ? DType::kI32 : flip_coin(70) ? DType::kF32 : DType::kF64;
-    const DType operand = is_byte ? (flip_coin(50) ? DType::kU8 : DType::kI8)
-                          : dtype == DType::kF32
-                              ? pick<DType>({DType::kF32, DType::kBF16, DType::kF16})
-                              : DType::kF64;
-    const int64_t rows = 1 + draw(5);
-    const int64_t columns = pick<int64_t>({1, 4, 8, 16, 7});
-    const Buffer* a = add_buffer(new_name("a"), operand, loop::Access::kIn, {integer(rows), m_});
-    const Buffer* b = add_buffer(new_name("b"), operand, loop::Access::kIn, {m_, integer(columns)});
+    const ContractDtypes dtypes = draw_contract_dtypes();
+    const int64_t rows = 1 + draw(flip_coin(20) ? 15 : 5);
+    const int64_t columns = pick<int64_t>({1, 4, 8, 16, 7, 32, 33, 64});
+    std::vector<Expr> depths = {m_};
+    if (flip_coin(40)) depths.insert(depths.begin() + draw(2), integer(1 + draw(3)));
+    // The instructions that take several elements at once want them innermost.
+    const int64_t word = pick<int64_t>({1, 1, 2, 4});
+    if (word != 1) depths.push_back(integer(word));
+    const size_t axes = 1 + depths.size();
+    std::vector<Expr> extents_a = depths, extents_b = depths, steps_a, steps_b;
+    extents_a.insert(extents_a.begin(), integer(rows));
+    extents_b.insert(extents_b.begin(), integer(columns));
+    const std::vector<size_t> order_a = draw_order(axes, false);
+    std::vector<size_t> order_b = draw_order(axes, true);
+    if (word != 1) {
+      order_b.erase(std::find(order_b.begin(), order_b.end(), axes - 1));
+      order_b.insert(order_b.begin() + (flip_coin(80) ? 0 : 1), axes - 1);
+    }
+    const Buffer* a = add_operand("a", dtypes.a, lay_out(extents_a, order_a, steps_a));
+    const Buffer* b = add_operand("b", dtypes.b, lay_out(extents_b, order_b, steps_b));
+    const auto scope = flip_coin(50) ? loop::Scope::kStack : loop::Scope::kRegister;
     const Buffer* c = arena_.make_buffer({new_name("acc"),
-                                          dtype,
-                                          loop::Scope::kRegister,
+                                          dtypes.sum,
+                                          scope,
                                           loop::Access::kInOut,
                                           {integer(rows), integer(columns)},
                                           {}});
@@ -469,17 +530,26 @@ class RandomProgram {
     const auto* i = Variable::make(arena_, DType::kI64, new_name("i"));
     const auto* j = Variable::make(arena_, DType::kI64, new_name("j"));
     loop::LoopMode unrolled{.kind = LoopKind::kUnrolled};
-    const loop::Stmt start = loop::Store::make(arena_, c, {i, j}, constant(dtype));
+    const Expr seven = is_float(dtypes.sum) ? loop::Constant::make_float(arena_, dtypes.sum, 7)
+                                            : loop::Constant::make_int(arena_, dtypes.sum, 7);
+    const loop::Stmt start = loop::Store::make(arena_, c, {i, j}, seven);
     const loop::Stmt row = loop::For::make(arena_, j, integer(0), integer(columns), {}, {start});
-    out.push_back(loop::For::make(arena_, i, integer(0), integer(rows), unrolled, {row}));
+    const bool adds = flip_coin(50);
+    if (adds) out.push_back(loop::For::make(arena_, i, integer(0), integer(rows), unrolled, {row}));
     const Expr zero = integer(0);
-    out.push_back(loop::Contract::make(arena_, {c, {zero, zero}, 0, 1}, {a, {zero, zero}, 0, 1},
-                                       {b, {zero, zero}, 0, 1}, rows, columns, m_));
-    const auto* value = Variable::make(arena_, dtype, new_name("v"));
-    out.push_back(loop::Let::make(arena_, value,
-                                  loop::Load::make(arena_, c,
-                                                   {integer(draw(static_cast<int>(rows))),
-                                                    integer(draw(static_cast<int>(columns)))})));
+    const int64_t live = 1 + draw(static_cast<int>(columns));
+    Expr live_columns = nullptr;
+    if (flip_coin(50))
+      live_columns = apply(Op::kMax, {apply(Op::kMin, {m_, integer(live)}), integer(1)});
+    out.push_back(loop::Contract::make(
+        arena_, {c, {zero, zero}, {integer(columns), integer(1)}}, {a, {zero}, std::move(steps_a)},
+        {b, {zero}, std::move(steps_b)}, rows, columns, live_columns, std::move(depths), adds));
+    const auto* value = Variable::make(arena_, dtypes.sum, new_name("v"));
+    const Expr column = live_columns == nullptr ? integer(draw(static_cast<int>(columns)))
+                                                : apply(Op::kSub, {live_columns, integer(1)});
+    out.push_back(loop::Let::make(
+        arena_, value,
+        loop::Load::make(arena_, c, {integer(draw(static_cast<int>(rows))), column})));
     visible_.push_back(value);
   }
 

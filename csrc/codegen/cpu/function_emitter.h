@@ -11,9 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "codegen/cpu/counted_loop.h"
 #include "codegen/cpu/counters.h"
 #include "codegen/cpu/emitter.h"
 #include "codegen/cpu/index_lets.h"
+#include "codegen/cpu/tile_emitter.h"
 #include "codegen/cpu/value.h"
 #include "loop/varying.h"
 
@@ -82,8 +84,6 @@ class FunctionEmitter {
   void emit_alloc(const loop::Alloc& alloc);
 
   // loops.cpp
-  using LoopBody =
-      llvm::function_ref<Parts(llvm::Value* index, llvm::ArrayRef<llvm::Value*> carried)>;
   using DivergentBody =
       llvm::function_ref<Parts(const Value& index, llvm::ArrayRef<llvm::Value*> carried)>;
   // Iterations of a vector loop that run in one form.
@@ -222,20 +222,8 @@ class FunctionEmitter {
                              llvm::Value* value);
 
   // contract.cpp
-  struct Tile {
-    const Place* place;
-    llvm::Value* origin;  // pointer
-    llvm::Value* row_stride;
-    llvm::Value* column_stride;
-  };
-  Tile tile_of(const loop::TileRef& ref);
-  llvm::Value* tile_pointer(const Tile& tile, llvm::Value* row, llvm::Value* column);
-  llvm::Value* load_tile(const Tile& tile, llvm::Value* row, llvm::Value* column, unsigned width,
-                         DType accumulator);
-  llvm::Value* multiply_add(DType dtype, llvm::Value* a, llvm::Value* b, llvm::Value* sum);
+  TileOperand tile_operand(const loop::TileRef& ref);
   void emit_contract(const loop::Contract& contract);
-  void emit_contract_loops(const loop::Contract& contract, const Tile& a, const Tile& b,
-                           const Tile& c, llvm::Value* depth);
 
   // masks
   Parts masked_by(const Value* mask);  // active and `mask`; empty: all lanes

@@ -21,44 +21,9 @@ std::optional<int64_t> as_constant(const llvm::Value* value) {
 // ---- Scalar loops
 // ----------------------------------------------------------------------------------------------
 
-// for (i = begin; i < end; i += step) carried = body(i, carried); returns the carried values. The
-// test stands at the end, behind a guard, which is the form that hoisting wants.
 Parts FunctionEmitter::emit_counted(llvm::Value* begin, llvm::Value* end, int64_t step,
                                     llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {
-  const auto first = as_constant(begin), last = as_constant(end);
-  const bool is_known = first && last;
-  if (is_known && *first >= *last) return Parts(inits);
-  if (is_known && *last - *first <= step) return body(begin, inits);
-  llvm::BasicBlock* before = ir_.GetInsertBlock();
-  llvm::BasicBlock* loop = new_block("loop");
-  llvm::BasicBlock* after = new_block("after");
-  llvm::Value* is_entered = is_known ? ir_.getTrue() : ir_.CreateICmpSLT(begin, end);
-  ir_.CreateCondBr(is_entered, loop, after);
-  ir_.SetInsertPoint(loop);
-  llvm::PHINode* index = ir_.CreatePHI(ir_.getInt64Ty(), 2);
-  index->addIncoming(begin, before);
-  llvm::SmallVector<llvm::PHINode*, 4> phis;
-  Parts carried;
-  for (llvm::Value* init : inits) {
-    phis.push_back(ir_.CreatePHI(init->getType(), 2));
-    phis.back()->addIncoming(init, before);
-    carried.push_back(phis.back());
-  }
-  const Parts next = body(index, carried);
-  llvm::BasicBlock* latch = ir_.GetInsertBlock();
-  llvm::Value* next_index = ir_.CreateNSWAdd(index, ir_.getInt64(static_cast<uint64_t>(step)));
-  index->addIncoming(next_index, latch);
-  ir_.CreateCondBr(ir_.CreateICmpSLT(next_index, end), loop, after);
-  ir_.SetInsertPoint(after);
-  Parts results;
-  for (size_t i = 0; i < phis.size(); ++i) {
-    phis[i]->addIncoming(next[i], latch);
-    llvm::PHINode* result = ir_.CreatePHI(inits[i]->getType(), 2);
-    result->addIncoming(inits[i], before);
-    result->addIncoming(next[i], latch);
-    results.push_back(result);
-  }
-  return results;
+  return emit_counted_loop(ir_, begin, end, step, inits, body);
 }
 
 // begin + the largest multiple of `step` that is not beyond the length of [begin, end).

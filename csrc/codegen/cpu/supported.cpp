@@ -131,10 +131,7 @@ class Search {
   Reason visit_contract(const loop::Contract& contract) {
     if (lanes_ != 0)
       return because("%", contract.c.buffer->name, ": a contraction inside a vector loop");
-    if (Reason reason = fma_reason(contract.c.buffer->dtype)) return reason;
-    for (const loop::TileRef* tile : {&contract.a, &contract.b, &contract.c})
-      if (Reason reason = visit_all(tile->origin)) return reason;
-    return visit(contract.depth);
+    return visit_all(loop::operands(&contract));
   }
 
   Reason fma_reason(DType dtype) const {

@@ -84,7 +84,9 @@ Instructions instructions_of(const llvm::TargetMachine& machine) {
           .f16c = info.checkFeatures("+f16c"),
           .avx512 = info.checkFeatures("+avx512f,+avx512vl,+avx512dq"),
           .avx512bw = info.checkFeatures("+avx512f,+avx512vl,+avx512bw"),
-          .avx512bf16 = info.checkFeatures("+avx512f,+avx512dq,+avx512bf16")};
+          .avx512bf16 = info.checkFeatures("+avx512f,+avx512dq,+avx512bf16"),
+          .avx512vnni = info.checkFeatures("+avx512f,+avx512vl,+avx512vnni"),
+          .avxvnni = info.checkFeatures("+avx2,+avxvnni")};
 }
 
 std::string emit_object(llvm::TargetMachine& machine, llvm::Module& module) {

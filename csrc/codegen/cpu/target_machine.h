@@ -21,7 +21,9 @@ struct Instructions {
   bool f16c = false;        // conversions of f16
   bool avx512 = false;      // F, VL and DQ: masks, gathers, scatters
   bool avx512bw = false;    // masked loads and stores of 8 and 16 bit elements
-  bool avx512bf16 = false;  // rounding to bf16, for normal numbers
+  bool avx512bf16 = false;  // rounding to bf16, for normal numbers; products of pairs
+  bool avx512vnni = false;  // products of bytes, four to a sum
+  bool avxvnni = false;     // the same in vectors of 256 bits
 };
 
 // Throws Error for a CPU that LLVM does not know.

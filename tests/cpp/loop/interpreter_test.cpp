@@ -182,7 +182,7 @@ TEST_F(InterpreterTest, ContractAccumulatesATileWithFma) {
       R"(kernel @c(%k: i64; %a: in f32[%k, 2], %b: in f32[%k, 2], %y: out f32[2, 2]) {
     alloc %t: register f32[2, 2]
     for %i in 0..2 unrolled { for %j in 0..2 unrolled { store %t[%i, %j] = 10 } }
-    contract %t[0, 0][0, 1] += %a[0, 0][1, 0] * %b[0, 0][0, 1] tile(2, 2, %k)
+    contract %t[0, 0] by (2, 1) += %a[0, 0] by (1, 2) * %b[0, 0] by (1, 2) tile(2, 2) depth(%k)
     for %m in 0..2 { for %n in 0..2 vector { store %y[%m, %n] = %t[%m, %n] } }
   })";
   run(text, {3}, {a.data(), b.data(), y.data()});
@@ -198,11 +198,52 @@ TEST_F(InterpreterTest, ContractOfBytesAccumulatesInI32) {
   const char* text = R"(kernel @c(%a: in u8[1, 2], %b: in i8[2, 1], %y: out i32[]) {
     alloc %t: register i32[1, 1]
     store %t[0, 0] = 5
-    contract %t[0, 0][0, 1] += %a[0, 0][0, 1] * %b[0, 0][0, 1] tile(1, 1, 2)
+    contract %t[0, 0] by (1, 1) += %a[0, 0] by (2, 1) * %b[0, 0] by (1, 1) tile(1, 1) depth(2)
     store %y[] = %t[0, 0]
   })";
   run(text, {}, {a.data(), b.data(), &y});
   EXPECT_EQ(y, 5 - 255 * 128 + 200 * 127);
+}
+
+// Overlapping windows of a line: steps that are no dimensions, and two depth axes.
+TEST_F(InterpreterTest, ContractStepsThroughMemory) {
+  std::vector<float> a = {1, 2, 3, 4, 5, 6, 7};
+  std::vector<float> b = {1, 10, 100, 1000};
+  std::vector<float> y(2);
+  const char* text = R"(kernel @c(%a: in f32[7], %b: in f32[4], %y: out f32[2]) {
+    alloc %t: stack f32[4]
+    contract %t[0] by (2, 1) = %a[0] by (2, 3, 1) * %b[0] by (0, 2, 1) tile(2, 2) live(1) depth(2, 2)
+    for %m in 0..2 { store %y[%m] = %t[%m * 2] }
+  })";
+  run(text, {}, {a.data(), b.data(), y.data()});
+  EXPECT_THAT(y, ElementsAre(5421, 7643));
+}
+
+TEST_F(InterpreterTest, ContractStaysInItsBuffers) {
+  std::vector<float> a(4), b(4), y(1);
+  const auto outcome = [&](const std::string& contract, const char* rest = "") {
+    const std::string text =
+        "kernel @c(%k: i64; %a: in f32[2, 2] strides[3, 1], %b: in f32[4], %y: out f32[1]) {\n"
+        "alloc %t: stack f32[2]\ncontract %t[0] by (1, 1) = " +
+        contract + rest + "\n}";
+    try {
+      run(text.c_str(), {2}, {a.data(), b.data(), y.data()});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  a.resize(5);
+  EXPECT_EQ(outcome("%a[0, 0] by (1, 3) * %b[0] by (1, 2) tile(1, 2) depth(%k)"), "no error");
+  EXPECT_THAT(outcome("%a[0, 0] by (1, 2) * %b[0] by (1, 2) tile(1, 2) depth(%k)"),
+              EndsWith("%a: no element is at place 2"));
+  EXPECT_THAT(outcome("%a[0, 0] by (1, 3) * %b[1] by (1, 2) tile(1, 2) depth(%k)"),
+              EndsWith("%b: no element is at place 4"));
+  EXPECT_THAT(outcome("%a[0, 0] by (1, 3) * %b[0] by (1, 2) tile(1, 2) live(%k + 1) depth(%k)"),
+              EndsWith("live columns: found 3, expected 1 to 2"));
+  EXPECT_THAT(outcome("%a[0, 0] by (1, 3) * %b[0] by (1, 2) tile(1, 2) live(1) depth(%k)",
+                      "\nstore %y[0] = %t[1]"),
+              EndsWith("%t: element 1 is read before it is written"));
 }
 
 TEST_F(InterpreterTest, SharedSubexpressionsCostOnce) {

@@ -47,7 +47,8 @@ constexpr std::string_view kEverything =
         atomic add %n[] = 1 if %k == 4
       }
     }
-    contract %acc[0, 0][0, 1] += %tile[0, 0][0, 1] * %x[%i, 0][1, 0] tile(4, 16, %s1)
+    contract %acc[0, 0] by (16, 1) += %tile[0, 0] by (16, 1) * %x[%i, 0] by (1024, 2) tile(4, 16) live(%s0) depth(%s1)
+    contract %acc[0, 0] by (16, 1) = %tile[0, 0] by (16, 16, 1) * %x[%i, 0] by (1024, 2 * %s0, 2) tile(4, 16) depth(%s0, 2)
   }
   barrier
   reduce %r in 0..%s0 vector unroll(2) (%best: f32 = -inf, %at: i64 = 0) {
@@ -184,9 +185,16 @@ TEST(LoopTextErrorTest, MessagesNamePlaceFoundAndExpected) {
             "2:19: reduce yields 2 values, but carries 1");
   EXPECT_EQ(body("let %a: f32 = %x"), "3:1: expected '[', found '}'");
   EXPECT_EQ(body("alloc %a: global f32[4]"), "2:11: alloc: a global buffer is a parameter");
-  EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0][0, 1] += %x[0][0, 1] * %x[0][0, 1] "
-                 "tile(1, 1, 1)"),
-            "3:1: %a: tile axes [0, 1] must be two dimensions below 1");
+  EXPECT_EQ(
+      body("alloc %a: stack f32[4]\ncontract %a[0] by (1) = %x[0] by (1, 1) * %x[0] by (1, 1) "
+           "tile(1, 1) depth(1)"),
+      "3:1: %a: tile with 1 steps, expected 2");
+  EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0] by (1, 1) = %x[0] by (1, 1) * "
+                 "%x[0] by (1, 1) tile(1, 1) depth(1, 2)"),
+            "3:1: %x: tile with 2 steps, expected 3");
+  EXPECT_EQ(body("alloc %a: stack i32[4]\ncontract %a[0] by (1, 1) = %x[0] by (1, 1) * "
+                 "%x[0] by (1, 1) tile(1, 1) depth(1)"),
+            "3:1: contract: %x is f32, which cannot be accumulated in i32");
   EXPECT_EQ(body("if %x[0] {}"), "2:1: condition is f32, expected bool");
   EXPECT_THAT(parse_error("kernel @k() {"), HasSubstr("expected a statement, found end of text"));
   EXPECT_THAT(parse_error("kernel @k() {} x"), HasSubstr("expected end of text after one kernel"));

@@ -97,9 +97,10 @@ TEST(LoopVerifierTest, MemoryRules) {
   EXPECT_THAT(verify_error("alloc %t: register f32[0]"),
               EndsWith("the shape of a stack or register buffer must be constants above 0"));
   EXPECT_THAT(verify_error("alloc %t: shared f32[%i[0]]"), EndsWith("%t: its shape reads memory"));
-  EXPECT_THAT(verify_error("alloc %t: stack f32[4, 4]\ncontract %t[0, 0][0, 1] += %t[0, 0][0, 1] * "
-                           "%t[0, 0][0, 1] tile(4, 4, 4)"),
-              EndsWith("%t is both accumulator and operand"));
+  EXPECT_THAT(
+      verify_error("alloc %t: stack f32[4, 4]\ncontract %t[0, 0] by (4, 1) += %t[0, 0] by (4, 1) * "
+                   "%t[0, 0] by (1, 4) tile(4, 4) depth(4)"),
+      EndsWith("%t is both accumulator and operand"));
 }
 
 TEST(LoopVerifierTest, CodesAreDescribedOnce) {
