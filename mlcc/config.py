@@ -42,6 +42,7 @@ cuda_arch: str
 libcuda: str
 nvrtc: str
 measure: bool
+contractions: bool
 fallback_random: bool
 bisect: int
 num_compile_threads: int

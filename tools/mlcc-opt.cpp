@@ -21,6 +21,7 @@
 #include "graph/text.h"
 #include "loop/text.h"
 #include "lower/lower.h"
+#include "schedule/contraction.h"
 #include "schedule/machine.h"
 #include "support/error.h"
 
@@ -143,6 +144,9 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
+  options.tiles = graph::TileOptions{[](DType accumulator) {
+    return schedule::tile_columns(schedule::Machine{}, accumulator);
+  }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

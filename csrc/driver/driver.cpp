@@ -87,6 +87,7 @@ class Compiler {
   graph::PipelineOptions pass_options() {
     graph::PipelineOptions passes;
     passes.bisect = options_.bisect;
+    if (options_.contractions) passes.tiles = tile_options(options_);
     passes.verify = options_.strict;  // a quarter of a warm start
     passes.dump = [this](std::string_view pass, const graph::Graph& graph) {
       if (dump_.wants("graph")) dump_.write("graph", pass, graph::print(graph));

@@ -11,6 +11,7 @@
 #include "loop/text.h"
 #include "lower/formula.h"
 #include "lower/in_place.h"
+#include "schedule/contraction.h"
 #include "schedule/host_caches.h"
 #include "schedule/machine.h"
 #include "schedule/schedule.h"
@@ -122,6 +123,14 @@ class Planner {
 };
 
 }  // namespace
+
+graph::TileOptions tile_options(const Options& options) {
+  return {.columns = [&options](DType accumulator) -> int64_t {
+    const codegen::Target& target = target_for({}, options);
+    if (target.backend != "cpu") return 0;
+    return schedule::tile_columns(machine_of(target, options), accumulator);
+  }};
+}
 
 std::string_view way_name(Way way) {
   switch (way) {

@@ -9,6 +9,7 @@
 #include "driver/options.h"
 #include "fusion/fusion.h"
 #include "graph/graph.h"
+#include "graph/passes/options.h"
 #include "lower/lower.h"
 #include "support/hash.h"
 
@@ -35,6 +36,10 @@ enum class Way : uint8_t {
   kStores,  // values are stored where computing them again saves few bytes (fusion/recompute.h)
 };
 std::string_view way_name(Way way);  // "default", "passes", "stores"
+
+// Of contractions on the CPU; no columns where kernels of tensors of the CPU are made for another
+// device. Asks for the CPU's code generator when it is asked.
+graph::TileOptions tile_options(const Options& options);
 
 KernelPlan plan_kernels(const graph::Graph& graph, const Options& options, Way way);
 

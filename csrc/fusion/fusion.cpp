@@ -21,8 +21,6 @@ using graph::OpClass;
 using graph::Value;
 using Index = std::vector<SymExpr>;
 
-std::string axis_name(size_t axis) { return "d" + std::to_string(axis); }
-
 Index axis_symbols(size_t rank) {
   Index axes;
   for (size_t d = 0; d < rank; ++d) axes.push_back(SymExpr::symbol(axis_name(d)));
@@ -40,6 +38,10 @@ bool may_fail(const Node& node) {
 
 bool is_reduction(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kReduction;
+}
+
+bool is_contraction(const Node& node) {
+  return graph::op_info(node.op()).op_class == OpClass::kContraction;
 }
 
 bool is_free(const Node& node) {
@@ -66,8 +68,9 @@ bool is_inlinable(const Node& node) {
 }
 
 // The shape a node iterates over.
-const Index& iteration_shape(const Node& node) {
+Index iteration_shape(const Node& node) {
   if (is_update(node)) return node.operands().back()->type().shape;
+  if (is_contraction(node)) return graph::contraction_extents(node);
   return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
 }
 
@@ -140,7 +143,7 @@ class Planner {
   void find_required() {
     for (Value* output : graph_.outputs()) require(output);
     for (const Node* node : nodes_) {
-      if (node->op() == Op::kExtern)
+      if (node->op() == Op::kExtern || is_contraction(*node))
         for (Value* operand : node->operands()) require(operand);
       if (is_indirect(*node) && !is_taken(*node->operand(0))) require(node->operand(0));
     }
@@ -465,6 +468,9 @@ class Planner {
       collect_leaves(node.operand(0), position, assumptions, leaves);
     } else if (is_indirect(node)) {
       collect_fetched(node, position, assumptions, leaves);
+    } else if (is_contraction(node)) {  // each element many times
+      for (Value* operand : node.operands())
+        leaves.push_back({graph::strided_view(operand)->base, {}});
     } else if (is_update(node)) {  // where does not matter: it is alone
       for (Value* operand : node.operands())
         collect_leaves(operand, Index(operand->type().shape.size()), assumptions, leaves);
@@ -540,11 +546,21 @@ class Planner {
       return std::nullopt;
     }
     join.placement.position = join.read_position;
+    if (is_contraction(node)) return contract_at(node, std::move(join));
     return is_reduction(node) ? reduce_at(node, std::move(join)) : join;
   }
 
   static bool has_any(const std::vector<bool>& axes) {
     return std::find(axes.begin(), axes.end(), true) != axes.end();
+  }
+
+  // Completes the join of a contraction, in a domain of its own.
+  static Join contract_at(const Node& node, Join join) {
+    const size_t rank = node.result()->type().shape.size();
+    for (size_t d = rank; d < join.reduced.size(); ++d) join.reduced[d] = true;
+    join.placement.position.resize(rank);
+    join.placement.per_row = true;
+    return join;
   }
 
   // Completes the join of a reduction: which axes it reduces, and where its result stands.
@@ -605,6 +621,9 @@ class Planner {
     // In a group that reduces no axis yet it would not fit any more once another reduction joins.
     if (is_reduction(node) && !has_any(join->reduced))
       return unsupported("it reduces no axis of the kernel");
+    const bool follows_contraction = is_contraction(*group.nodes.front());
+    if (follows_contraction && !is_inlinable(node) && !plan_.copied.count(&node))
+      return unsupported("it is no pointwise op on a contraction's tiles");
     const int unit = group_unit_[group_index];
     bool reads_own = false, after_reduction = false;
     for (const Access& leaf : leaves_of(node, join->read_position, assumptions)) {
@@ -628,6 +647,10 @@ class Planner {
     for (const int definer : definers_of(node))
       if (depends_on(definer, unit)) return unsupported("a size of it depends on the kernel");
     const bool passes_again = is_reduction(node) || !join->placement.per_row;
+    if (follows_contraction && (!reads_own || passes_again))
+      return unsupported("it does not follow the contraction");
+    if (follows_contraction && jumps_along_tiles(node, join->read_position, group))
+      return unsupported("its places jump within a tile of the contraction");
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
@@ -674,10 +697,26 @@ class Planner {
                       [](const std::optional<SymExpr::Linear>& linear) { return !linear; });
   }
 
-  // Whether `test` holds of a place that the node reads or writes, along the group's last axis.
+  // Whether the places of a node that follows a contraction do not move in equal steps along one of
+  // the last two dimensions of its result.
+  bool jumps_along_tiles(const Node& node, const Index& position, const Group& group) const {
+    const size_t rank = group.nodes.front()->result()->type().shape.size();
+    const auto jumps = [](const std::optional<SymExpr::Linear>& linear) { return !linear; };
+    for (size_t axis = rank; axis-- > 0 && axis + 2 >= rank;)
+      if (any_access(node, position, group, axis, jumps)) return true;
+    return false;
+  }
+
   template <typename Test>
   bool any_access(const Node& node, const Index& position, const Group& group, Test test) const {
-    const std::string along = axis_name(group.domain.size() - 1);
+    return any_access(node, position, group, group.domain.size() - 1, test);
+  }
+
+  // Whether `test` holds of a place that the node reads or writes, along an axis of the group.
+  template <typename Test>
+  bool any_access(const Node& node, const Index& position, const Group& group, size_t axis,
+                  Test test) const {
+    const std::string along = axis_name(axis);
     const Assumptions assumptions = domain_assumptions(group.domain);
     const auto test_place = [&](const Value& value, const Index& index) {
       const SymExpr place = graph::linearize(index, value.type().dense_or_strides());
@@ -772,7 +811,7 @@ class Planner {
   void place(Node* node) {
     if (node->op() == Op::kSizeResult || folds(*node)) return;
     if (node->op() == Op::kExtern) return place_extern(node);
-    if (options_.fuse && !is_alone(*node)) {
+    if (options_.fuse && !is_alone(*node) && !is_contraction(*node)) {
       const Candidates candidates = candidate_groups(*node);
       for (const std::vector<int>& groups : {candidates.producers, candidates.siblings}) {
         if (joins_any(node, groups)) return;
@@ -1007,8 +1046,9 @@ class Planner {
         });
     return !is_copied && group.device.kind == DeviceKind::kCpu &&
            value.type().shape == group.domain && value.type().strides.empty() &&
-           std::none_of(group.nodes.begin(), group.nodes.end(),
-                        [](const Node* node) { return may_fail(*node) || is_alone(*node); });
+           std::none_of(group.nodes.begin(), group.nodes.end(), [](const Node* node) {
+             return may_fail(*node) || is_alone(*node) || is_contraction(*node);
+           });
   }
 
   static size_t count_units(const Waves& waves) {

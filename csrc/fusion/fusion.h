@@ -13,6 +13,9 @@
 // may be reduced. Each node has a position: the index of its result that belongs to a point of the
 // domain. Nodes of a group meet only at equal positions, so a kernel is a single pass over the
 // domain per level of reductions (softmax: three levels).
+//
+// A contraction begins a group, over its result's dimensions and its reduced axes. Its operands lie
+// in memory; what joins it is computed from the tiles of its result.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +27,7 @@
 #include <vector>
 
 #include "fusion/order.h"
+#include "graph/contraction.h"
 #include "graph/graph.h"
 #include "graph/index_map.h"
 
@@ -69,7 +73,7 @@ struct Group {
   bool has_reduction() const;
 };
 
-std::string axis_name(size_t axis);  // "d0", ...
+using graph::axis_name;  // "d0", ...
 // A position in a domain of that many axes: each axis itself.
 std::vector<SymExpr> axis_symbols(size_t rank);
 
@@ -139,6 +143,7 @@ struct FusionPlan {
 FusionPlan plan_fusion(const graph::Graph& graph, const FusionOptions& options);
 
 bool is_reduction(const graph::Node& node);
+bool is_contraction(const graph::Node& node);
 
 // Whether a kernel that computes the node checks places that it takes from memory.
 bool may_fail(const graph::Node& node);

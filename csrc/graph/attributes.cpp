@@ -38,6 +38,10 @@ constexpr std::array kIndexPut = {
 constexpr std::array kScan = {AttrSpec{"combine", AttrKind::kString},
                               AttrSpec{"dim", AttrKind::kInt}};
 
+constexpr std::array kContract = {AttrSpec{"lhs", AttrKind::kIndex},
+                                  AttrSpec{"reduced", AttrKind::kSymbolics},
+                                  AttrSpec{"rhs", AttrKind::kIndex}};
+
 }  // namespace
 
 std::span<const AttrSpec> attr_specs(Op op) {
@@ -58,6 +62,7 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kScatter) return kScatter;
   if (op == Op::kIndexPut) return kIndexPut;
   if (op == Op::kScan) return kScan;
+  if (op == Op::kContract) return kContract;
   return {};
 }
 
@@ -68,6 +73,8 @@ bool fits(const Attr& attr, AttrKind kind, DType dtype) {
   case AttrKind::kBool: return std::holds_alternative<bool>(attr);
   case AttrKind::kString: return std::holds_alternative<std::string>(attr);
   case AttrKind::kSymbolic: return std::holds_alternative<SymExpr>(attr);
+  case AttrKind::kSymbolics:
+  case AttrKind::kIndex: return std::holds_alternative<std::vector<SymExpr>>(attr);
   case AttrKind::kNumber:
     return is_float(dtype) ? std::holds_alternative<double>(attr)
                            : std::holds_alternative<int64_t>(attr);

@@ -15,6 +15,8 @@ enum class AttrKind : uint8_t {
   kBool,
   kString,
   kSymbolic,  // SymExpr
+  kSymbolics,  // vector<SymExpr>
+  kIndex,      // the same, also over the axes of the node: d0, d1, ..
   kNumber,    // double for float dtypes of the result, else int64_t
 };
 

@@ -162,6 +162,16 @@ Value* Graph::scan(Value* x, int64_t dim, std::string combine) {
   return build(Op::kScan, {x}, {{"combine", std::move(combine)}, {"dim", dim}});
 }
 
+Value* Graph::contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
+                       std::vector<SymExpr> rhs_index, std::vector<SymExpr> reduced,
+                       std::vector<SymExpr> shape, DType dtype) {
+  return build(Op::kContract, {lhs, rhs},
+               {{"lhs", std::move(lhs_index)},
+                {"reduced", std::move(reduced)},
+                {"rhs", std::move(rhs_index)}},
+               {dtype, std::move(shape), {}});
+}
+
 // ---- extern calls and sizes
 
 namespace {

@@ -63,6 +63,7 @@ enum class OpClass : uint8_t {
   kGather,
   kUpdate,
   kScan,
+  kContraction,
   kExtern
 };
 
@@ -126,6 +127,7 @@ class Value {
   // Unique in the graph, never reused. Texts of a graph number its values anew.
   int id() const { return id_; }
   const std::string& name() const { return name_; }  // of inputs; else empty
+  bool is_static() const { return is_static_; }
   ValueKind kind() const { return kind_; }
   const TensorType& type() const { return type_; }
   const SymExpr& size() const { return size_; }  // of kSize
@@ -140,6 +142,7 @@ class Value {
   int id_ = 0;
   std::string name_;
   ValueKind kind_ = ValueKind::kTensor;
+  bool is_static_ = false;
   TensorType type_;
   SymExpr size_;
   Node* producer_ = nullptr;
@@ -284,6 +287,13 @@ class Graph {
                    std::string combine, bool ordered, bool wrap, std::string error);
   // result[.., i, ..] = combine of x[.., 0..i, ..]; see combine.h.
   Value* scan(Value* x, int64_t dim, std::string combine);
+  // result[d0, ..] = sum over the reduced axes of lhs[lhs_index] * rhs[rhs_index], added up in the
+  // accumulator's dtype (contraction.h), which the result has, or else that of both operands. The
+  // indices are over the axes d0, d1, ..: the dimensions of the result, then those of `reduced`.
+  // All places lie inside of the operands.
+  Value* contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
+                  std::vector<SymExpr> rhs_index, std::vector<SymExpr> reduced,
+                  std::vector<SymExpr> shape, DType dtype);
   // Operands are brought into the order of their references in the arguments, one per reference.
   std::vector<Value*> extern_call(ExternCall call, std::vector<Value*> operands,
                                   std::vector<TensorType> results);

@@ -4,6 +4,7 @@
 
 #include "graph/attributes.h"
 #include "graph/combine.h"
+#include "graph/contraction.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -475,6 +476,50 @@ TensorType infer_scan(const Checker& check) {
   return {is_place ? DType::kI64 : dtype, check.shape(0), {}};
 }
 
+// ---- contractions
+
+// An index over the axes: an axis alone runs over the whole dimension, numbers lie inside.
+void check_index(const Checker& check, size_t operand, const Shape& index, const Shape& extents) {
+  const Shape& shape = check.shape(operand);
+  check.require(index.size() == shape.size(), "the index of operand ", operand, " has ",
+                index.size(), " places, expected ", shape.size());
+  Assumptions axes;
+  for (size_t d = 0; d < extents.size(); ++d) axes.set_index(axis_name(d), extents[d]);
+  for (size_t d = 0; d < index.size(); ++d) {
+    for (const std::string& name : index[d].symbols())
+      check.require(!is_axis_name(name) || std::stoul(name.substr(1)) < extents.size(),
+                    "the index of operand ", operand, " names axis ", name, " of ", extents.size());
+    const auto size = shape[d].as_constant();
+    const auto axis = index[d].as_symbol();
+    if (axis && is_axis_name(*axis)) {
+      const SymExpr& extent = extents[std::stoul(axis->substr(1))];
+      check.require(extent == shape[d], "operand ", operand, " has size ", shape[d].str(),
+                    " in dimension ", d, ", axis ", *axis, " has ", extent.str());
+    } else if (size) {
+      const SymRange range = axes.range(index[d]);
+      check.require(range.low >= 0 && range.high < *size, "operand ", operand, " has size ", *size,
+                    " in dimension ", d, ", index ", index[d].str(), " lies in [", range.low, ", ",
+                    range.high, "]");
+    }
+  }
+}
+
+TensorType infer_contraction(const Checker& check) {
+  check.check_num_operands(2);
+  const auto accumulator = accumulator_dtype(check.type(0).dtype, check.type(1).dtype);
+  check.require(accumulator.has_value(), "no products of ", dtype_name(check.type(0).dtype),
+                " and ", dtype_name(check.type(1).dtype));
+  const DType dtype = check.declared().dtype;
+  const bool is_operands = check.type(0).dtype == dtype && check.type(1).dtype == dtype;
+  check.require(dtype == *accumulator || is_operands, "result is ", dtype_name(dtype),
+                ", expected ", dtype_name(*accumulator), " or the operands' dtype");
+  Shape extents = check.declared().shape;
+  for (const SymExpr& extent : check.attr<Shape>("reduced")) extents.push_back(extent);
+  check_index(check, 0, check.attr<Shape>("lhs"), extents);
+  check_index(check, 1, check.attr<Shape>("rhs"), extents);
+  return {dtype, check.declared().shape, {}};
+}
+
 // ---- devices
 
 // The operands' device. Tensors of the CPU without dimensions may stand beside another one's.
@@ -502,6 +547,7 @@ TensorType infer_on_any_device(const Checker& check) {
   case OpClass::kGather: return infer_gather(check);
   case OpClass::kUpdate: return infer_update(check);
   case OpClass::kScan: return infer_scan(check);
+  case OpClass::kContraction: return infer_contraction(check);
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("the result of ", op_info(check.op()).text, " cannot be inferred");

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "graph/attributes.h"
+#include "graph/contraction.h"
 #include "graph/inference.h"
 #include "graph/text.h"
 #include "support/error.h"
@@ -188,6 +189,7 @@ class Parser {
     const Token name = lexer_.peek();
     lexer_.expect_identifier("a size");
     if (lexer_.is("(")) return parse_function(name);
+    if (in_index_ && is_axis_name(name.text)) return SymExpr::symbol(name.text);
     if (header_done_)
       check_declared(name);
     else
@@ -299,11 +301,23 @@ class Parser {
     case AttrKind::kBool: return parse_bool();
     case AttrKind::kString: return lexer_.expect_string();
     case AttrKind::kSymbolic: return parse_expression();
+    case AttrKind::kSymbolics: return parse_list();
+    case AttrKind::kIndex: {
+      in_index_ = true;
+      std::vector<SymExpr> index = parse_list();
+      in_index_ = false;
+      return index;
+    }
     case AttrKind::kNumber:
       if (is_float(dtype)) return lexer_.expect_float();
       return lexer_.expect_integer();
     }
     MLCC_UNREACHABLE("attribute kind ", static_cast<int>(kind));
+  }
+
+  std::vector<SymExpr> parse_list() {
+    lexer_.expect("[");
+    return parse_expressions("]");
   }
 
   std::vector<int64_t> parse_integers() {
@@ -433,6 +447,7 @@ class Parser {
   std::map<std::string, Value*, std::less<>> values_;
   std::vector<Token> early_symbols_;
   bool header_done_ = false;
+  bool in_index_ = false;
 };
 
 }  // namespace

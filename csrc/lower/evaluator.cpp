@@ -239,6 +239,7 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
   case OpClass::kIndexMap:
   case OpClass::kUpdate:
   case OpClass::kScan:
+  case OpClass::kContraction:
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("lowering: %", node.result()->id(), " = ", graph::op_info(node.op()).text,

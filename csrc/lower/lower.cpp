@@ -9,7 +9,8 @@
 //   kernel_buffers  parameters and errors            segments     loops between the ends of parts
 //   interchange  loops over rows around those over columns
 //   requests     prefetches of what later iterations read
-// Groups of one update or scan have lowerings of their own: updates, scans.
+// Groups of one update or scan, and those that begin with a contraction, have lowerings of their
+// own: updates, scans, contraction.
 #include "lower/lower.h"
 
 #include <cctype>
@@ -19,6 +20,7 @@
 #include "fusion/online.h"
 #include "loop/text.h"
 #include "lower/context.h"
+#include "lower/contraction.h"
 #include "lower/evaluator.h"
 #include "lower/group_nodes.h"
 #include "lower/nest.h"
@@ -229,6 +231,8 @@ LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& p
     lower_update(context, first, buffers, lowered);
   else if (op_class == graph::OpClass::kScan)
     lower_scan(context, first, buffers, lowered);
+  else if (op_class == graph::OpClass::kContraction)
+    lower_contraction(context, buffers, lowered);
   else
     lower_passes(context, buffers, lowered);
   request_rows(context, lowered.kernel);

@@ -10,6 +10,7 @@
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
 #include "random_graphs.h"
+#include "schedule/contraction.h"
 #include "seeds.h"
 #include "support/error.h"
 
@@ -92,7 +93,11 @@ void check(uint64_t seed) {
 
   const auto expected = driver::interpret_graph(*graph, inputs, sizes, {});
   const auto rewritten = graph->clone();
-  graph::run_pipeline(*rewritten, {});
+  graph::PipelineOptions passes;
+  passes.tiles = graph::TileOptions{[](DType accumulator) {
+    return schedule::tile_columns(schedule::Machine{}, accumulator);
+  }};
+  graph::run_pipeline(*rewritten, passes);
   compare("after passes", driver::interpret_graph(*rewritten, inputs, sizes, {}), expected, *graph);
   driver::InterpretOptions fused;
   fused.fuse = true;

@@ -1,6 +1,6 @@
 // Random graphs for fuzzers: small, well typed, the same for a seed on every machine.
 //
-// They hold pointwise ops, casts, reductions, index maps, constants, takes, updates and scans over
+// They hold pointwise ops, casts, reductions, index maps, constants, takes, updates, scans and contractions over
 // static and symbolic shapes, and nothing whose result is unspecified: no integer division, no
 // float that becomes an integer, no index out of range.
 #pragma once
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/contraction.h"
 #include "graph/graph.h"
 
 namespace mlcc::fuzz {
@@ -111,10 +112,12 @@ class RandomGraph {
       add_constant();
     else if (kind < 96)
       add_take(value);
-    else if (kind < 98)
+    else if (kind < 97)
       add_update(value);
-    else
+    else if (kind < 98)
       add_scan(value);
+    else
+      add_contraction(value);
   }
 
   // ---- pointwise
@@ -327,6 +330,51 @@ class RandomGraph {
     static const std::vector<std::string> kCombines = {"add", "mul",    "max",
                                                        "min", "argmax", "argmin"};
     add_value(graph_->scan(value, draw(rank_of(value)), pick(kCombines)));
+  }
+
+  // Dimensions of equal size may be one axis of both operands, which is kept or summed over.
+  void add_contraction(Value* lhs) {
+    const DType dtype = dtype_of(lhs);
+    if (dtype == DType::kBool || (is_float(dtype) && !options_.float_reductions)) return;
+    std::vector<Value*> fitting;
+    for (Value* value : values_)
+      if (dtype_of(value) == dtype) fitting.push_back(value);
+    Value* rhs = pick(fitting);
+    struct Axis {
+      SymExpr extent;
+      int lhs_dim, rhs_dim;  // -1: none
+    };
+    std::vector<Axis> axes;
+    for (int d = 0; d < rank_of(lhs); ++d)
+      axes.push_back({shape_of(lhs)[static_cast<size_t>(d)], d, -1});
+    for (int d = 0; d < rank_of(rhs); ++d) {
+      const SymExpr& size = shape_of(rhs)[static_cast<size_t>(d)];
+      const auto same = std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) {
+        return axis.rhs_dim < 0 && axis.extent == size;
+      });
+      if (same != axes.end() && flip_coin(80))
+        same->rhs_dim = d;
+      else
+        axes.push_back({size, -1, d});
+    }
+    std::vector<Axis> kept, reduced;
+    for (const int64_t i : random_order(static_cast<int>(axes.size()))) {
+      const Axis& axis = axes[static_cast<size_t>(i)];
+      const bool is_shared = axis.lhs_dim >= 0 && axis.rhs_dim >= 0;
+      (is_shared && flip_coin(75) ? reduced : kept).push_back(axis);
+    }
+    if (kept.size() > kMaxRank) return;
+    Shape shape, extents;
+    for (const Axis& axis : kept) shape.push_back(axis.extent);
+    for (const Axis& axis : reduced) extents.push_back(axis.extent);
+    kept.insert(kept.end(), reduced.begin(), reduced.end());
+    Shape left(shape_of(lhs).size()), right(shape_of(rhs).size());
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const SymExpr axis = SymExpr::symbol(graph::axis_name(i));
+      if (kept[i].lhs_dim >= 0) left[static_cast<size_t>(kept[i].lhs_dim)] = axis;
+      if (kept[i].rhs_dim >= 0) right[static_cast<size_t>(kept[i].rhs_dim)] = axis;
+    }
+    add_value(graph_->contract(lhs, rhs, left, right, extents, shape, dtype));
   }
 
   void choose_outputs() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "graph/graph.h"
@@ -26,9 +27,17 @@ class RewriteBudget {
   int64_t used_ = 0;
 };
 
+// What passes know of the tiles that contractions are computed in.
+struct TileOptions {
+  std::function<int64_t(DType accumulator)> columns;
+};
+
 struct PassOptions {
   RewriteBudget* budget = nullptr;  // null: no limit
   std::function<void(const Node&, std::string_view reason)> on_no_match;
+
+  // Nothing: no code for contractions is wanted.
+  std::optional<TileOptions> tiles;
 
   // Asked once before each rewrite, when all that is left is to make it.
   bool may_rewrite() const { return budget == nullptr || budget->take(); }

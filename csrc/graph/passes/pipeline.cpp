@@ -4,11 +4,13 @@
 #include <string>
 
 #include "graph/passes/canonicalize.h"
+#include "graph/passes/contractions.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/divide_once.h"
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
+#include "graph/passes/pack_operands.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -54,6 +56,7 @@ bool PassRunner::run(Pass pass) {
   const std::string_view name = kPasses[static_cast<size_t>(pass)].name;
   PassOptions common;
   common.budget = &budget_;
+  common.tiles = options_.tiles;
   if (options_.on_no_match)
     common.on_no_match = [&](const Node& node, std::string_view reason) {
       options_.on_no_match(name, node, reason);
@@ -73,6 +76,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   PassRunner runner(graph, options);
   // What the importer leaves behind (half of an AOTAutograd graph) would only be matched in vain.
   runner.run(Pass::kDce);
+  // First, since it makes pointwise ops of what calls add.
+  runner.run(Pass::kContractions);
   // Each of the four makes work for the others, so they take turns until none has any: every
   // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs.
   for (bool has_changed = true; has_changed;) {
@@ -88,6 +93,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   }
   // Once equal computations are one: the exponentials that are divided are those that are summed.
   runner.run(Pass::kDivideOnce);
+  // No pass but cse sees the copies: equal ones become one.
+  if (runner.run(Pass::kPackOperands)) runner.run(Pass::kCse);
   // Last: the passes above leave the operands of what they replaced.
   runner.run(Pass::kDce);
 }

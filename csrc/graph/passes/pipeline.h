@@ -40,6 +40,7 @@ struct PipelineOptions {
   bool verify = true;  // after every pass; the InternalError names the pass
 #endif
   int64_t bisect = -1;  // stop after so many rewrites in all; -1: no limit
+  std::optional<TileOptions> tiles;
   std::function<void(const PassReport&)> report;
   // After each pass that changed something.
   std::function<void(std::string_view pass, const Graph&)> dump;

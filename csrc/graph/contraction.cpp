@@ -1,0 +1,50 @@
+#include "graph/contraction.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace mlcc::graph {
+namespace {
+
+bool is_small_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
+
+}  // namespace
+
+std::optional<DType> accumulator_dtype(DType lhs, DType rhs) {
+  if (is_small_float(lhs) && is_small_float(rhs)) return DType::kF32;
+  if (is_byte(lhs) && is_byte(rhs)) return DType::kI32;
+  if (lhs != rhs) return std::nullopt;
+  if (lhs == DType::kF64 || lhs == DType::kI32 || lhs == DType::kI64) return lhs;
+  if (lhs == DType::kI16) return DType::kI32;
+  return std::nullopt;
+}
+
+std::string axis_name(size_t axis) { return "d" + std::to_string(axis); }
+
+bool is_axis_name(std::string_view name) {
+  return name.size() > 1 && name[0] == 'd' &&
+         std::all_of(name.begin() + 1, name.end(),
+                     [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; });
+}
+
+std::vector<SymExpr> contraction_extents(const Node& contraction) {
+  std::vector<SymExpr> extents = contraction.result()->type().shape;
+  const auto& reduced = contraction.attr<std::vector<SymExpr>>("reduced");
+  extents.insert(extents.end(), reduced.begin(), reduced.end());
+  return extents;
+}
+
+std::vector<bool> axes_of_operand(const Node& contraction, size_t operand) {
+  const auto& index = contraction.attr<std::vector<SymExpr>>(operand == 0 ? "lhs" : "rhs");
+  std::vector<bool> axes(contraction_extents(contraction).size());
+  for (size_t axis = 0; axis < axes.size(); ++axis)
+    axes[axis] = std::any_of(index.begin(), index.end(),
+                             [&](const SymExpr& e) { return e.contains(axis_name(axis)); });
+  return axes;
+}
+
+}  // namespace mlcc::graph

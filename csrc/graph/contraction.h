@@ -1,0 +1,28 @@
+// Contractions: sums of products. Their axes are d0, d1, ..: the dimensions of the result, then the
+// reduced ones; the operands' indices are expressions over them, so that matrix products, batches
+// of them, products with blocked or interleaved operands and convolutions are one op.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace mlcc::graph {
+
+// What products of two dtypes are added up in: f32 of floats up to 32 bits, f64 of f64, i32 of
+// bytes; else that of both. Nothing where there are none.
+std::optional<DType> accumulator_dtype(DType lhs, DType rhs);
+
+std::string axis_name(size_t axis);  // "d0", ...
+bool is_axis_name(std::string_view name);
+
+// Extents of a contraction's axes.
+std::vector<SymExpr> contraction_extents(const Node& contraction);
+
+// Of which axes of a contraction an operand's index is made.
+std::vector<bool> axes_of_operand(const Node& contraction, size_t operand);
+
+}  // namespace mlcc::graph

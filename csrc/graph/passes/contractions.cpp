@@ -1,0 +1,120 @@
+#include "graph/passes/contractions.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "graph/contraction.h"
+#include "graph/passes/pack_operands.h"
+#include "graph/rewriter.h"
+#include "graph/strided_view.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Shape = std::vector<SymExpr>;
+
+// A call that is a product of two operands of the same rank, 2 or 3, perhaps with a sum.
+struct ProductCall {
+  std::string_view name;
+  size_t first;  // operand of the product; what is added stands before it
+};
+constexpr ProductCall kCalls[] = {
+    {"aten.mm.default", 0},
+    {"aten.bmm.default", 0},
+    {"aten.addmm.default", 1},
+    {"aten.baddbmm.default", 1},
+};
+
+const ProductCall* call_of(const Node& node) {
+  if (node.op() != Op::kExtern) return nullptr;
+  for (const ProductCall& call : kCalls)
+    if (call.name == node.extern_call().name) return &call;
+  return nullptr;
+}
+
+// beta and alpha; nothing where they are no numbers.
+std::optional<double> factor(const ExternCall& call, std::string_view name) {
+  for (const auto& [key, argument] : call.kwargs) {
+    if (key != name) continue;
+    if (const auto* number = std::get_if<double>(&argument.value)) return *number;
+    if (const auto* size = std::get_if<SymExpr>(&argument.value))
+      if (const auto constant = size->as_constant()) return static_cast<double>(*constant);
+    return std::nullopt;
+  }
+  return 1;
+}
+
+bool has_other_kwargs(const ExternCall& call) {
+  return std::any_of(call.kwargs.begin(), call.kwargs.end(), [](const auto& argument) {
+    return argument.first != "beta" && argument.first != "alpha";
+  });
+}
+
+Value* scaled(Graph& graph, Value* value, double by) {
+  if (by == 1) return value;
+  Value* number = graph.full({}, value->type().dtype, by, value->type().device);
+  return graph.pointwise(Op::kMul, {value, number});
+}
+
+Value* product(Graph& graph, Value* lhs, Value* rhs, DType dtype) {
+  const Shape &left = lhs->type().shape, &right = rhs->type().shape;
+  const bool is_batch = left.size() == 3;
+  const auto axes = [&](std::vector<size_t> numbers) {
+    Shape index;
+    if (is_batch) index.push_back(SymExpr::symbol(axis_name(0)));
+    for (const size_t number : numbers)
+      index.push_back(SymExpr::symbol(axis_name(number + (is_batch ? 1 : 0))));
+    return index;
+  };
+  Shape shape = left;
+  shape.back() = right.back();
+  return graph.contract(lhs, rhs, axes({0, 2}), axes({2, 1}), {left.back()}, std::move(shape),
+                        dtype);
+}
+
+bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
+             const ProductCall& call) {
+  const ExternCall& facts = node->extern_call();
+  Value *lhs = node->operand(call.first), *rhs = node->operand(call.first + 1);
+  const TensorType& type = node->result()->type();
+  const auto accumulator = accumulator_dtype(lhs->type().dtype, rhs->type().dtype);
+  if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
+  if (!accumulator || !is_float(type.dtype) || lhs->type().dtype != rhs->type().dtype ||
+      type.dtype != lhs->type().dtype)
+    return rewriter.no_match(*node, "no code for its dtypes");
+  if (options.tiles->columns(*accumulator) == 0)
+    return rewriter.no_match(*node, "no vectors to compute it in");
+  const auto alpha = factor(facts, "alpha"), beta = factor(facts, "beta");
+  if (!alpha || !beta || has_other_kwargs(facts))
+    return rewriter.no_match(*node, "a factor is not known");
+  if (!is_worth_code(*lhs, *rhs, *options.tiles, rewriter.graph()))
+    return rewriter.no_match(*node, "its operands change with each call, and it has few rows");
+  return rewriter.replace_by_new(node, [&] {
+    Graph& graph = rewriter.graph();
+    const bool is_sum = call.first == 1 && *beta != 0;
+    const bool is_plain = !is_sum && *alpha == 1;
+    Value* result = product(graph, lhs, rhs, is_plain ? type.dtype : *accumulator);
+    result = scaled(graph, result, *alpha);
+    if (is_sum) {
+      Value* added = graph.cast(node->operand(0), *accumulator);
+      result = graph.pointwise(Op::kAdd, {result, scaled(graph, added, *beta)});
+    }
+    return graph.cast(result, type.dtype);
+  });
+}
+
+}  // namespace
+
+bool contractions(Graph& graph, const ContractionOptions& options) {
+  if (!options.tiles) return false;
+  const Rewriter rewriter(graph, options);
+  bool has_changed = false;
+  for (Node* node : graph.nodes())
+    if (const ProductCall* call = call_of(*node))
+      has_changed |= rewrite(rewriter, options, node, *call);
+  return has_changed;
+}
+
+}  // namespace mlcc::graph

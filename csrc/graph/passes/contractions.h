@@ -1,0 +1,25 @@
+// contractions: matrix products as nodes of the graph instead of calls.
+//
+// What it does: calls of aten.mm, addmm, bmm and baddbmm become `contract`, and the sum with what
+// they add to it pointwise ops on its accumulators, rounded once.
+//
+//   %0: f32[4, 8] = extern "aten.addmm.default"(%b, %x, %w)
+//   =>
+//   %0: f32[4, 8] = contract %x, %w {lhs = [d0, d2], reduced = [3], rhs = [d2, d1]}
+//   %1: f32[4, 8] = add %0, %b
+//
+// Requires a verified graph, and PassOptions::tiles where code for contractions is wanted. A product
+// of which nothing is known while compiling that would make such code faster stays a call: operands
+// that change with each call and lie the wrong way for few rows. Keeps dtypes, shapes and strides;
+// leaves values without users to dce.
+#pragma once
+
+#include "graph/passes/options.h"
+
+namespace mlcc::graph {
+
+struct ContractionOptions : PassOptions {};
+
+bool contractions(Graph& graph, const ContractionOptions& options);
+
+}  // namespace mlcc::graph

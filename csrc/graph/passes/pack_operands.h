@@ -1,0 +1,31 @@
+// pack_operands: lays an operand of a contraction out as its tiles read it.
+//
+// What it does: of an operand along whose own axis tiles have their columns, a copy in panels of as
+// many columns, the last one filled up with zeros; in a panel the reduced axes lie outside of the
+// columns. Where the operand is static the copy is made once and kept.
+//
+//   %0: f32[8, 40] = contract %x, %w {lhs = [d0, d2], reduced = [3], rhs = [d2, d1]}
+//   =>
+//   %0: f32[3, 64] = pad %w ..
+//   %1: f32[3, 2, 32] = reshape %0
+//   %2: f32[2, 3, 32] = permute %1 {dims = [1, 0, 2]}
+//   %3: f32[2, 3, 32] = copy %2
+//   %4: .. = contract %x, %3 {lhs = [d0, d2], .., rhs = [floordiv(d1, 32), d2, mod(d1, 32)]}
+//
+// Requires a verified graph, and PassOptions::tiles. Keeps what the contraction computes. Runs last:
+// canonicalize would merge the copy away.
+#pragma once
+
+#include "graph/passes/options.h"
+
+namespace mlcc::graph {
+
+struct PackOptions : PassOptions {};
+
+bool pack_operands(Graph& graph, const PackOptions& options);
+
+// Whether code for lhs @ rhs, with what packing costs in each call, is likely no slower than a
+// library's.
+bool is_worth_code(Value& lhs, Value& rhs, const TileOptions& tiles, const Graph& graph);
+
+}  // namespace mlcc::graph

@@ -1,0 +1,469 @@
+#include "lower/contraction.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "graph/contraction.h"
+#include "graph/strided_view.h"
+#include "lower/evaluator.h"
+#include "lower/group_nodes.h"
+#include "lower/nest_axes.h"
+#include "lower/tile_roles.h"
+#include "schedule/contraction.h"
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Node;
+using graph::Value;
+using loop::Block;
+using loop::Expr;
+using loop::LoopKind;
+using loop::ScalarOp;
+using loop::Variable;
+using schedule::Axis;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+SymExpr ceil_div(const SymExpr& a, const SymExpr& b) { return SymExpr::floordiv(a + (b - 1), b); }
+
+class ContractionLowering {
+ public:
+  ContractionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
+      : context_(context), arena_(context.arena), node_(*context.group.nodes.front()),
+        nodes_(context.plan, context.group), buffers_(buffers), lowered_(lowered),
+        accumulator_(*graph::accumulator_dtype(node_.operand(0)->type().dtype,
+                                               node_.operand(1)->type().dtype)) {}
+
+  void lower() {
+    const Recording recording = record();
+    const TileRoles roles(context_, node_, recording.indices, tile_columns());
+    Evaluator evaluator(context_, buffers_, context_.group.domain, &roles.axes(), nullptr);
+    evaluator_ = &evaluator;
+    roles_ = &roles;
+    if (roles.has_tiles())
+      emit_tiles();
+    else
+      emit_points();
+  }
+
+ private:
+  // What follows the contraction, evaluated once at the axes.
+  Recording record() {
+    Recording recording;
+    KernelBuffers scratch(context_);
+    Evaluator recorder(context_, scratch, context_.group.domain, nullptr, &recording);
+    Block block;
+    const Variable* sum =
+        Variable::make(arena_, node_.result()->type().dtype, arena_.fresh_name("sum"));
+    emit_element(recorder, sum, block);
+    return recording;
+  }
+
+  // All nodes of the group at the current point, where the contraction's result is `sum`.
+  void emit_element(Evaluator& evaluator, Expr sum, Block& block) {
+    evaluator.push(&block);
+    for (const Node* node : context_.group.nodes) {
+      const Index& position = nodes_.position(*node);
+      const Expr element = node == &node_ ? sum : evaluator.evaluate_node(*node, position);
+      evaluator.define_row(node->result(), element);
+      if (nodes_.is_output(node->result())) evaluator.store(node->result(), position, element);
+    }
+    evaluator.pop();
+  }
+
+  int64_t tile_columns() const {
+    if (context_.machine.is_gpu || context_.machine.vector_bits == 0) return 0;
+    return schedule::tile_columns(context_.machine, accumulator_);
+  }
+
+  // -- small parts
+  Expr expr(const SymExpr& over_nest) { return evaluator_->nest_expr(over_nest); }
+  Expr constant(int64_t value) { return loop::int_constant(arena_, value); }
+  Expr apply(ScalarOp op, std::vector<Expr> args) {
+    return loop::apply(arena_, op, std::move(args));
+  }
+
+  Expr zero() {
+    return is_float(accumulator_) ? loop::Constant::make_float(arena_, accumulator_, 0.0)
+                                  : loop::Constant::make_int(arena_, accumulator_, 0);
+  }
+
+  const Variable* variable(std::string_view name) {
+    return Variable::make(arena_, DType::kI64, arena_.fresh_name(name));
+  }
+
+  // A number that stands in the code by a name; a constant as it is.
+  SymExpr let(const SymExpr& value, std::string_view name, Block& block) {
+    if (value.is_constant() || value.as_symbol()) return value;
+    const Variable* named = variable(name);
+    block.push_back(loop::Let::make(arena_, named, expr(value)));
+    return SymExpr::symbol(named->name);
+  }
+
+  Block loop_over(std::string_view name, const SymExpr& begin, const SymExpr& end,
+                  const loop::LoopMode& mode, const std::function<void(SymExpr, Block&)>& body) {
+    if ((end - begin).equals_constant(1) && !loop::has_lanes(mode.kind)) {
+      Block block;
+      body(begin, block);
+      return block;
+    }
+    const Variable* at = variable(name);
+    Block inner;
+    body(SymExpr::symbol(at->name), inner);
+    return {loop::For::make(arena_, at, expr(begin), expr(end), mode, std::move(inner))};
+  }
+
+  static void append(Block& block, const Block& more) {
+    block.insert(block.end(), more.begin(), more.end());
+  }
+
+  // -- the range of the phase
+  // The loop over `extent` iterations, each worth `terms` products.
+  void add_range(const SymExpr& extent, const SymExpr& terms, int64_t grain_terms,
+                 const std::function<void(SymExpr, Block&)>& body) {
+    PhaseRange range;
+    range.extent = extent;
+    range.grain = SymExpr::floordiv(SymExpr(grain_terms), SymExpr::max(terms, 1)) + 1;
+    const Variable* parallel = variable("p");
+    loop::LoopMode mode;
+    mode.kind = LoopKind::kParallel;
+    Block inner;
+    body(SymExpr::symbol(parallel->name), inner);
+    lowered_.kernel.phases.push_back({loop::For::make(
+        arena_, parallel, constant(0), loop::from_symbolic(arena_, extent), mode, inner)});
+    lowered_.phases.push_back(std::move(range));
+  }
+
+  // Axes that an iteration stands at; `place` counts through them, the last one fastest.
+  void bind_axes(const std::vector<const Axis*>& axes, SymExpr place, Block& block) {
+    for (size_t i = axes.size(); i-- > 0;) {
+      const Axis& axis = *axes[i];
+      const SymExpr at = i == 0 ? place : SymExpr::mod(place, axis.extent);
+      const Variable* bound = variable(axis.name);
+      block.push_back(loop::Let::make(arena_, bound, expr(at)));
+      evaluator_->bind_axis(axis.name, bound);
+      if (i > 0) place = let(SymExpr::floordiv(place, axis.extent), "rest", block);
+    }
+  }
+
+  static SymExpr extent_of(const std::vector<const Axis*>& axes) {
+    SymExpr extent = 1;
+    for (const Axis* axis : axes) extent = extent * axis->extent;
+    return extent;
+  }
+
+  // -- without tiles: each sum by itself
+  void emit_points() {
+    std::vector<const Axis*> kept, reduced;
+    for (const Axis& axis : roles_->axes().axes()) (axis.reduced ? reduced : kept).push_back(&axis);
+    add_range(extent_of(kept), extent_of(reduced), schedule::kGrainPoints,
+              [&](const SymExpr& at, Block& block) {
+                bind_axes(kept, at, block);
+                Expr sum = sum_over(reduced, 0, zero(), block);
+                sum = loop::Cast::make(arena_, node_.result()->type().dtype, sum);
+                emit_element(*evaluator_, sum, block);
+              });
+  }
+
+  Expr sum_over(const std::vector<const Axis*>& axes, size_t i, Expr init, Block& block) {
+    if (i == axes.size()) return sum_with_product(init, block);
+    const Variable* at = variable(axes[i]->name);
+    evaluator_->bind_axis(axes[i]->name, at);
+    const auto fresh = [&] {
+      return Variable::make(arena_, accumulator_, arena_.fresh_name("sum"));
+    };
+    const loop::Carried carried{fresh(), init, fresh()};
+    Block inner;
+    const Expr next = sum_over(axes, i + 1, carried.variable, inner);
+    block.push_back(loop::Reduce::make(arena_, at, constant(0), expr(axes[i]->extent), {},
+                                       {carried}, std::move(inner), {next}, std::nullopt));
+    return carried.result;
+  }
+
+  Expr sum_with_product(Expr sum, Block& block) {
+    std::vector<Expr> factors;
+    for (const size_t operand : {0, 1}) {
+      const loop::Buffer* buffer =
+          buffers_.buffer_of(roles_->operand(operand).base, loop::Access::kIn);
+      const Expr element =
+          loop::Load::make(arena_, buffer, {expr(roles_->operand(operand).offset)});
+      factors.push_back(loop::Cast::make(arena_, accumulator_, element));
+    }
+    if (is_float(accumulator_)) return apply(ScalarOp::kFma, {factors[0], factors[1], sum});
+    (void)block;
+    return apply(ScalarOp::kAdd, {sum, apply(ScalarOp::kMul, factors)});
+  }
+
+  // -- tiles
+  void emit_tiles() {
+    const TileRoles& roles = *roles_;
+    tiles_ = choose();
+    lowered_.schedule.tiles = tiles_;
+    const SymExpr panels = ceil_div(roles.columns().extent, tiles_.columns);
+    // Of these and the rows below, all are the same for the whole kernel.
+    Block head;
+    const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
+    const SymExpr tile_rows = choose_rows(rows, head);
+    const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
+    // What the runtime splits is counted with the largest tile.
+    const SymExpr blocks = blocks_of(rows);
+    const SymExpr terms = extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles *
+                          tiles_.columns;
+    add_range(extent_of(roles.outer()) * blocks * panels, terms, tiles_.grain_terms,
+              [&](SymExpr at, Block& block) {
+                append(block, head);
+                const SymExpr panel = let(SymExpr::mod(at, panels), "panel", block);
+                at = let(SymExpr::floordiv(at, panels), "rest", block);
+                const SymExpr row_block = let(SymExpr::mod(at, blocks), "block", block);
+                bind_axes(roles.outer(), SymExpr::floordiv(at, blocks), block);
+                const SymExpr per_block = let(ceil_div(row_tiles, blocks), "count", block);
+                const SymExpr begin = row_block * per_block;
+                const SymExpr end = SymExpr::min(begin + per_block, row_tiles);
+                append(block, loop_over("tile", begin, end, {}, [&](const SymExpr& tile, Block& b) {
+                         emit_tile(panel, tile, rows, tile_rows, b);
+                       }));
+              });
+  }
+
+  schedule::ContractionTiles choose() const {
+    const TileRoles& roles = *roles_;
+    schedule::ContractionFacts facts;
+    const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
+    facts.rows = rows.as_constant().value_or(0);
+    facts.expected_rows = std::max<int64_t>(1, context_.expected(rows));
+    facts.columns = std::max<int64_t>(1, context_.expected(roles.columns().extent));
+    facts.depth = std::max<int64_t>(1, context_.expected(extent_of(roles.depth())));
+    facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.outer())));
+    facts.row_bytes = dtype_size(roles.operand(roles.broadcast()).base->type().dtype);
+    facts.accumulator = accumulator_;
+    return schedule::choose_tiles(facts, context_.machine);
+  }
+
+  SymExpr blocks_of(const SymExpr& rows) const {
+    return SymExpr::max(ceil_div(rows, tiles_.rows.front() * tiles_.tiles), 1);
+  }
+
+  // Rows of a tile. Where the kernel is to find that out: the largest that there are, but of the
+  // two largest sizes the one that computes fewer rows twice.
+  SymExpr choose_rows(const SymExpr& rows, Block& block) {
+    if (tiles_.rows.size() == 1) return tiles_.rows.front();
+    Expr chosen = constant(tiles_.rows.back());
+    for (size_t i = tiles_.rows.size() - 1; i-- > 0;) {
+      const int64_t size = tiles_.rows[i];
+      Expr fits = apply(ScalarOp::kGe, {expr(rows), constant(size)});
+      if (i == 0) {
+        const int64_t other = tiles_.rows[1];
+        const Expr computed = expr(ceil_div(rows, size) * size);
+        const Expr with_other = expr(ceil_div(rows, other) * other);
+        fits = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {computed, with_other})});
+      }
+      chosen = apply(ScalarOp::kSelect, {fits, constant(size), chosen});
+    }
+    const Variable* named = variable("height");
+    block.push_back(loop::Let::make(arena_, named, chosen));
+    return SymExpr::symbol(named->name);
+  }
+
+  void emit_tile(const SymExpr& panel, const SymExpr& tile, const SymExpr& rows,
+                 const SymExpr& tile_rows, Block& block) {
+    const TileRoles& roles = *roles_;
+    const SymExpr first_row =
+        let(SymExpr::min(tile * tile_rows, rows - tile_rows), "row", block);
+    const SymExpr first_column = let(panel * tiles_.columns, "column", block);
+    const bool is_whole = (roles.columns().extent.as_constant().value_or(1) % tiles_.columns) == 0;
+    const SymExpr live =
+        is_whole ? SymExpr(tiles_.columns)
+                 : let(SymExpr::min(roles.columns().extent - first_column, tiles_.columns), "live",
+                       block);
+    loop::Buffer description;
+    description.name = arena_.fresh_name("tile");
+    description.dtype = accumulator_;
+    description.scope = loop::Scope::kStack;
+    description.access = loop::Access::kInOut;
+    description.shape = {constant(tiles_.rows.front() * tiles_.columns)};
+    const loop::Buffer* buffer = arena_.make_buffer(std::move(description));
+    block.push_back(loop::Alloc::make(arena_, buffer));
+    const TilePlace place{buffer, first_row, first_column, panel, tile_rows, live};
+    emit_sums(place, block);
+    emit_rest(place, block);
+  }
+
+  struct TilePlace {
+    const loop::Buffer* buffer;
+    SymExpr first_row, first_column, panel, rows, live_columns;
+  };
+
+  // -- the sums of a tile
+  // The axes that one contraction goes over, innermost last, bounded so that no accumulator takes
+  // more terms than it should; loops around it go over the rest, and add up in the tile.
+  struct DepthAxis {
+    const Axis* axis;
+    SymExpr begin;
+    SymExpr extent;
+  };
+
+  void emit_sums(const TilePlace& place, Block& block) {
+    const std::vector<const Axis*>& depth = roles_->depth();
+    size_t first = depth.size();  // axes from here on are whole in one contraction
+    int64_t terms = 1;
+    while (first > 0) {
+      const auto extent = depth[first - 1]->extent.as_constant();
+      if (!extent || *extent * terms > tiles_.depth) break;
+      terms *= std::max<int64_t>(1, *extent);
+      --first;
+    }
+    std::vector<DepthAxis> whole;
+    for (size_t i = first; i < depth.size(); ++i) whole.push_back({depth[i], 0, depth[i]->extent});
+    if (first == 0) return append(block, contractions(place, whole, false));
+    append(block, zeros(place));
+    append(block, sums_over(place, 0, first, std::max<int64_t>(1, tiles_.depth / terms), whole));
+  }
+
+  // Loops over the axes [i, end), of which the last is cut into parts of at most `most`.
+  Block sums_over(const TilePlace& place, size_t i, size_t end, int64_t most,
+                  const std::vector<DepthAxis>& inner) {
+    const Axis& axis = *roles_->depth()[i];
+    std::vector<DepthAxis> parts;
+    for (size_t j = 0; j < i; ++j) parts.push_back(outer_depth_[j]);
+    const auto with = [&](DepthAxis part, const std::function<Block()>& body) {
+      outer_depth_.push_back(std::move(part));
+      Block block = body();
+      outer_depth_.pop_back();
+      return block;
+    };
+    const auto whole = [&] {
+      std::vector<DepthAxis> all = outer_depth_;
+      all.insert(all.end(), inner.begin(), inner.end());
+      return contractions(place, all, true);
+    };
+    if (i + 1 < end)
+      return loop_over(axis.name, 0, axis.extent, {}, [&](const SymExpr& at, Block& block) {
+        append(block, with({&axis, at, 1}, [&] { return sums_over(place, i + 1, end, most, inner); }));
+      });
+    // Parts of equal length, as far as that is known.
+    const auto extent = axis.extent.as_constant();
+    const int64_t count = extent ? (*extent + most - 1) / most : 0;
+    const int64_t length = extent && count > 0 ? (*extent + count - 1) / count : most;
+    return loop_over("part", 0, ceil_div(axis.extent, length), {},
+                     [&](const SymExpr& part, Block& block) {
+                       const SymExpr begin = let(part * length, "begin", block);
+                       const SymExpr left = axis.extent - begin;
+                       const bool is_even = extent && *extent % length == 0;
+                       const SymExpr size =
+                           is_even ? SymExpr(length)
+                                   : let(SymExpr::min(left, length), "terms", block);
+                       append(block, with({&axis, begin, size}, whole));
+                     });
+  }
+
+  Block zeros(const TilePlace& place) {
+    const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
+    return loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& block) {
+      append(block, loop_over("c", 0, tiles_.columns, mode, [&](const SymExpr& column, Block& b) {
+               b.push_back(loop::Store::make(arena_, place.buffer,
+                                             {expr(row * tiles_.columns + column)}, zero()));
+             }));
+    });
+  }
+
+  // One contraction; where the tile's rows are known only at run time one for each size.
+  Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
+    Block block;
+    for (size_t i = tiles_.rows.size(); i-- > 0;) {
+      Block one = {contraction(place, tiles_.rows[i], depth, adds)};
+      if (i + 1 == tiles_.rows.size()) {
+        block = std::move(one);
+        continue;
+      }
+      const Expr is_this =
+          apply(ScalarOp::kEq, {expr(place.rows), constant(tiles_.rows[i])});
+      block = {loop::If::make(arena_, is_this, std::move(one), std::move(block))};
+    }
+    return block;
+  }
+
+  loop::Stmt contraction(const TilePlace& place, int64_t rows, const std::vector<DepthAxis>& depth,
+                         bool adds) {
+    const TileRoles& roles = *roles_;
+    const size_t vector = roles.vector(), broadcast = roles.broadcast();
+    std::vector<Expr> extents;
+    for (const DepthAxis& axis : depth) extents.push_back(expr(axis.extent));
+    if (extents.empty()) extents.push_back(constant(1));
+    const auto steps = [&](size_t operand, const SymExpr& along) {
+      std::vector<Expr> all = {expr(along)};
+      for (const DepthAxis& axis : depth) all.push_back(expr(roles.step(operand, *axis.axis)));
+      if (depth.empty()) all.push_back(constant(0));
+      return all;
+    };
+    const auto tile_of = [&](size_t operand, const SymExpr& along) {
+      const loop::Buffer* buffer =
+          buffers_.buffer_of(roles.operand(operand).base, loop::Access::kIn);
+      SymExpr origin = roles.origin(operand, place.first_row, place.first_column, place.panel);
+      for (const DepthAxis& axis : depth)
+        origin = origin + roles.step(operand, *axis.axis) * axis.begin;
+      return loop::TileRef{buffer, {expr(origin)}, steps(operand, along)};
+    };
+    const SymExpr row_step =
+        roles.rows() == nullptr ? SymExpr(0) : roles.step(broadcast, *roles.rows());
+    // A packed operand has all columns of its last panel.
+    const bool is_masked = !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
+    return loop::Contract::make(
+        arena_, {place.buffer, {constant(0)}, {constant(tiles_.columns), constant(1)}},
+        tile_of(broadcast, row_step), tile_of(vector, roles.column_step()), rows, tiles_.columns,
+        is_masked ? expr(place.live_columns) : nullptr, std::move(extents), adds);
+  }
+
+  // -- what follows the contraction
+  void emit_rest(const TilePlace& place, Block& block) {
+    const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
+    const TileRoles& roles = *roles_;
+    append(block, loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& rows) {
+             if (roles.rows() != nullptr)
+               bind(*roles.rows(), place.first_row + row, rows);
+             append(rows, loop_over("c", 0, place.live_columns, mode,
+                                    [&](const SymExpr& column, Block& inner) {
+                                      bind(roles.columns(), place.first_column + column, inner);
+                                      const Expr sum = loop::Load::make(
+                                          arena_, place.buffer,
+                                          {expr(row * tiles_.columns + column)});
+                                      emit_element(*evaluator_, rounded(sum, inner), inner);
+                                    }));
+           }));
+  }
+
+  Expr rounded(Expr sum, Block& block) {
+    const DType dtype = node_.result()->type().dtype;
+    const Variable* named = Variable::make(arena_, dtype, arena_.fresh_name("sum"));
+    block.push_back(loop::Let::make(arena_, named, loop::Cast::make(arena_, dtype, sum)));
+    return named;
+  }
+
+  void bind(const Axis& axis, const SymExpr& at, Block& block) {
+    const Variable* bound = variable(axis.name);
+    block.push_back(loop::Let::make(arena_, bound, expr(at)));
+    evaluator_->bind_axis(axis.name, bound);
+  }
+
+  const Context& context_;
+  loop::Arena& arena_;
+  const Node& node_;
+  const GroupNodes nodes_;
+  KernelBuffers& buffers_;
+  LoweredKernel& lowered_;
+  const DType accumulator_;
+  Evaluator* evaluator_ = nullptr;
+  const TileRoles* roles_ = nullptr;
+  schedule::ContractionTiles tiles_;
+  std::vector<DepthAxis> outer_depth_;
+};
+
+}  // namespace
+
+void lower_contraction(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered) {
+  ContractionLowering(context, buffers, lowered).lower();
+}
+
+}  // namespace mlcc::lower

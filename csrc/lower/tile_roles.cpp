@@ -1,0 +1,168 @@
+#include "lower/tile_roles.h"
+
+#include <algorithm>
+
+#include "graph/contraction.h"
+#include "graph/index_map.h"
+#include "graph/strided_view.h"
+
+namespace mlcc::lower {
+
+using graph::Node;
+using graph::Value;
+using schedule::Axis;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+// What a packed operand's column is made of.
+constexpr const char* kPanel = "panel";
+constexpr const char* kLane = "lane";
+
+SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
+  return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
+    return symbol == name ? std::optional(by) : std::nullopt;
+  });
+}
+
+}  // namespace
+
+TileRoles::TileRoles(const Context& context, const Node& contraction, Index indices,
+                     int64_t columns)
+    : context_(context), tile_columns_(columns) {
+  Assumptions assumptions = context.graph.assumptions();
+  const Index& domain = context.group.domain;
+  for (size_t d = 0; d < domain.size(); ++d) assumptions.set_index(fusion::axis_name(d), domain[d]);
+  const std::optional<Packing> packing = find_packing(contraction);
+  assumptions.set_index(kLane, columns);
+  for (const size_t i : {0, 1}) {
+    const auto view = graph::strided_view(contraction.operand(i));
+    SymExpr offset =
+        graph::linearize(contraction.attr<Index>(i == 0 ? "lhs" : "rhs"), view->strides) +
+        view->offset;
+    if (packing && packing->operand == i)
+      offset = replaced(offset, fusion::axis_name(packing->axis),
+                        SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
+    operands_.push_back({view->base, assumptions.simplify(offset)});
+    indices.push_back(operands_.back().offset);
+  }
+  if (packing) {
+    is_packed_ = true;
+    vector_ = packing->operand;
+    indices.push_back(SymExpr::symbol(fusion::axis_name(packing->axis)));
+  }
+  axes_.emplace(domain, context.group.reduced, std::move(indices), context.graph.assumptions());
+  for (Operand& operand : operands_) operand.offset = axes_->map(operand.offset);
+  if (packing) packed_column_ = axes_->map(SymExpr::symbol(fusion::axis_name(packing->axis)));
+  if (columns > 0) find_roles();
+}
+
+// An operand whose index takes a column apart: floordiv(d1, 32) and mod(d1, 32).
+std::optional<TileRoles::Packing> TileRoles::find_packing(const Node& contraction) const {
+  for (const size_t operand : {1, 0}) {
+    const std::vector<bool> other = graph::axes_of_operand(contraction, 1 - operand);
+    for (const SymExpr& e : contraction.attr<Index>(operand == 0 ? "lhs" : "rhs"))
+      for (const SymExpr::Function& function : e.functions()) {
+        const auto name = function.numerator.as_symbol();
+        if (function.kind != AtomKind::kMod || !function.divisor.equals_constant(tile_columns_) ||
+            !name || !graph::is_axis_name(*name))
+          continue;
+        const size_t axis = std::stoul(name->substr(1));
+        if (!context_.group.reduced[axis] && !other[axis]) return Packing{operand, axis};
+      }
+  }
+  return std::nullopt;
+}
+
+std::optional<SymExpr> TileRoles::find_step(size_t operand, const Axis& axis) const {
+  const auto linear = operands_[operand].offset.linear_in(axis.name);
+  if (!linear) return std::nullopt;
+  return linear->coefficient;
+}
+
+SymExpr TileRoles::step(size_t operand, const Axis& axis) const {
+  return find_step(operand, axis).value_or(SymExpr(0));
+}
+
+// The axis of columns: that of the packed operand, or one along which an operand lies side by side
+// and the other one does not move; the longest of them.
+bool TileRoles::find_columns() {
+  const auto is_free_of = [&](size_t operand, const Axis& axis) {
+    return !operands_[operand].offset.contains(axis.name);
+  };
+  for (const size_t operand : {vector_, 1 - vector_}) {
+    const Axis* best = nullptr;
+    for (const Axis& axis : axes_->axes()) {
+      if (axis.reduced || !is_free_of(1 - operand, axis)) continue;
+      const auto step = is_packed_ ? packed_column_.linear_in(axis.name)
+                                   : operands_[operand].offset.linear_in(axis.name);
+      if (!step || !step->coefficient.equals_constant(1)) continue;
+      if (best == nullptr || context_.expected(axis.extent) > context_.expected(best->extent))
+        best = &axis;
+    }
+    if (best != nullptr) {
+      vector_ = operand;
+      columns_ = best;
+      break;
+    }
+    if (is_packed_) break;
+  }
+  if (columns_ == nullptr || !is_packed_) return columns_ != nullptr;
+  // Tiles begin at panels, and panels lie at equal distances.
+  const SymExpr first = packed_column_.linear_in(columns_->name)->rest;
+  const auto panel = operands_[vector_].offset.linear_in(kPanel);
+  const auto lane = operands_[vector_].offset.linear_in(kLane);
+  if (!panel || !lane || lane->coefficient.contains(kPanel)) return false;
+  column_step_ = lane->coefficient;
+  const auto whole_panels = first.divide_exactly(tile_columns_);
+  if (whole_panels) first_panel_ = *whole_panels;
+  return whole_panels.has_value();
+}
+
+void TileRoles::find_roles() {
+  if (!find_columns()) return void(columns_ = nullptr);
+  for (const Axis& axis : axes_->axes()) {
+    if (axis.reduced) {
+      depth_.push_back(&axis);
+    } else if (&axis != columns_) {
+      const auto step = find_step(broadcast(), axis);
+      const bool can_be_rows = step && !operands_[vector_].offset.contains(axis.name);
+      if (can_be_rows &&
+          (rows_ == nullptr || context_.expected(axis.extent) >= context_.expected(rows_->extent))) {
+        if (rows_ != nullptr) outer_.push_back(rows_);
+        rows_ = &axis;
+      } else {
+        outer_.push_back(&axis);
+      }
+    }
+  }
+  if (!are_steps_known()) columns_ = nullptr;
+}
+
+// Steps along rows, depth and panels must not depend on each other.
+bool TileRoles::are_steps_known() const {
+  std::vector<const Axis*> inner = depth_;
+  inner.push_back(columns_);
+  if (rows_ != nullptr) inner.push_back(rows_);
+  for (const size_t operand : {0, 1})
+    for (const Axis* axis : inner) {
+      const auto step = find_step(operand, *axis);
+      if (!step || step->contains(kPanel) || step->contains(kLane)) return false;
+      for (const Axis* other : inner)
+        if (step->contains(other->name)) return false;
+    }
+  return true;
+}
+
+SymExpr TileRoles::origin(size_t operand, const SymExpr& row, const SymExpr& column,
+                          const SymExpr& panel) const {
+  SymExpr at = operands_[operand].offset;
+  for (const Axis* axis : depth_) at = replaced(at, axis->name, 0);
+  if (rows_ != nullptr) at = replaced(at, rows_->name, row);
+  at = replaced(at, columns_->name, column);
+  if (operand != vector_ || !is_packed_) return at;
+  // Along the axis of columns panels are counted from the one where it begins.
+  return replaced(replaced(at, kLane, 0), kPanel, panel + first_panel_);
+}
+
+}  // namespace mlcc::lower

@@ -1,0 +1,73 @@
+// Which axis of a contraction does what in its tiles: columns along the operand that is read in
+// vectors, rows along the one whose elements are broadcast, depth along the reduced axes.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "graph/graph.h"
+#include "lower/context.h"
+#include "lower/nest_axes.h"
+
+namespace mlcc::lower {
+
+class TileRoles {
+ public:
+  // `indices`: what is read and written beside the contraction, over the domain. `columns`: of a
+  // tile; 0: none are wanted.
+  TileRoles(const Context& context, const graph::Node& contraction, std::vector<SymExpr> indices,
+            int64_t columns);
+
+  // Where an element of an operand lies: of its base, over the nest's axes. In the packed operand
+  // the panel and the place in it stand for the column.
+  struct Operand {
+    graph::Value* base;
+    SymExpr offset;
+  };
+  const Operand& operand(size_t i) const { return operands_[i]; }
+  const NestAxes& axes() const { return *axes_; }
+
+  // Whether the operands lie such that tiles can be contracted; what follows has a meaning then
+  // only.
+  bool has_tiles() const { return columns_ != nullptr; }
+  size_t vector() const { return vector_; }
+  size_t broadcast() const { return 1 - vector_; }
+  // Whether the vector operand lies in panels of a tile's columns, the last one filled up.
+  bool is_packed() const { return is_packed_; }
+  const schedule::Axis& columns() const { return *columns_; }
+  const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
+  const std::vector<const schedule::Axis*>& depth() const { return depth_; }
+  const std::vector<const schedule::Axis*>& outer() const { return outer_; }
+  SymExpr column_step() const { return column_step_; }
+  // How far apart an operand's elements are along an axis of rows or depth.
+  SymExpr step(size_t operand, const schedule::Axis& axis) const;
+  // Where a tile begins in an operand, at depth 0.
+  SymExpr origin(size_t operand, const SymExpr& row, const SymExpr& column,
+                 const SymExpr& panel) const;
+
+ private:
+  struct Packing {
+    size_t operand;
+    size_t axis;  // of the domain
+  };
+  std::optional<Packing> find_packing(const graph::Node& contraction) const;
+  void find_roles();
+  bool find_columns();
+  bool are_steps_known() const;
+  std::optional<SymExpr> find_step(size_t operand, const schedule::Axis& axis) const;
+
+  const Context& context_;
+  std::vector<Operand> operands_;
+  std::optional<NestAxes> axes_;
+  size_t vector_ = 1;
+  bool is_packed_ = false;
+  int64_t tile_columns_;
+  SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes
+  SymExpr first_panel_;  // where the axis of columns is a part of that
+  SymExpr column_step_ = 1;
+  const schedule::Axis* columns_ = nullptr;
+  const schedule::Axis* rows_ = nullptr;
+  std::vector<const schedule::Axis*> depth_, outer_;
+};
+
+}  // namespace mlcc::lower

@@ -1,0 +1,68 @@
+#include "schedule/contraction.h"
+
+#include <algorithm>
+
+#include "support/error.h"
+
+namespace mlcc::schedule {
+namespace {
+
+constexpr int64_t kVectorsOfColumns = 2;
+// Terms of one accumulator: rounding errors stay those of short sums.
+constexpr int64_t kMostTerms = 512;
+// Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
+constexpr int64_t kGrainTerms = 512 * 1024;
+// Iterations of the parallel loop that are enough for threads to share evenly.
+constexpr int64_t kEnoughParallel = 32;
+
+// Rows of accumulators of two vectors that leave registers for the operands: of 32 and 16 ones.
+int64_t most_rows(const Machine& machine) { return machine.vector_bits >= 512 ? 12 : 6; }
+
+// Of up to `most` rows a tile, as few left over as possible; of equal ones the largest tile. Small
+// tiles read more for each product.
+int64_t fitting_rows(int64_t rows, int64_t most) {
+  if (rows <= most) return std::max<int64_t>(1, rows);
+  int64_t best = most;
+  const auto computed = [rows](int64_t tile) { return (rows + tile - 1) / tile * tile; };
+  for (int64_t tile = most; tile * 3 >= most * 2; --tile)
+    if (computed(tile) < computed(best)) best = tile;
+  return best;
+}
+
+}  // namespace
+
+std::string ContractionTiles::str() const {
+  std::string all;
+  for (const int64_t count : rows) all += (all.empty() ? "" : "|") + std::to_string(count);
+  return detail::join("tile=", all, "x", columns, " depth=", depth, " tiles=", tiles);
+}
+
+int64_t tile_columns(const Machine& machine, DType accumulator) {
+  return kVectorsOfColumns * machine.vector_bits / 8 / dtype_size(accumulator);
+}
+
+ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine) {
+  ContractionTiles tiles;
+  const int64_t most = most_rows(machine);
+  if (facts.rows > 0)
+    tiles.rows = {fitting_rows(facts.rows, most)};
+  else if (most > 8)
+    tiles.rows = {most, 8, 4, 2, 1};
+  else
+    tiles.rows = {most, 4, 2, 1};
+  tiles.columns = tile_columns(machine, facts.accumulator);
+  tiles.depth = kMostTerms;
+  tiles.grain_terms = kGrainTerms;
+  // What a block of tiles reads of the broadcast operand stays in half of a second-level cache
+  // while it is multiplied with all columns.
+  const int64_t tile_rows = tiles.rows.front();
+  const int64_t all = (facts.expected_rows + tile_rows - 1) / tile_rows;
+  const int64_t tile_bytes = std::max<int64_t>(1, tile_rows * facts.depth * facts.row_bytes);
+  const int64_t column_tiles = (facts.columns + tiles.columns - 1) / tiles.columns;
+  const int64_t most_tiles = std::max<int64_t>(1, machine.second_level_bytes / 2 / tile_bytes);
+  const int64_t shared = all * column_tiles * facts.others / kEnoughParallel;
+  tiles.tiles = std::clamp<int64_t>(std::min(most_tiles, shared), 1, std::max<int64_t>(1, all));
+  return tiles;
+}
+
+}  // namespace mlcc::schedule

@@ -1,0 +1,40 @@
+// How a contraction is cut into tiles: C[rows, columns] in registers, added up over the reduced axes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schedule/machine.h"
+#include "types/dtype.h"
+
+namespace mlcc::schedule {
+
+// Sizes are those to be expected; 0 rows: not known while compiling.
+struct ContractionFacts {
+  int64_t rows = 0;            // along the operand that is broadcast
+  int64_t expected_rows = 1;
+  int64_t columns = 1;         // along the operand that is read in vectors
+  int64_t depth = 1;           // terms of a sum
+  int64_t others = 1;          // products of the same form: batches
+  int64_t row_bytes = 4;       // of an element of the operand that is broadcast
+  DType accumulator = DType::kF32;
+};
+
+struct ContractionTiles {
+  // Of a tile, the largest first: those that are chosen from where the number of rows is known only
+  // when the kernel runs.
+  std::vector<int64_t> rows;
+  int64_t columns = 1;
+  int64_t depth = 1;        // terms that meet in one accumulator, at most
+  int64_t tiles = 1;        // one below the other, which take the same columns in turns
+  int64_t grain_terms = 1;  // products that are worth a thread
+  std::string str() const;  // "tile=12x32 depth=512 tiles=16"
+};
+
+// Columns of a tile, two vectors of accumulators; 0 where code has no vectors.
+int64_t tile_columns(const Machine& machine, DType accumulator);
+
+ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine);
+
+}  // namespace mlcc::schedule
