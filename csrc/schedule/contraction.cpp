@@ -8,8 +8,8 @@ namespace mlcc::schedule {
 namespace {
 
 constexpr int64_t kVectorsOfColumns = 2;
-// Terms of one accumulator: rounding errors stay those of short sums.
-constexpr int64_t kMostTerms = 512;
+// Terms of one accumulator: errors stay those of short sums, about as large as those of libraries.
+constexpr int64_t kMostTerms = 256;
 // Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
 constexpr int64_t kGrainTerms = 512 * 1024;
 // Iterations of the parallel loop that are enough for threads to share evenly.
