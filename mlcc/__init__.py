@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "cache_info",
     "clear_cache",
+    "clear_packs",
     "config",
     "jit",
 ]
@@ -53,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 def cache_info() -> dict[str, Any]:
-    """What the kernel cache of this process and the disk store hold, and how often they were hit."""
+    """What the kernel cache, the kept values and the disk store hold, and how often they were hit."""
     from mlcc._load import load_core
 
     info: dict[str, Any] = load_core().cache_info()
@@ -61,7 +62,14 @@ def cache_info() -> dict[str, Any]:
 
 
 def clear_cache() -> None:
-    """Forget all compiled kernels, in memory and on disk."""
+    """Forget all compiled kernels, in memory and on disk, and all kept values."""
     from mlcc._load import load_core
 
     load_core().clear_cache()
+
+
+def clear_packs() -> None:
+    """Forget all kept values, weights in kernels' order above all; the next calls compute them again."""
+    from mlcc._load import load_core
+
+    load_core().clear_packs()

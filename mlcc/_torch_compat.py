@@ -900,6 +900,17 @@ def written_inputs() -> tuple[int, tuple[int, ...]]:
     return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
 
 
+def static_inputs(count: int) -> list[int]:
+    """Places of parameters and buffers that Dynamo lifted, and of what `mark_static_address` marked.
+
+    Nothing where the graph being compiled has not `count` inputs.
+    """
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    info = getattr(metadata, "input_info", None) or []
+    lifted = getattr(metadata, "static_input_indices", None) or []
+    return list(lifted) if len(info) == count else []
+
+
 def changed_inputs(metadata: Any, count: int) -> list[int]:
     """Which of `count` inputs the traced function changes, their elements or their form; all if torch does not say."""
     info = getattr(metadata, "input_info", None)

@@ -230,9 +230,13 @@ class Session:
         self.options = options
         self.graphs: list[CompiledGraph | EagerGraph] = []
         self.kinds: list[str] = []
+        self._num_own = 0  # parameters and buffers of the module, which become the first inputs
+        self._num_inputs = 0  # they and the arguments
 
     def compile(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces."""
+        self._num_own = len(_own_tensors(gm))
+        self._num_inputs = self._num_own + len(example_inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -255,10 +259,7 @@ class Session:
         Empty where AOTAutograd made other inputs of them: arguments that overlap become one, and its guards see to it
         that they do in each call.
         """
-        own = [
-            *gm.named_parameters(remove_duplicate=False),
-            *gm.named_buffers(remove_duplicate=False),
-        ]
+        own = _own_tensors(gm)
         places = [
             graph.written for graph in self.graphs if graph.num_inputs == len(own) + num_arguments
         ]
@@ -270,6 +271,12 @@ class Session:
         if isinstance(graph, CompiledGraph) and not graph.imported.eager_calls:
             return graph
         return None
+
+    def _static_inputs(self, gm: GraphModule) -> frozenset[int]:
+        """Places of parameters and buffers among the inputs of the graph that AOTAutograd made."""
+        if len(gm.graph.find_nodes(op="placeholder")) != self._num_inputs:
+            return frozenset()  # AOTAutograd made other inputs of those that it was given
+        return frozenset([*range(self._num_own), *_torch_compat.static_inputs(self._num_inputs)])
 
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
@@ -331,7 +338,12 @@ class Session:
         core = load_core()
         builder = core.GraphBuilder(kind)
         imported = fx_import.import_graph(
-            gm, builder, op_table(), bool(self.options["fallback_random"])
+            gm,
+            builder,
+            op_table(),
+            bool(self.options["fallback_random"]),
+            # What training updates is not worth keeping.
+            self._static_inputs(gm) if kind == "inference" else None,
         )
         if imported.gpu:
             _check_gpu(imported.gpu, self.options)
@@ -347,6 +359,14 @@ class Session:
             executable.stats,
         )
         return CompiledGraph(executable, executable.graph_text, imported, self.options, seconds)
+
+
+def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, as AOTAutograd makes inputs of them."""
+    return [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
 
 
 def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:

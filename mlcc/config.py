@@ -34,6 +34,8 @@ cache_size_mb: int
 torch_caches: bool
 idle_memory_mb: int
 stream_mb: int
+pack_weights: bool
+pack_mb: int
 disable: bool
 strict: bool
 cpu: str
@@ -68,8 +70,10 @@ _MINIMUM = {
     "cache_size_mb": 0,
     "idle_memory_mb": 0,
     "num_compile_threads": 0,
+    "pack_mb": -1,
     "stream_mb": -1,
 }
+_MEMORY = {"idle_memory_mb", "pack_mb"}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
@@ -231,7 +235,7 @@ def _apply(names: Iterable[str]) -> None:
     """What belongs to the process changes at once, not with the next compilation."""
     if "logs" in names:
         _logging.configure(str(_lookup(_option("logs"))[0]))
-    if "idle_memory_mb" in names:
+    if not _MEMORY.isdisjoint(names):
         from mlcc._load import load_core
 
         load_core().apply_memory_options()
@@ -240,7 +244,8 @@ def _apply(names: Iterable[str]) -> None:
 class patch(ContextDecorator):  # noqa: N801 (used like a function)
     """`with mlcc.config.patch(strict=True): ...`, also as a decorator. Holds for this thread (or task) only.
 
-    `logs` and `idle_memory_mb` are the exceptions: Python's loggers and freed memory belong to the process.
+    `logs`, `idle_memory_mb` and `pack_mb` are the exceptions: Python's loggers, freed memory and kept values belong to
+    the process.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -80,13 +80,24 @@ class ImportedGraph:
 
 
 def import_graph(
-    gm: GraphModule, builder: Any, table: OpTable, fallback_random: bool = False
+    gm: GraphModule,
+    builder: Any,
+    table: OpTable,
+    fallback_random: bool = False,
+    static_inputs: frozenset[int] | None = None,
 ) -> ImportedGraph:
     """Fill `builder` (mlcc._C.GraphBuilder) with the nodes of `gm`, a functional ATen graph with fake tensors in its
     metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed. With `fallback_random` draws
-    of random numbers are externs."""
+    of random numbers are externs. `static_inputs` are the places of inputs that live for many calls; where they are
+    given, constants are static too."""
     try:
-        importer = Importer(expanded(gm), builder, table, fallback_random=fallback_random)
+        importer = Importer(
+            expanded(gm),
+            builder,
+            table,
+            fallback_random=fallback_random,
+            static_inputs=static_inputs,
+        )
         importer.run()
     except (UnsupportedSize, NotExpanded) as reason:
         raise GraphUnsupported(str(reason)) from None
@@ -135,8 +146,10 @@ class Importer:
         table: OpTable,
         region: Region | None = None,
         fallback_random: bool = False,
+        static_inputs: frozenset[int] | None = None,
     ) -> None:
         self.builder = builder
+        self._static_inputs = static_inputs
         # What the regions of a higher-order op get for their operands; None for a size.
         self.input_types: list[TensorType | None] = []
         self._region = region
@@ -204,7 +217,8 @@ class Importer:
             form = self.tensor_type(node, value)
             self.input_types.append(form)
             self.bind_sizes(form.shape)
-            handle = self.builder.add_input(_identifier(node.name), *form)
+            static = self._static_inputs is not None and place in self._static_inputs
+            handle = self.builder.add_input(_identifier(node.name), *form, static=static)
             self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             if isinstance(value, torch.SymInt) and _torch_compat.is_ragged(value):
@@ -276,7 +290,8 @@ class Importer:
         form = self._form_of_constant(node.name, value)
         self.imported.constants.append(value)
         name = f"constant{len(self.imported.constants) - 1}"
-        return Tensor(self.builder.add_input(name, *form), form.dtype)
+        static = self._static_inputs is not None
+        return Tensor(self.builder.add_input(name, *form, static=static), form.dtype)
 
     def graph_of(self, node: Node) -> Any:
         """The graph that a get_attr node stands for; None for other nodes."""

@@ -17,6 +17,7 @@
 #include "fusion/in_place.h"
 #include "graph/index_map.h"
 #include "graph/passes/pipeline.h"
+#include "graph/static_values.h"
 #include "graph/text.h"
 #include "runtime/plan_memory.h"
 #include "runtime/trial.h"
@@ -53,6 +54,7 @@ class Compiler {
     graph::verify(*graph_);
     graph::run_pipeline(*graph_, pass_options());
     if (!options_.strict) graph::verify(*graph_);
+    std::vector<runtime::KeptInput> kept = compile_kept(result.stats);
     dump_.write("graph", "fused", graph::print(*graph_));
     const CompiledRegions regions = compile_regions(result.stats);
     Candidate chosen = choose(result.graph_text, regions);
@@ -60,6 +62,7 @@ class Compiler {
     count(chosen.plan.fusion, result.stats);
     const References references = make_references(chosen.plan);
     runtime::ExecutablePlan plan = plan_executable(*graph_, chosen.plan, regions);
+    plan.kept = std::move(kept);
     result.stats.live_bytes = most_live_bytes(plan);
     compile_kernels(chosen);
     result.stats.compiled += chosen.compiled;
@@ -189,17 +192,71 @@ class Compiler {
       for (const auto& region : node->extern_call().regions) {
         const Compilation inner = Compiler(region, options_, threads_).compile();
         regions[node].push_back(inner.executable);
-        stats.nodes += inner.stats.nodes;
-        stats.generated_nodes += inner.stats.generated_nodes;
+        add(inner.stats, stats);
         stats.kernels += inner.stats.kernels;
-        stats.compiled += inner.stats.compiled;
-        stats.memory_hits += inner.stats.memory_hits;
-        stats.disk_hits += inner.stats.disk_hits;
-        stats.extern_calls += inner.stats.extern_calls;
         stats.replaced_calls += inner.stats.replaced_calls;
       }
     }
     return regions;
+  }
+
+  static void add(const CompileStats& inner, CompileStats& stats) {
+    stats.nodes += inner.nodes;
+    stats.generated_nodes += inner.generated_nodes;
+    stats.compiled += inner.compiled;
+    stats.memory_hits += inner.memory_hits;
+    stats.disk_hits += inner.disk_hits;
+    stats.extern_calls += inner.extern_calls;
+  }
+
+  // -- kept values: each a graph of its own, which runs when a static input changed. Not measured,
+  // since it seldom runs.
+
+  std::vector<runtime::KeptInput> compile_kept(CompileStats& stats) {
+    if (!options_.pack_weights) return {};
+    std::vector<graph::StaticCone> cones = graph::cut_static_values(*graph_);
+    if (cones.empty()) return {};
+    graph::verify(*graph_);
+    const size_t first = graph_->inputs().size() - cones.size();
+    std::map<std::string, std::shared_ptr<const runtime::Executable>> recipes;  // by text
+    std::vector<runtime::KeptInput> kept;
+    for (graph::StaticCone& cone : cones) {
+      const std::string text = graph::print(*cone.graph);
+      std::shared_ptr<const runtime::Executable>& recipe = recipes[text];
+      if (recipe == nullptr) {
+        const Compilation inner = Compiler(std::move(cone.graph), options_, nullptr).compile();
+        recipe = inner.executable;
+        add(inner.stats, stats);
+      }
+      const size_t input = first + kept.size();
+      const std::string label =
+          detail::join("%", graph_->inputs()[input]->name(), " of ", graph_->name());
+      kept.push_back({static_cast<runtime::Slot>(input),
+                      recipe_key(text),
+                      recipe,
+                      {cone.inputs.begin(), cone.inputs.end()},
+                      label,
+                      reads_all_sources()});
+      log_debug(LogChannel::kCache, "kept value ", label, ":\n", text);
+    }
+    stats.kept += static_cast<int64_t>(kept.size());
+    log(LogChannel::kCache, "graph ", graph_->name(), ": ", kept.size(),
+        " values of static inputs are kept, by ", recipes.size(), " recipes");
+    return kept;
+  }
+
+  // Within this process, which has one compiler for each option.
+  Hash128 recipe_key(const std::string& text) const {
+    return FieldHasher()
+        .add("kept")
+        .add(text)
+        .add(options_.code_fingerprint())
+        .add(static_cast<int64_t>(reads_all_sources()))
+        .finish();
+  }
+
+  bool reads_all_sources() const {
+    return parse_verification(options_.verify) == Verification::kAlways;
   }
 
   // -- what is told of the plan

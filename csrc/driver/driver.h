@@ -22,6 +22,7 @@ struct CompileStats {
   int64_t disk_hits = 0;
   int64_t extern_calls = 0;
   int64_t replaced_calls = 0;  // copies into inputs that kernels write themselves
+  int64_t kept = 0;            // values that are kept across calls, by graphs of their own
   int64_t live_bytes = 0;      // of values, inputs among them, at a time; of known sizes only
   double seconds = 0;
 };

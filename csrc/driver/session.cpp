@@ -14,6 +14,7 @@
 #include "codegen/cuda/loader.h"
 #include "codegen/cuda/nvrtc_api.h"
 #include "runtime/block_pool.h"
+#include "runtime/kept_values.h"
 #include "support/error.h"
 #include "support/logging.h"
 
@@ -182,6 +183,8 @@ Result<std::shared_ptr<codegen::Backend>> open_cuda_compiler(const Options& opti
 
 void apply_memory_options(const Options& options) {
   runtime::BlockPool::process().set_idle_limit(bytes_of_mebibytes(options.idle_memory_mb));
+  runtime::KeptValues::process().set_limit(
+      options.pack_mb < 0 ? -1 : bytes_of_mebibytes(options.pack_mb));
 }
 
 runtime::KernelCache& kernel_cache() { return session().cache; }

@@ -49,8 +49,8 @@ const DeviceBackend& backend_for(const Options& options, const Device& device);
 // A compiler for `options.cuda_arch`: needs neither a GPU nor a driver.
 Result<std::shared_ptr<codegen::Backend>> open_cuda_compiler(const Options& options);
 
-// How much freed memory the process keeps: what the last compilation or assignment of an option
-// says.
+// How much freed memory and how many kept values the process keeps: what the last compilation or
+// assignment of an option says.
 void apply_memory_options(const Options& options);
 
 runtime::KernelCache& kernel_cache();

@@ -110,12 +110,13 @@ void Graph::check_input_name(const std::string& name) const {
     MLCC_USER_CHECK(input->name() != name, "input '", name, "': there is one of this name already");
 }
 
-Value* Graph::add_input(std::string name, TensorType type) {
+Value* Graph::add_input(std::string name, TensorType type, bool is_static) {
   check_input_name(name);
   auto value = std::make_unique<Value>();
   value->id_ = next_id_++;
   value->name_ = std::move(name);
   value->type_ = normalize(std::move(type));
+  value->is_static_ = is_static;
   return inputs_.emplace_back(std::move(value)).get();
 }
 

@@ -14,6 +14,7 @@
 //             `cast` nodes. A cast always rounds.
 // Shapes      Pointwise operands broadcast as in NumPy. Two dimensions are the same only if
 //             their expressions are equal.
+// Static      A fact of inputs that changes no result: their tensors live for many calls.
 // Devices     Operands of a node lie on one device, and so does its result; tensors of the CPU
 // without
 //             dimensions may stand beside those of another device, as numbers. Copies between
@@ -127,6 +128,8 @@ class Value {
   // Unique in the graph, never reused. Texts of a graph number its values anew.
   int id() const { return id_; }
   const std::string& name() const { return name_; }  // of inputs; else empty
+  // Of an input: the caller's promise that the tensor lives for many calls and seldom changes. What
+  // is computed from such inputs alone may be kept (graph/static_values.h).
   bool is_static() const { return is_static_; }
   ValueKind kind() const { return kind_; }
   const TensorType& type() const { return type_; }
@@ -233,7 +236,7 @@ class Graph {
   bool is_output(const Value* value) const;
 
   // -- building: nodes are added at the insertion point (the end unless set)
-  Value* add_input(std::string name, TensorType type);
+  Value* add_input(std::string name, TensorType type, bool is_static = false);
   Value* add_size_input(std::string name, SymExpr size);
   void set_insertion_point(Node* before);  // null: the end
   // Each infers its result's dtype, shape and device and checks its operands; Error naming the op

@@ -61,9 +61,10 @@ class Parser {
     while (!lexer_.accept(")")) {
       if (!graph_->inputs().empty()) lexer_.expect(",");
       const Result input = parse_result();
+      const bool is_static = !input.is_size && lexer_.accept("static");
       at(input.name, [&] {
         Value* value = input.is_size ? graph_->add_size_input(input.name.text, input.size)
-                                     : graph_->add_input(input.name.text, input.type);
+                                     : graph_->add_input(input.name.text, input.type, is_static);
         values_[input.name.text] = value;
       });
     }

@@ -120,7 +120,8 @@ std::string print_header(const Graph& graph) {
   std::string text = "graph @" + graph.name() + "(";
   const char* separator = "%";
   for (const auto& input : graph.inputs()) {
-    text += separator + input->name() + ": " + print_value_type(*input);
+    text += separator + input->name() + ": " + print_value_type(*input) +
+            (input->is_static() ? " static" : "");
     separator = ", %";
   }
   text += ")";

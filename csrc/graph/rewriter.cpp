@@ -43,16 +43,6 @@ bool may_alias(const Node& node) {
          node.op() != Op::kSpread && node.op() != Op::kExtend;
 }
 
-// Whether the caller gets the value's memory: as an output, or by way of views of it.
-bool is_handed_out(const Graph& graph, const Value& value) {
-  if (graph.is_output(&value)) return true;
-  return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
-    return may_alias(*user) &&
-           std::any_of(user->results().begin(), user->results().end(),
-                       [&](const auto& result) { return is_handed_out(graph, *result); });
-  });
-}
-
 // Whether the caller, who gets `result`, could tell that it is `existing`: by memory shared with an
 // argument or with another result.
 bool makes_alias(const Graph& graph, const Value& result, const Value& existing) {
@@ -79,6 +69,15 @@ bool lie_alike(Value& a, Value& b) {
 }
 
 }  // namespace
+
+bool is_handed_out(const Graph& graph, const Value& value) {
+  if (graph.is_output(&value)) return true;
+  return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+    return may_alias(*user) &&
+           std::any_of(user->results().begin(), user->results().end(),
+                       [&](const auto& result) { return is_handed_out(graph, *result); });
+  });
+}
 
 bool is_written(const Value& value) {
   const Value* base = &value;

@@ -18,6 +18,9 @@ bool is_written(const Value& value);
 // index maps.
 bool is_layout_seen(const Graph& graph, const Value& value);
 
+// Whether the caller gets the value's memory: as an output, or by way of views of it.
+bool is_handed_out(const Graph& graph, const Value& value);
+
 class Rewriter {
  public:
   Rewriter(Graph& graph, const PassOptions& options) : graph_(graph), options_(options) {}

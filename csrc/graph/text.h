@@ -10,10 +10,10 @@
 //   }
 //
 // A type ends with the device where that is not the CPU: `f32[4, 8] strides(1, 4) @cuda:0`.
-// A size input is `%n: size(s0)`. A range of a symbol is closed; `0..` has no upper end, no range
-// at all means any value. Attributes stand in braces, sorted by name. Extern facts follow the call:
-// `extern "aten.copy_.default"(%x, %1, false) mutates(0)`, `random`, `effects`, `aliases`. Keyword
-// arguments: `name = value`.
+// An input that is static says so: `%w: f32[512] static`. A size input is `%n: size(s0)`. A range
+// of a symbol is closed; `0..` has no upper end, no range at all means any value. Attributes stand
+// in braces, sorted by name. Extern facts follow the call: `extern "aten.copy_.default"(%x, %1,
+// false) mutates(0)`, `random`, `effects`, `aliases`. Keyword arguments: `name = value`.
 #pragma once
 
 #include <memory>

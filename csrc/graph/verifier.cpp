@@ -68,6 +68,8 @@ class Verifier {
   void check_input(const Value& input) {
     define(nullptr, input);
     require(nullptr, input.producer() == nullptr, "input %", input.name(), " has a producer");
+    require(nullptr, !input.is_static() || input.kind() == ValueKind::kTensor, "input %",
+            input.name(), " is a size, which cannot be static");
     for_each_symbol(input, [&](const std::string& symbol) {
       require(nullptr, declared_.contains(symbol), "input %", input.name(), ": symbol ", symbol,
               " is not declared");
@@ -93,6 +95,7 @@ class Verifier {
       require(&node, result.producer() == &node && result.result_index() == static_cast<int>(i),
               "result ", i, " does not point back to its node");
       define(&node, result);
+      require(&node, !result.is_static(), "the result is static, as inputs only can be");
     }
     for (const auto& [name, value] : node.attrs())
       if (const auto* size = std::get_if<SymExpr>(&value)) check_known(node, *size);

@@ -13,15 +13,16 @@
 #include "python/without_gil.h"
 #include "runtime/arena_pool.h"
 #include "runtime/block_pool.h"
+#include "runtime/kept_values.h"
 
 namespace mlcc::python {
 namespace {
 
 namespace py = pybind11;
 
-// Kernels in memory; `store_` entries and bytes are those on disk. `arena` is what the arenas of
-// idle and running calls hold, `large_blocks` what tensors and arenas hold in blocks of a mapping
-// each, and `idle_blocks` those that neither holds any more.
+// Kernels in memory; `packs` are kept values; `store_` entries and bytes are those on disk. `arena`
+// is what the arenas of idle and running calls hold, `large_blocks` what tensors and arenas hold in
+// blocks of a mapping each, and `idle_blocks` those that neither holds any more.
 py::dict cache_info(const py::object& options) {
   const driver::Options values = to_options(options);
   const runtime::KernelCacheInfo kernels = driver::kernel_cache().info();
@@ -36,7 +37,12 @@ py::dict cache_info(const py::object& options) {
   info["bytes"] = kernels.bytes;
   info["store_entries"] = on_disk.entries;
   info["store_bytes"] = on_disk.bytes;
-  info["packs"] = 0;
+  runtime::KeptValues::process().sweep();
+  const runtime::KeptValuesInfo packs = runtime::KeptValues::process().info();
+  info["packs"] = packs.entries;
+  info["pack_bytes"] = packs.bytes;
+  info["pack_hits"] = packs.hits;
+  info["pack_misses"] = packs.misses;
   const runtime::BlockPool& blocks = runtime::BlockPool::process();
   info["arena"] = arenas.idle_bytes() + arenas.leased_bytes();
   info["large_blocks"] = blocks.lent_bytes();
@@ -50,9 +56,15 @@ void clear_cache(const py::object& options) {
   const WithoutGil no_gil;  // whoever holds one of their locks may wait for it to log
   driver::kernel_cache().clear();
   driver::forget_verdicts();
+  runtime::KeptValues::process().clear();
   runtime::ArenaPool::process().trim();
   runtime::BlockPool::process().trim();
   if (const std::shared_ptr<runtime::Store> store = driver::store(values)) store->clear();
+}
+
+void clear_packs() {
+  const WithoutGil no_gil;
+  runtime::KeptValues::process().clear();
 }
 
 void apply_memory_options(const py::object& options) {
@@ -90,6 +102,7 @@ py::dict gpu_info(const py::object& options, int32_t index) {
 void bind_caches(py::module_& module) {
   module.def("cache_info", &cache_info, py::arg("options") = py::none());
   module.def("clear_cache", &clear_cache, py::arg("options") = py::none());
+  module.def("clear_packs", &clear_packs, "Forget all kept values.");
   module.def("apply_memory_options", &apply_memory_options, py::arg("options") = py::none(),
              "Set how much freed memory this process keeps; each compilation does so too.");
   module.def("cpu_info", &cpu_info, py::arg("options") = py::none());

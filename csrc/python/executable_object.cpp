@@ -64,6 +64,7 @@ py::dict stats_of(const ExecutableObject& self) {
   stats["disk_hits"] = self.stats.disk_hits;
   stats["extern_calls"] = self.stats.extern_calls;
   stats["replaced_calls"] = self.stats.replaced_calls;
+  stats["kept"] = self.stats.kept;
   stats["live_bytes"] = self.stats.live_bytes;
   stats["seconds"] = self.stats.seconds;
   stats["arena_bytes"] = self.program->executable().arena_bytes();

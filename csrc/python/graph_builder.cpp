@@ -242,11 +242,13 @@ void bind_inputs(Builder& builder) {
       .def(
           "add_input",
           [](const GraphBuilder& b, const std::string& name, const std::string& dtype,
-             const py::sequence& shape, const py::object& strides, const std::string& device) {
-            return b.handle(b.graph().add_input(name, to_type(dtype, shape, strides, device)));
+             const py::sequence& shape, const py::object& strides, const std::string& device,
+             bool is_static) {
+            return b.handle(
+                b.graph().add_input(name, to_type(dtype, shape, strides, device), is_static));
           },
           py::arg("name"), py::arg("dtype"), py::arg("shape"), py::arg("strides") = py::none(),
-          py::arg("device") = "cpu")
+          py::arg("device") = "cpu", py::arg("static") = false)
       .def(
           "add_size_input",
           [](const GraphBuilder& b, const std::string& name, const py::object& size) {

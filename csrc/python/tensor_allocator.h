@@ -11,6 +11,10 @@ namespace mlcc::python {
 // resized as those of eager can. Never destroyed.
 c10::Allocator* tensor_allocator();
 
+// A tensor of the CPU that stays for long: from 1 MiB on in huge pages, where the system has any.
+at::Tensor empty_in_huge_pages(at::IntArrayRef shape, at::IntArrayRef strides,
+                               c10::ScalarType dtype);
+
 // A tensor with memory of it, or of a device's own allocator.
 at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
                          c10::Device device);

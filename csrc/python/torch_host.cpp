@@ -81,6 +81,7 @@ class TensorHost final : public runtime::Host {
              std::span<const at::Tensor> places)
       : program_(program), slots_(std::move(inputs)), places_(places) {
     slots_.resize(static_cast<size_t>(program.executable().plan().num_slots));
+    program.kept_.fill(slots_);  // from the tensors as they are given
     for (size_t i = 0; i < program.num_inputs(); ++i)
       if (program.is_kernel_input_[i]) prepare_input(i);
   }
@@ -207,7 +208,8 @@ class TensorHost final : public runtime::Host {
 };
 
 TensorProgram::TensorProgram(std::shared_ptr<const runtime::Executable> executable)
-    : executable_(std::move(executable)), device_(to_torch(executable_->plan().device)) {
+    : executable_(std::move(executable)), kept_(executable_->plan()),
+      device_(to_torch(executable_->plan().device)) {
   find_extern_calls();
   find_tensor_uses();
 }
@@ -288,9 +290,9 @@ std::vector<c10::IValue> TensorProgram::run_nested(std::vector<c10::IValue> inpu
 
 void TensorProgram::check_inputs(const std::vector<c10::IValue>& inputs) const {
   const std::vector<runtime::InputSpec>& specs = executable_->plan().inputs;
-  MLCC_USER_CHECK(inputs.size() == specs.size(), "executable: found ", inputs.size(),
-                  " inputs, expected ", specs.size());
-  for (size_t i = 0; i < specs.size(); ++i) {
+  MLCC_USER_CHECK(inputs.size() == num_inputs(), "executable: found ", inputs.size(),
+                  " inputs, expected ", num_inputs());
+  for (size_t i = 0; i < num_inputs(); ++i) {
     if (specs[i].is_size) {
       MLCC_USER_CHECK(inputs[i].isInt(), "input ", i, ": found ", describe(inputs[i]),
                       ", expected an int");

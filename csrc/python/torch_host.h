@@ -11,6 +11,7 @@
 
 #include "python/control_flow.h"
 #include "python/extern_call.h"
+#include "python/kept_tensors.h"
 #include "runtime/executable.h"
 
 namespace mlcc::python {
@@ -26,7 +27,7 @@ class TensorProgram {
   explicit TensorProgram(std::shared_ptr<const runtime::Executable> executable);
 
   const runtime::Executable& executable() const { return *executable_; }
-  size_t num_inputs() const { return executable_->plan().inputs.size(); }
+  size_t num_inputs() const { return executable_->num_given_inputs(); }
   bool has_extern_calls() const { return num_extern_calls_ > 0; }
 
   // `inputs` are tensors, ints, floats or None; they are taken, and each is dropped after its last
@@ -48,6 +49,7 @@ class TensorProgram {
   void find_tensor_uses();
 
   std::shared_ptr<const runtime::Executable> executable_;
+  KeptTensors kept_;
   std::vector<std::unique_ptr<const ExternCall>>
       extern_calls_;  // per step; null where the step is no extern call
   std::vector<std::unique_ptr<const ControlFlowCall>> control_flow_;  // per step, likewise

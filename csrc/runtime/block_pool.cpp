@@ -11,7 +11,6 @@ namespace mlcc::runtime {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 

@@ -17,6 +17,8 @@ namespace mlcc::runtime {
 // From here on a block is worth a mapping of its own. Below, malloc keeps what is freed by itself.
 constexpr int64_t kLargeBlockBytes = int64_t{1} << 20;
 
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
 // Aligned to a page, and to a huge one if it holds one.
 struct Block {
   char* data = nullptr;

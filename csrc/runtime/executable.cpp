@@ -236,6 +236,22 @@ Polled find_polled(const ExecutablePlan& plan, const std::vector<KernelPtr>& ker
   return {};
 }
 
+void check_kept(const ExecutablePlan& plan) {
+  MLCC_CHECK(plan.kept.size() <= plan.inputs.size(), "executable: more kept inputs than inputs");
+  const auto first = static_cast<Slot>(plan.inputs.size() - plan.kept.size());
+  for (size_t i = 0; i < plan.kept.size(); ++i) {
+    const KeptInput& kept = plan.kept[i];
+    MLCC_CHECK(kept.slot == first + static_cast<Slot>(i), "executable: kept input ", i,
+               " is in slot ", kept.slot);
+    MLCC_CHECK(
+        kept.executable != nullptr && kept.executable->plan().inputs.size() == kept.sources.size(),
+        "executable: kept input ", i, " has no recipe for ", kept.sources.size(), " sources");
+    for (const Slot source : kept.sources)
+      MLCC_CHECK(source >= 0 && source < first, "executable: kept input ", i, " reads slot ",
+                 source);
+  }
+}
+
 std::vector<KernelPtr> kernels_per_step(const ExecutablePlan& plan,
                                         std::vector<KernelPtr> kernels) {
   std::vector<KernelPtr> per_step(plan.steps.size());
@@ -280,7 +296,9 @@ std::vector<int32_t> waves_of(const ExecutablePlan& plan, const std::vector<Kern
 Executable::Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels)
     : plan_(std::move(plan)), kernels_(kernels_per_step(plan_, std::move(kernels))),
       waves_(waves_of(plan_, kernels_)), polled_(find_polled(plan_, kernels_)),
-      call_plan_(std::make_unique<CallPlan>(plan_)) {}
+      call_plan_(std::make_unique<CallPlan>(plan_)) {
+  check_kept(plan_);
+}
 
 Executable::~Executable() = default;
 

@@ -115,11 +115,24 @@ struct InputSpec {
   SymExpr size;
 };
 
+// An input that the host fills by itself: with what `executable` computes from the tensors in
+// `sources`, which may be kept from an earlier call as long as those hold what they held then.
+// Nobody writes into it or hands it out.
+struct KeptInput {
+  Slot slot;
+  Hash128 recipe;  // of what is computed, wherever it is
+  std::shared_ptr<const Executable> executable;
+  std::vector<Slot> sources;  // in the order of its inputs
+  std::string label;          // for logs: "%kept0 of linear"
+  bool reads_all = false;  // each call reads all bytes of the sources to see whether they changed
+};
+
 struct ExecutablePlan {
   // Where the arena lies and launches go; launches on the CPU may stand between those of another
   // device.
   Device device{};
   std::vector<InputSpec> inputs;  // input i is slot i
+  std::vector<KeptInput> kept{};  // the last of the inputs, in order
   int num_slots = 0;
   std::vector<Step> steps;
   std::vector<Slot> outputs;
@@ -169,6 +182,8 @@ class Executable {
   Executable& operator=(const Executable&) = delete;
   ~Executable();
   const ExecutablePlan& plan() const { return plan_; }
+  // Those that the caller gives.
+  size_t num_given_inputs() const { return plan_.inputs.size() - plan_.kept.size(); }
 
   // Runs all steps, unless an earlier launch on the device is found to have failed a check: then
   // that is raised before anything is done. Slots 0..inputs-1 are filled by the host before,
