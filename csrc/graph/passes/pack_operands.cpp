@@ -20,9 +20,15 @@ int64_t expected(const SymExpr& size, const Graph& graph) {
   return size.evaluate([&](std::string_view name) { return graph.size_hint(name); });
 }
 
-// Whether a value is computed from static inputs alone, so that it is kept.
+bool has_known_size(const Value& value) {
+  const Shape& shape = value.type().shape;
+  return std::all_of(shape.begin(), shape.end(),
+                     [](const SymExpr& size) { return size.is_constant(); });
+}
+
+// Whether a value is computed from static inputs alone, so that it is kept (static_values.h).
 bool is_kept(const Value& value) {
-  if (value.producer() == nullptr) return value.is_static();
+  if (value.producer() == nullptr) return value.is_static() && has_known_size(value);
   const Node& node = *value.producer();
   if (node.op() == Op::kExtern || node.op() == Op::kPhilox) return false;
   return std::all_of(node.operands().begin(), node.operands().end(),
