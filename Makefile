@@ -21,6 +21,7 @@ help:
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
 	@echo "make fuzz         N random programs (default 1000) through mlcc; resumable"
 	@echo "make bench        the memory-bound workloads beside eager and peers (docs/benchmarks.md); resumable"
+	@echo "                  BENCH=matmul, contraction_models or attention: what is promised of contractions"
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
 	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"
@@ -81,7 +82,7 @@ fuzz:
 
 bench: build
 	@scripts/build.sh machine_limits
-	@scripts/python.sh benchmarks/suite.py $(if $(PEERS),--peers $(PEERS)) $(BENCH_ARGS)
+	@scripts/python.sh benchmarks/$(or $(BENCH),suite).py $(if $(PEERS),--peers $(PEERS)) $(BENCH_ARGS)
 
 peers: build
 	@MLCC_PREBUILT=build/release .venv/bin/python -m pip install --no-build-isolation --editable '.[peers]'

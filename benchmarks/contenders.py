@@ -46,6 +46,8 @@ class _Module(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         self._case = case
+        if isinstance(case.function, nn.Module):
+            self.function = case.function  # whose weights are then known as parameters
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The function's tensors."""
@@ -54,7 +56,14 @@ class _Module(nn.Module):
 
 def _exportable(case: Case) -> nn.Module:
     """As a user has it, but for lists of tensors changed in place: these are taken apart."""
-    return trace(case) if case.in_place else _Module(case)
+    is_module = isinstance(case.function, nn.Module)
+    return trace(case) if case.in_place and not is_module else _Module(case)
+
+
+def _is_of_bfloat16(case: Case) -> bool:
+    """Whether inputs or weights are."""
+    weights = case.function.parameters() if isinstance(case.function, nn.Module) else ()
+    return any(tensor.dtype == torch.bfloat16 for tensor in (*case.inputs, *weights))
 
 
 def _of_torch(function: Callable[..., object], case: Case) -> Prepared:
@@ -100,12 +109,26 @@ def _compiled(**options: Any) -> Callable[[Case, int], Prepared]:
     return prepare_it
 
 
+def _frozen(**options: Any) -> Callable[[Case, int], Prepared]:
+    """Inductor with the weights as constants, which tracing and compiling read from its configuration."""
+
+    def prepare_it(case: Case, threads: int) -> Prepared:
+        del threads
+        torch._dynamo.reset()
+        prepared = _of_torch(torch.compile(case.function, **options), case)
+        with torch._inductor.config.patch(freezing=True):
+            prepared[0]()
+        return prepared
+
+    return prepare_it
+
+
 # What a peer changes in place comes out of one call as a result and goes into the next one as an input.
 
 
 def _onnxruntime(case: Case, threads: int) -> Prepared:
     _needs("onnxruntime")
-    if any(tensor.dtype == torch.bfloat16 for tensor in case.inputs):
+    if _is_of_bfloat16(case):
         raise UnavailableError("has no kernels for bfloat16 on CPUs")
     import onnxruntime
 
@@ -160,7 +183,7 @@ def _openvino(case: Case, threads: int) -> Prepared:
         program = torch.export.export(module, case.inputs, strict=False).run_decompositions()
         model = openvino.convert_model(program)
     config: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
-    if not any(tensor.dtype == torch.bfloat16 for tensor in case.inputs):
+    if not _is_of_bfloat16(case):
         config["INFERENCE_PRECISION_HINT"] = "f32"
     compiled = openvino.compile_model(model, "CPU", config)
 
@@ -268,6 +291,8 @@ _PREPARATIONS: dict[str, Callable[[Case, int], Prepared]] = {
     "mlcc_compile_dynamic": _compiled(backend="mlcc", dynamic=True),
     "inductor": _compiled(),
     "inductor_max_autotune": _compiled(mode="max-autotune-no-cudagraphs"),
+    "inductor_freezing": _frozen(),
+    "inductor_freezing_max_autotune": _frozen(mode="max-autotune-no-cudagraphs"),
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "jax": _jax,

@@ -3,14 +3,15 @@
 limits = Limits.parse(Limits.run_program(threads=1))    # the program machine_limits, some seconds
 work = Work.of(case)                        # traced from the function, by the costs of costs.json
 seconds = limits.seconds(work)              # the larger of what memory and what arithmetic takes
+peaks, reads = measure_now(threads=1, footprints=[8 << 20])    # for a benchmark that wants them of this minute
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,12 @@ class Limits:
     threads: int
     flops: float
     bandwidths: dict[int, float]  # bytes of footprint: the best bytes per second of any access
+    peaks: dict[str, float] = field(default_factory=dict)  # flops by what the multiply-adds are of
 
     @staticmethod
-    def run_program(threads: int, seconds: float = 5.0) -> str:
+    def run_program(threads: int, seconds: float = 5.0, options: Sequence[str] = ()) -> str:
         """What `machine_limits` prints, which the build makes."""
-        command = [str(PROGRAM), "--threads", str(threads), "--seconds", str(seconds)]
+        command = [str(PROGRAM), "--threads", str(threads), "--seconds", str(seconds), *options]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     @classmethod
@@ -124,13 +126,18 @@ class Limits:
             one["bytes"]: max(v for k, v in one.items() if k.removesuffix("_huge") in SINGLE_PASS)
             for one in found["footprints"]
         }
-        return cls(found["threads"], found["flops"], bandwidths)
+        return cls(found["threads"], found["flops"], bandwidths, found.get("peaks", {}))
 
     def bandwidth(self, footprint: int) -> float:
         """Bytes per second at the nearest measured footprint that is not smaller."""
         return self.bandwidths[
             min((b for b in self.bandwidths if b >= footprint), default=max(self.bandwidths))
         ]
+
+    def peak(self, dtype: str, is_avx2: bool = False) -> float:
+        """Flops of multiply-adds of that dtype (f32, bf16, int8); of f32 where this CPU has no such instructions."""
+        narrow = "f32_256" if is_avx2 and dtype == "f32" else dtype
+        return self.peaks.get(narrow, self.flops)
 
     def memory_seconds(self, work: Work) -> float:
         """What moving the bytes takes."""
@@ -143,3 +150,22 @@ class Limits:
     def seconds(self, work: Work) -> float:
         """The roofline: the larger of both."""
         return max(self.memory_seconds(work), self.arithmetic_seconds(work))
+
+
+def measure_now(
+    threads: int, footprints: Sequence[int] = (), seconds: float = 0.3
+) -> tuple[Limits, dict[int, float]]:
+    """Limits without bandwidths, measured in `seconds`; and of each footprint the best rate of reading it.
+
+    Reads are those of 1, 2, 4 and 8 streams in pages of 4 KB and in huge ones; each footprint takes `seconds` more.
+    """
+    peaks = Limits.run_program(threads, seconds, ("--measure", "peaks"))
+    found = json.loads(peaks)
+    limits = Limits(threads, found["flops"], {}, found["peaks"])
+    if not footprints:
+        return limits, {}
+    sizes = ",".join(map(str, footprints))
+    options = ("--measure", "reads", "--footprints", sizes)
+    text = Limits.run_program(threads, seconds * len(footprints), options)
+    rows = json.loads(text)["footprints"]
+    return limits, {row.pop("bytes"): max(row.values()) for row in rows}

@@ -78,8 +78,8 @@ def main() -> int:
     if arguments.one:
         print(json.dumps(measure(json.loads(arguments.one), arguments.seconds)))
         return 0
-    limits = _limits(arguments.threads)
-    _print_missing(arguments.peers)
+    limits = machine_limits(arguments.threads)
+    print_missing(arguments.peers)
     peers = Store(
         ROOT / "build" / "suite-peers.jsonl", arguments.fresh, f"torch {torch.__version__}"
     )
@@ -105,7 +105,8 @@ def _is_final(row: Row, record: Record) -> bool:
     return bool(record["seconds"]) and not missing
 
 
-def _print_missing(peers: Sequence[str]) -> None:
+def print_missing(peers: Sequence[str]) -> None:
+    """Name the peers that are not installed."""
     missing = {peer: contenders.missing_packages(peer) for peer in peers}
     for peer, packages in missing.items():
         if packages:
@@ -142,11 +143,11 @@ def _rows(arguments: argparse.Namespace, peers: Store) -> Iterable[Row]:
             if arguments.survey:
                 yield from surveyed
             else:
-                fastest = _fastest([(one, peers.get(one)) for one in surveyed])
-                yield row._replace(against=(*contenders.OWN, *fastest))
+                found = fastest([(one, peers.get(one)) for one in surveyed])
+                yield row._replace(against=(*contenders.OWN, *found))
 
 
-def _fastest(surveyed: Sequence[tuple[Row, Record | None]]) -> list[str]:
+def fastest(surveyed: Sequence[tuple[Any, Record | None]]) -> list[str]:
     """The peer that took least of eager's time beside it; none before a survey."""
     ratios = {
         row.against[1]: record["seconds"][row.against[1]] / record["seconds"]["eager"]
@@ -156,10 +157,10 @@ def _fastest(surveyed: Sequence[tuple[Row, Record | None]]) -> list[str]:
     return [min(ratios, key=ratios.__getitem__)] if ratios else []
 
 
-def _limits(threads: int) -> Limits:
+def machine_limits(threads: int) -> Limits:
     """Measured once per build folder: the machine does not change."""
     path = ROOT / "build" / f"machine_limits-{threads}.json"
-    if not path.exists():
+    if not path.exists() or not Limits.parse(path.read_text()).peaks:  # else of an older program
         if not PROGRAM.exists():
             sys.exit(f"{PROGRAM} measures this machine and is not built: `make bench` builds it")
         path.write_text(Limits.run_program(threads))
@@ -172,31 +173,36 @@ def _limits(threads: int) -> Limits:
 def run(row: Row, seconds: float) -> Record:
     """The record of a row, from a process of its own; a second one says what compiling takes with its caches."""
     with tempfile.TemporaryDirectory(prefix="mlcc-suite-") as folder:
-        environment = _environment(row)
+        variables = _environment(row)
         if row.against[: len(contenders.OWN)] != contenders.OWN:  # a survey
-            return _run_process(row, seconds, environment)
-        environment |= {
+            return _run_process(row, seconds, variables)
+        variables |= {
             "MLCC_CACHE_DIR": f"{folder}/mlcc",
             "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
             "JAX_COMPILATION_CACHE_DIR": f"{folder}/jax",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        record = _run_process(row, seconds, environment)
-        warm = _run_process(row, 0, environment)
+        record = _run_process(row, seconds, variables)
+        warm = _run_process(row, 0, variables)
         return {**record, "warm_compile_seconds": warm.get("compile_seconds", {})}
 
 
 def _environment(row: Row) -> dict[str, str]:
-    threads = str(row.threads)
+    return environment(row.threads, row.malloc)
+
+
+def environment(count: int, malloc: str) -> dict[str, str]:
+    """For a process that uses so many threads."""
+    threads = str(count)
     own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PJRT_NPROC": threads}
-    if row.threads == 1:
+    if count == 1:
         own["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    return {**os.environ, **own, **(KEPT if row.malloc == "kept" else {})}
+    return {**os.environ, **own, **(KEPT if malloc == "kept" else {})}
 
 
-def _run_process(row: Row, seconds: float, environment: dict[str, str]) -> Record:
+def _run_process(row: Row, seconds: float, variables: dict[str, str]) -> Record:
     command = [sys.executable, __file__, "--one", json.dumps(row), "--seconds", str(seconds)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         return {"reasons": {"process": lines[-1][:300]}, "seconds": {}}

@@ -1,11 +1,15 @@
 // What this machine can do at best: bandwidth of memory by footprint, and arithmetic.
 //
-// usage: machine_limits [--threads N] [--seconds 2.5]
+// usage: machine_limits [--threads N] [--seconds 2.5] [--measure all|peaks|reads]
+//                       [--footprints BYTES[,BYTES...]]
 //
 // Prints one JSON object: "flops" (f32 multiply-adds as two, per second, all threads), and for each
 // footprint in bytes, of which each thread has its share, bytes per second of all threads together:
 // "read", "copy", "write", plain and with non-temporal stores, in pages of 4 KB and in huge ones. A
 // copy counts what it reads and what it writes. The best of several runs each: a limit, no mean.
+// "peaks" has the multiply-adds as two of each instruction that this CPU has: f32 in vectors of 256
+// and of 512 bits, bf16 pairs, int8 quadruples. With `--measure peaks` there is nothing else; with
+// `--measure reads` the footprints have reads alone, of 1, 2, 4 and 8 streams side by side.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -40,6 +44,8 @@ double seconds_since(Clock::time_point start) {
 #if defined(__x86_64__)
 #define MLCC_AVX2 __attribute__((target("avx2,fma")))
 #define MLCC_AVX512 __attribute__((target("avx512f")))
+#define MLCC_AVX512_BF16 __attribute__((target("avx512f,avx512bf16")))
+#define MLCC_AVX512_VNNI __attribute__((target("avx512f,avx512vnni")))
 #define MLCC_UNROLL _Pragma("GCC unroll 16")
 
 // Four streams side by side, as prefetchers like them.
@@ -64,6 +70,23 @@ MLCC_AVX2 float read_in_order(const float* a, float*, size_t n) {
         _mm256_add_ps(sums[s], _mm256_load_ps(a + i + 8 * s));
   __m256 sum = sums[0];
   MLCC_UNROLL for (size_t s = 1; s < 8; ++s) sum = _mm256_add_ps(sum, sums[s]);
+  return _mm256_cvtss_f32(sum);
+}
+
+// `kStreams` parts side by side, at least eight sums: one addition takes several cycles.
+template <size_t kStreams>
+MLCC_AVX2 float read_streams(const float* a, float*, size_t n) {
+  constexpr size_t kVectors = std::max<size_t>(2, 8 / kStreams);
+  __m256 sums[kStreams * kVectors];
+  MLCC_UNROLL for (__m256& sum : sums) sum = _mm256_setzero_ps();
+  const size_t part = n / kStreams;
+  for (size_t i = 0; i < part; i += 8 * kVectors)
+    MLCC_UNROLL for (size_t s = 0; s < kStreams * kVectors; ++s) {
+      const float* from = a + s / kVectors * part + i + s % kVectors * 8;
+      sums[s] = _mm256_add_ps(sums[s], _mm256_load_ps(from));
+    }
+  __m256 sum = sums[0];
+  MLCC_UNROLL for (size_t s = 1; s < kStreams * kVectors; ++s) sum = _mm256_add_ps(sum, sums[s]);
   return _mm256_cvtss_f32(sum);
 }
 
@@ -110,9 +133,47 @@ MLCC_AVX512 double multiply_add_512(int64_t rounds, float& result) {
   return static_cast<double>(rounds) * 12 * 16;
 }
 
-double multiply_add(int64_t rounds, float& result) {
-  if (__builtin_cpu_supports("avx512f")) return multiply_add_512(rounds, result);
-  return multiply_add_256(rounds, result);
+// Sums of products of bf16 pairs and of quadruples of bytes, all zero, which takes as long. Each
+// chain starts with another number: of equal ones the compiler would keep one.
+MLCC_AVX512_BF16 double multiply_add_bf16(int64_t rounds, float& result) {
+  __m512 sums[12];
+  MLCC_UNROLL for (size_t s = 0; s < 12; ++s) sums[s] = _mm512_set1_ps(static_cast<float>(s));
+  __m512i zeros = _mm512_setzero_si512();
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile("" : "+v"(zeros));  // else the compiler knows the result
+    MLCC_UNROLL for (__m512& sum : sums) sum =
+        _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(zeros), reinterpret_cast<__m512bh>(zeros));
+  }
+  MLCC_UNROLL for (const __m512& sum : sums) result += _mm512_cvtss_f32(sum);
+  return static_cast<double>(rounds) * 12 * 32;
+}
+
+MLCC_AVX512_VNNI double multiply_add_int8(int64_t rounds, float& result) {
+  __m512i sums[12];
+  MLCC_UNROLL for (size_t s = 0; s < 12; ++s) sums[s] = _mm512_set1_epi32(static_cast<int>(s));
+  __m512i zeros = _mm512_setzero_si512();
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile("" : "+v"(zeros));
+    MLCC_UNROLL for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, zeros, zeros);
+  }
+  MLCC_UNROLL for (const __m512i& sum : sums) result +=
+      static_cast<float>(_mm512_cvtsi512_si32(sum));
+  return static_cast<double>(rounds) * 12 * 64;
+}
+
+struct Peak {
+  const char* name;
+  double (*run)(int64_t rounds, float& result);
+};
+
+// What this CPU has; the first is the fastest for f32.
+std::vector<Peak> find_peaks() {
+  std::vector<Peak> peaks;
+  if (__builtin_cpu_supports("avx512f")) peaks.push_back({"f32_512", multiply_add_512});
+  peaks.push_back({"f32_256", multiply_add_256});
+  if (__builtin_cpu_supports("avx512bf16")) peaks.push_back({"bf16", multiply_add_bf16});
+  if (__builtin_cpu_supports("avx512vnni")) peaks.push_back({"int8", multiply_add_int8});
+  return peaks;
 }
 
 bool can_run() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -125,6 +186,10 @@ float read_memory(const float* a, float*, size_t n) {
   return *std::max_element(sums, sums + 16);
 }
 float read_in_order(const float* a, float* b, size_t n) { return read_memory(a, b, n); }
+template <size_t kStreams>
+float read_streams(const float* a, float* b, size_t n) {
+  return read_memory(a, b, n);
+}
 float copy_memory(const float* a, float* b, size_t n) {
   std::memcpy(b, a, n * sizeof(float));
   return b[0];
@@ -143,6 +208,11 @@ double multiply_add(int64_t rounds, float& result) {
   for (const float sum : sums) result += sum;
   return static_cast<double>(rounds) * 64;
 }
+struct Peak {
+  const char* name;
+  double (*run)(int64_t rounds, float& result);
+};
+std::vector<Peak> find_peaks() { return {{"f32", multiply_add}}; }
 bool can_run() { return true; }
 #endif
 
@@ -225,7 +295,7 @@ double best_rate(Kernel kernel, int arrays, const std::vector<float*>& from,
   return best;
 }
 
-double best_flops(int threads, double seconds) {
+double best_flops(const Peak& peak, int threads, double seconds) {
   double best = 0.0;
   const Clock::time_point start = Clock::now();
   do {
@@ -233,7 +303,7 @@ double best_flops(int threads, double seconds) {
     std::vector<double> done(static_cast<size_t>(threads));
     const double taken = run_together(threads, [&](int thread) {
       float result = 1.0F;
-      done[static_cast<size_t>(thread)] = multiply_add(kRounds, result);
+      done[static_cast<size_t>(thread)] = peak.run(kRounds, result);
       g_sink = result;
     });
     double total = 0.0;
@@ -254,15 +324,35 @@ constexpr Measured kMeasured[] = {
     {"copy_nt", stream_memory, 2}, {"write", write_memory, 1},
 };
 
+constexpr Measured kReads[] = {
+    {"read_1", read_streams<1>, 1},
+    {"read_2", read_streams<2>, 1},
+    {"read_4", read_streams<4>, 1},
+    {"read_8", read_streams<8>, 1},
+};
+
 constexpr size_t kFootprints[] = {size_t{16} << 10,  size_t{64} << 10, size_t{512} << 10,
                                   size_t{2} << 20,   size_t{8} << 20,  size_t{32} << 20,
                                   size_t{128} << 20, size_t{512} << 20};
 
-void print_bandwidths(int threads, double seconds) {
-  const double share = seconds / (std::size(kFootprints) * std::size(kMeasured) * 2);
-  std::printf("  \"footprints\": [\n");
-  for (size_t i = 0; i < std::size(kFootprints); ++i) {
-    const size_t bytes = kFootprints[i];
+void print_peaks(const std::vector<Peak>& peaks, int threads, double seconds) {
+  std::string text;
+  for (const Peak& peak : peaks) {
+    char one[64];
+    const double flops = best_flops(peak, threads, seconds / static_cast<double>(peaks.size()));
+    if (text.empty()) std::printf("  \"flops\": %.4g,\n", flops);
+    std::snprintf(one, sizeof one, "%s\"%s\": %.4g", text.empty() ? "" : ", ", peak.name, flops);
+    text += one;
+  }
+  std::printf("  \"peaks\": {%s}", text.c_str());
+}
+
+void print_bandwidths(const std::vector<size_t>& footprints, const std::vector<Measured>& measured,
+                      int threads, double seconds) {
+  const double share = seconds / static_cast<double>(footprints.size() * measured.size() * 2);
+  std::printf(",\n  \"footprints\": [\n");
+  for (size_t i = 0; i < footprints.size(); ++i) {
+    const size_t bytes = footprints[i];
     std::printf("    {\"bytes\": %zu", bytes);
     for (const bool is_huge : {false, true}) {
       std::vector<std::unique_ptr<Memory>> memory;
@@ -274,14 +364,23 @@ void print_bandwidths(int threads, double seconds) {
         memory.push_back(std::make_unique<Memory>(own, is_huge));
         to.push_back(memory.back()->data());
       }
-      for (const Measured& one : kMeasured)
+      for (const Measured& one : measured)
         std::printf(", \"%s%s\": %.4g", one.name, is_huge ? "_huge" : "",
                     best_rate(one.kernel, one.arrays, from, to,
                               bytes / static_cast<size_t>(threads), share));
     }
-    std::printf("}%s\n", i + 1 < std::size(kFootprints) ? "," : "");
+    std::printf("}%s\n", i + 1 < footprints.size() ? "," : "");
   }
-  std::printf("  ]\n");
+  std::printf("  ]");
+}
+
+std::vector<size_t> parse_sizes(const char* text) {
+  std::vector<size_t> sizes;
+  for (char* end = nullptr; *text != '\0'; text = *end == ',' ? end + 1 : end) {
+    sizes.push_back(std::strtoull(text, &end, 10));
+    if (end == text) break;
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -289,17 +388,25 @@ void print_bandwidths(int threads, double seconds) {
 int main(int argc, char** argv) {
   int threads = 1;
   double seconds = 2.5;
+  std::string measure = "all";
+  std::vector<size_t> footprints(std::begin(kFootprints), std::end(kFootprints));
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::max(1, std::atoi(argv[i + 1]));
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--measure") == 0) measure = argv[i + 1];
+    if (std::strcmp(argv[i], "--footprints") == 0) footprints = parse_sizes(argv[i + 1]);
   }
   if (!can_run()) {
     std::fprintf(stderr, "machine_limits: this CPU has no AVX2\n");
     return 1;
   }
-  std::printf("{\n  \"threads\": %d,\n  \"flops\": %.4g,\n", threads,
-              best_flops(threads, seconds / 10));
-  print_bandwidths(threads, seconds);
-  std::printf("}\n");
+  std::printf("{\n  \"threads\": %d,\n", threads);
+  print_peaks(find_peaks(), threads, measure == "peaks" ? seconds : seconds / 10);
+  if (measure == "reads") {
+    print_bandwidths(footprints, {std::begin(kReads), std::end(kReads)}, threads, seconds);
+  } else if (measure != "peaks") {
+    print_bandwidths(footprints, {std::begin(kMeasured), std::end(kMeasured)}, threads, seconds);
+  }
+  std::printf("\n}\n");
   return 0;
 }

@@ -118,8 +118,8 @@ def test_rows_meet_the_peer_that_was_fastest(tmp_path: Path) -> None:
     failed = {"seconds": {"eager": 0.1}, "reasons": {"onnxruntime": "not installed"}}
     peers.append(row._replace(against=("eager", "onnxruntime")), failed)
     surveyed = [row._replace(against=("eager", peer)) for peer in contenders.PEERS]
-    assert suite._fastest([(one, peers.get(one)) for one in surveyed]) == ["jax"]
-    assert suite._fastest([(one, None) for one in surveyed]) == []
+    assert suite.fastest([(one, peers.get(one)) for one in surveyed]) == ["jax"]
+    assert suite.fastest([(one, None) for one in surveyed]) == []
 
 
 def test_rows_of_other_threads_are_other_rows(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_missing_peers_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(contenders, "_PACKAGES", {"jax": ("no_such_jax",), "openvino": ("sys",)})
-    suite._print_missing(["inductor", "jax", "openvino"])
+    suite.print_missing(["inductor", "jax", "openvino"])
     assert (
         capsys.readouterr().out == "jax: not installed: no_such_jax; `make peers` installs them\n"
     )

@@ -1,0 +1,163 @@
+"""What measures contractions: the shapes it measures, what it counts, and how it judges."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import attention, contraction_models, matmul
+from benchmarks.apart import geometric_mean, judge, run_rows
+from benchmarks.contraction_models import build, count_bytes
+from benchmarks.contraction_nets import NETS
+from tests.store import Store
+
+# Batch, length or side, width: as small as the nets can be.
+SMALL_SIZES = {
+    **dict.fromkeys(("bert", "gpt2", "gpt2_decode", "vit"), "1x16x64"),
+    **dict.fromkeys(("llama", "llama_decode"), "1x16x192"),
+    **dict.fromkeys(("resnet18", "resnet50", "mobilenet", "unet"), "1x64x8"),
+    **dict.fromkeys(("gru", "lstm"), "2x5x16"),
+}
+MATMUL = matmul.Row("f32", 2, 24, 40, 1, "function", "cpu", "default", "")
+
+
+def test_rows_come_from_another_process_one_by_one(tmp_path: Path) -> None:
+    """A process that dies costs its row alone."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "for number, in json.loads(sys.argv[sys.argv.index('--rows') + 1]):\n"
+        "    if number == 2: sys.exit('no two')\n"
+        "    print('record: ' + json.dumps({'seconds': {'eager': number}}), flush=True)\n"
+    )
+    found = dict(run_rows(str(script), [(1,), (2,), (3,)], [], os.environ))
+    assert found[1,] == {"seconds": {"eager": 1}}
+    assert found[2,] == {"reasons": {"process": "no two"}, "seconds": {}}
+    assert found[3,] == {"seconds": {"eager": 3}}
+
+
+def test_judging(capsys: pytest.CaptureFixture[str]) -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert judge("fast", [2.0, 8.0], mean=3.9, least=2.0)
+    assert not judge("fast", [2.0, 8.0], mean=3.9, least=2.1)
+    assert not judge("fast", [2.0, 8.0], mean=4.1)
+    assert judge("fast", [], mean=1.0)
+    words = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert words == ["pass", "SHORT", "SHORT", "-"]
+
+
+@pytest.mark.parametrize("dtype", matmul.DTYPES)
+@pytest.mark.parametrize("form", ["function", "module"])
+def test_a_matmul_is_measured(dtype: str, form: str) -> None:
+    row = MATMUL._replace(dtype=dtype, form=form)
+    record = {**matmul.measure(row, 0.01), "peak": 1e11, "read": 1e10}
+    assert not record["reasons"]
+    assert list(record["seconds"]) == list(matmul.CONTENDERS)
+    found = matmul.figures(row, record)
+    assert found["share_of_peak"] > 0
+    assert f"{row.m}x{row.n}x{row.k}" in matmul.format_row(row, record)
+    matmul.print_report([(row, record)])
+
+
+def test_dispatch_is_taken_off() -> None:
+    record = {
+        "seconds": {"eager": 4e-6, "mlcc_static": 3e-6},
+        "ratio": {"eager": 1.0, "onednn": 2.0, "mlcc_static": 1.5},
+        "alone_seconds": {"mlcc_static": 3e-6},
+        "dispatch_seconds": {"mlcc_static": 1e-6},
+        "peak": 1e11,
+        "read": 1e10,
+    }
+    row = MATMUL._replace(m=1)
+    found = matmul.figures(row, record)
+    assert found["share_of_peak"] == pytest.approx(2 * 24 * 40 / 2e-6 / 1e11)
+    assert found["share_of_read"] == pytest.approx(24 * 40 * 4 / 2e-6 / 1e10)
+    assert matmul.over_library(row, found) == 0.75
+    assert matmul.over_library(row._replace(dtype="int8"), found) == 1.5
+
+
+def test_matmuls_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert matmul.draw_shapes(5, seed=1) == matmul.draw_shapes(5, seed=1)
+    assert matmul.draw_shapes(5, seed=1) != matmul.draw_shapes(5, seed=2)
+    assert all(m <= 2048 and 64 <= n <= 4096 for m, n, _ in matmul.draw_shapes(50, seed=0))
+    arguments = ["matmul.py", "--sizes", "50257x768,64x64", "--ms", "1,2048", "--dtypes", "f32"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    rows = [row[1:4] for row in matmul._rows(matmul._parse_arguments())]
+    assert rows == [(1, 50257, 768), (1, 64, 64), (2048, 64, 64)]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_is_counted(name: str) -> None:
+    row = contraction_models.Row(name, SMALL_SIZES[name], "f32", 1, "default", "cpu", ())
+    case, flops = build(row)
+    with torch.no_grad():
+        (result,) = case.pure(*case.inputs)[:1]
+    weights = sum(w.numel() for w in case.function.parameters())  # type: ignore[attr-defined]
+    assert torch.isfinite(result).all()
+    assert flops > weights / 2  # of GPT-2 half of the weights are a table
+    assert 0 < count_bytes(case, [result]) < 4 * weights + (1 << 22)
+
+
+def test_the_best_peer_may_be_eager() -> None:
+    row = contraction_models.Row("gru", "1x1", "f32", 1, "default", "cpu", ())
+    row = row._replace(against=("eager", "mlcc", "mlcc_static", "openvino"))
+    record = {"ratio": {"eager": 1.0, "mlcc_static": 1.5, "openvino": 0.5}}
+    assert contraction_models._over_best(row, record) == 1.5
+    record["ratio"]["openvino"] = 3.0
+    assert contraction_models._over_best(row, record) == 0.5
+    assert contraction_models._over_best(row._replace(against=row.against[:3]), record) is None
+
+
+def test_lower_precision_is_compared_with_f32(tmp_path: Path) -> None:
+    store = Store(tmp_path / "models.jsonl", version="test")
+    against = ("eager", "mlcc", "mlcc_static", "openvino")
+    row = contraction_models.Row("gru", "1x1", "f32", 1, "default", "cpu", against)
+    store.append(row, {"seconds": {"mlcc_static": 3.0}})
+    other = row._replace(dtype="bf16", against=against[:3])
+    record = {"seconds": {"mlcc_static": 1.5}}
+    assert list(contraction_models._over_f32([(row, record), (other, record)], store)) == [2.0]
+
+
+@pytest.mark.parametrize("name", attention.FORMS)
+def test_a_form_of_attention_is_right(name: str) -> None:
+    form = attention.FORMS[name]
+    row = attention.Row(name, 24, 16, 1, 4, 0, False, 1, "cpu", "default")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        inputs = attention._inputs(row, form)
+        results = [f(*inputs, *more) for _, f, more in attention._contenders(row, form)]
+    assert len(results) == 3 + bool(form.ready)
+    for result in results[1:]:
+        tolerance = attention.TOLERANCE[form.dtype]
+        torch.testing.assert_close(result, results[0], rtol=0, atol=10 * tolerance)
+
+
+def test_pairs_of_attention() -> None:
+    forms = attention.FORMS
+    assert forms["plain"].pairs(4, 4) == 16
+    assert forms["plain"].pairs(1, 100) == 100
+    assert forms["causal"].pairs(4, 4) == 10
+    seen = attention._window_mask(1, 600, 600).sum()
+    assert forms["window"].pairs(600, 600) == seen
+
+
+def test_decoding_leaves_out_what_is_causal() -> None:
+    arguments = argparse.Namespace(
+        forms=["plain", "causal", "float_mask"],
+        lengths=[4096],
+        widths=[64],
+        batch=1,
+        heads=8,
+        queries=1,
+        backward=False,
+        threads=1,
+        clock="cpu",
+        malloc="default",
+    )
+    rows = list(attention._rows(arguments))
+    assert [(row.form, row.heads) for row in rows] == [("plain", 2), ("float_mask", 2)]
