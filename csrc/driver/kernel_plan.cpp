@@ -23,6 +23,10 @@ namespace {
 // Values of a size that a kernel has in hand, about: two that it reads and one that it writes.
 constexpr int64_t kValuesOfKernel = 3;
 
+bool has_feature(const codegen::Target& target, std::string_view name) {
+  return ("," + target.features + ",").find(detail::join(",+", name, ",")) != std::string::npos;
+}
+
 // What schedules for a target are made for.
 schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
   if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
@@ -32,6 +36,8 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
   return {.vector_bits = target.vector_bits,
           .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
           .second_level_bytes = schedule::second_level_cache_bytes(),
+          .dots_bf16 = has_feature(target, "avx512bf16"),
+          .dots_bytes = has_feature(target, "avx512vnni"),
           .streaming_bytes = streaming_bytes,
           .prefetches_pages = is_amd};
 }
@@ -125,11 +131,16 @@ class Planner {
 }  // namespace
 
 graph::TileOptions tile_options(const Options& options) {
-  return {.columns = [&options](DType accumulator) -> int64_t {
+  graph::TileOptions tiles;
+  tiles.columns = [&options](DType accumulator) -> int64_t {
     const codegen::Target& target = target_for({}, options);
     if (target.backend != "cpu") return 0;
     return schedule::tile_columns(machine_of(target, options), accumulator);
-  }};
+  };
+  tiles.terms = [&options](DType lhs, DType rhs) {
+    return schedule::dot_terms(machine_of(target_for({}, options), options), lhs, rhs);
+  };
+  return tiles;
 }
 
 std::string_view way_name(Way way) {

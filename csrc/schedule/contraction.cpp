@@ -41,6 +41,13 @@ int64_t tile_columns(const Machine& machine, DType accumulator) {
   return kVectorsOfColumns * machine.vector_bits / 8 / dtype_size(accumulator);
 }
 
+int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
+  const auto is_byte = [](DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; };
+  if (machine.dots_bf16 && lhs == DType::kBF16 && rhs == DType::kBF16) return 2;
+  if (machine.dots_bytes && is_byte(lhs) && is_byte(rhs)) return 4;
+  return 1;
+}
+
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine) {
   ContractionTiles tiles;
   const int64_t most = most_rows(machine);

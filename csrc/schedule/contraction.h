@@ -35,6 +35,10 @@ struct ContractionTiles {
 // Columns of a tile, two vectors of accumulators; 0 where code has no vectors.
 int64_t tile_columns(const Machine& machine, DType accumulator);
 
+// Terms of a sum that one instruction multiplies and adds up, where they lie side by side; 1: none
+// does.
+int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
+
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine);
 
 }  // namespace mlcc::schedule

@@ -10,6 +10,9 @@ struct Machine {
   int64_t vector_bits = 512;                 // of a CPU
   int64_t threads = 1;                       // that a CPU runs at once
   int64_t second_level_bytes = 1024 * 1024;  // of the cache that a core of a CPU has for itself
+  // Whether one instruction of a CPU multiplies and adds up pairs of bf16, and fours of bytes.
+  bool dots_bf16 = false;
+  bool dots_bytes = false;
   // Kernels of a CPU that move at least so much write past its caches; 0: none do.
   int64_t streaming_bytes = 0;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.

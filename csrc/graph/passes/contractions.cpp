@@ -21,6 +21,7 @@ struct ProductCall {
   size_t first;  // operand of the product; what is added stands before it
 };
 constexpr ProductCall kCalls[] = {
+    {"aten._int_mm.default", 0},
     {"aten.mm.default", 0},
     {"aten.bmm.default", 0},
     {"aten.addmm.default", 1},
@@ -81,8 +82,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
   const TensorType& type = node->result()->type();
   const auto accumulator = accumulator_dtype(lhs->type().dtype, rhs->type().dtype);
   if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
-  if (!accumulator || !is_float(type.dtype) || lhs->type().dtype != rhs->type().dtype ||
-      type.dtype != lhs->type().dtype)
+  if (!accumulator || lhs->type().dtype != rhs->type().dtype ||
+      (type.dtype != lhs->type().dtype && type.dtype != *accumulator))
     return rewriter.no_match(*node, "no code for its dtypes");
   if (options.tiles->columns(*accumulator) == 0)
     return rewriter.no_match(*node, "no vectors to compute it in");

@@ -30,6 +30,8 @@ class RewriteBudget {
 // What passes know of the tiles that contractions are computed in.
 struct TileOptions {
   std::function<int64_t(DType accumulator)> columns;
+  // Terms of a sum that one instruction multiplies and adds up, where they lie side by side.
+  std::function<int64_t(DType lhs, DType rhs)> terms;
 };
 
 struct PassOptions {

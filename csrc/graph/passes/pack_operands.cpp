@@ -84,37 +84,84 @@ SymExpr rows_beside(const Node& node, size_t operand) {
   return rows;
 }
 
-Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns, int64_t width,
+// How a packed operand is cut: panels of so many columns, in which so many terms of a sum lie side by
+// side.
+struct Cut {
+  int64_t columns;
+  int64_t terms;
+};
+
+// The operand's dimensions with one of them cut into two.
+Shape with_cut(Shape shape, size_t dim, int64_t inner) {
+  shape[dim] = SymExpr::floordiv(shape[dim], inner);
+  shape.insert(shape.begin() + static_cast<ptrdiff_t>(dim) + 1, SymExpr(inner));
+  return shape;
+}
+
+// Axes of the result without columns, panels, reduced axes, columns, and the terms that lie side by
+// side: the last reduced axis is cut for these.
+Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns, const Cut& cut,
             Shape& index) {
-  const Shape& shape = value->type().shape;
   const auto dim = static_cast<size_t>(columns.dims[columns.axis]);
-  const SymExpr panels = SymExpr::floordiv(shape[dim] + (width - 1), width);
-  if (!(panels * width == shape[dim])) {
+  const SymExpr extent = value->type().shape[dim];
+  const SymExpr filled = SymExpr::floordiv(extent + (cut.columns - 1), cut.columns) * cut.columns;
+  if (!(filled == extent)) {
     const Attr zero = is_float(value->type().dtype) ? Attr(0.0) : Attr(int64_t{0});
-    value = graph.pad(value, static_cast<int64_t>(dim), 0, panels * width, zero);
+    value = graph.pad(value, static_cast<int64_t>(dim), 0, filled, zero);
   }
-  Shape split = shape;
-  split[dim] = panels;
-  split.insert(split.begin() + static_cast<ptrdiff_t>(dim) + 1, SymExpr(width));
-  value = graph.reshape(value, split);
-  // Axes of the result without columns, panels, reduced axes, columns.
+  // From the last dimension on, so that numbers of those before stay as they are.
+  const size_t last_axis = columns.dims.size() - 1;
+  const auto last = static_cast<size_t>(columns.dims[last_axis]);
+  const bool has_terms = cut.terms > 1;
+  Shape shape = value->type().shape;
+  const auto cut_terms = [&] { return with_cut(shape, last, cut.terms); };
+  if (has_terms && last > dim) shape = cut_terms();
+  shape = with_cut(shape, dim, cut.columns);
+  if (has_terms && last < dim) shape = cut_terms();
+  value = graph.reshape(value, shape);
+  const auto place_of = [&](size_t at) {
+    return static_cast<int64_t>(at + (at > dim ? 1 : 0) + (has_terms && at > last ? 1 : 0));
+  };
   const size_t rank = node.result()->type().shape.size();
   std::vector<int64_t> order;
   index.clear();
-  const auto add = [&](size_t axis) {
-    const int at = columns.dims[axis];
-    if (at < 0 || axis == columns.axis) return;
-    order.push_back(at > static_cast<int>(dim) ? at + 1 : at);
-    index.push_back(SymExpr::symbol(axis_name(axis)));
+  const auto add = [&](int64_t place, SymExpr at) {
+    order.push_back(place);
+    index.push_back(std::move(at));
+  };
+  const auto add_axes = [&](size_t begin, size_t end) {
+    for (size_t axis = begin; axis < end; ++axis) {
+      if (columns.dims[axis] < 0 || axis == columns.axis) continue;
+      const SymExpr at = SymExpr::symbol(axis_name(axis));
+      const bool is_cut = has_terms && axis == last_axis;
+      add(place_of(static_cast<size_t>(columns.dims[axis])),
+          is_cut ? SymExpr::floordiv(at, cut.terms) : at);
+    }
   };
   const SymExpr column = SymExpr::symbol(axis_name(columns.axis));
-  for (size_t axis = 0; axis < rank; ++axis) add(axis);
-  order.push_back(static_cast<int64_t>(dim));
-  index.push_back(SymExpr::floordiv(column, width));
-  for (size_t axis = rank; axis < columns.dims.size(); ++axis) add(axis);
-  order.push_back(static_cast<int64_t>(dim) + 1);
-  index.push_back(SymExpr::mod(column, width));
+  add_axes(0, rank);
+  add(place_of(dim), SymExpr::floordiv(column, cut.columns));
+  add_axes(rank, columns.dims.size());
+  add(place_of(dim) + 1, SymExpr::mod(column, cut.columns));
+  if (has_terms)
+    add(place_of(last) + 1, SymExpr::mod(SymExpr::symbol(axis_name(last_axis)), cut.terms));
   return graph.pointwise(Op::kCopy, {graph.permute(value, std::move(order))});
+}
+
+// Terms that may lie side by side in the packed operand: they are as many in the last reduced axis,
+// and lie so in the other operand.
+int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles) {
+  if (!tiles.terms || columns.dims.back() < 0) return 1;
+  const int64_t terms =
+      tiles.terms(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
+  const auto& reduced = node.attr<Shape>("reduced");
+  if (terms == 1 || reduced.empty() || !reduced.back().divide_exactly(terms)) return 1;
+  const size_t other = 1 - columns.operand;
+  const auto dims = dims_of_axes(node, other);
+  if (!dims || dims->back() < 0) return 1;
+  const bool is_beside =
+      is_dense_along(*node.operand(other), static_cast<size_t>(dims->back()));
+  return is_beside ? terms : 1;
 }
 
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
@@ -131,9 +178,10 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
       accumulator_dtype(node->operand(0)->type().dtype, node->operand(1)->type().dtype);
   const int64_t width = options.tiles->columns(*accumulator);
   if (width == 0) return rewriter.no_match(*node, "no vectors to compute it in");
+  const int64_t terms = terms_of(*node, *columns, *options.tiles);
   return rewriter.replace_by_new(node, [&] {
     Shape index;
-    Value* packed = pack(rewriter.graph(), value, *node, *columns, width, index);
+    Value* packed = pack(rewriter.graph(), value, *node, *columns, {width, terms}, index);
     std::vector<Value*> operands = node->operands();
     operands[columns->operand] = packed;
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");
