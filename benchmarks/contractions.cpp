@@ -161,10 +161,6 @@ __attribute__((target("avx512f,avx512vnni"))) void add_bytes(int64_t rounds,
 __attribute__((target("avx2"))) void read_all(const float* data, int64_t count) {
   __m256 sums[8] = {};
   for (int64_t i = 0; i < count; i += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(data + i + 1024), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(data + i + 1040), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(data + i + 1056), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(data + i + 1072), _MM_HINT_T0);
     _Pragma("GCC unroll 8") for (int64_t c = 0; c < 8; ++c) sums[c] =
         _mm256_add_ps(sums[c], _mm256_loadu_ps(data + i + c * 8));
   }

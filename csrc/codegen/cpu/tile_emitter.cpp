@@ -17,12 +17,6 @@ constexpr int64_t kProductsOfRound = 48;
 constexpr int64_t kMostCopies = 8;
 // Rows whose pointers are formed from one register and a multiple of their distance.
 constexpr int64_t kRowsOfPointer = 4;
-// With so few rows B comes from memory as fast as it can.
-constexpr int64_t kMostStreamingRows = 3;
-// How far ahead of its use such a B is asked for.
-constexpr uint64_t kPrefetchBytes = 4096;
-constexpr uint64_t kLineBytes = 64;
-
 // Pointers into A and B for one step of depth: of every kRowsOfPointer-th row, and of the first
 // column.
 struct Cursor {
@@ -236,9 +230,10 @@ class TileEmitter {
                   row_offsets_[static_cast<size_t>(row % kRowsOfPointer)]);
   }
 
+  // Without software prefetch: one row against 64 MB of B runs at the rate of plain reads, with it
+  // at 0.85 to 0.95 of that (benchmarks/contractions.cpp, Zen 4).
   Parts emit_step(const Cursor& cursor, size_t set, Parts sums) {
     const size_t groups = groups_.size();
-    if (tile_.rows <= kMostStreamingRows && is_contiguous_) prefetch(cursor.b);
     llvm::SmallVector<Parts, 4> b;
     for (size_t g = 0; g < groups; ++g) b.push_back(product_->prepare_b(c_, load_b(g, cursor.b)));
     llvm::Value** sum = sums.data() + set * sums_of_set();
@@ -262,16 +257,6 @@ class TileEmitter {
 
   llvm::Align alignment(const TileOperand& operand) const {
     return llvm::Align(static_cast<uint64_t>(dtype_size(operand.dtype)));
-  }
-
-  void prefetch(llvm::Value* pointer) {
-    const ColumnGroup& last = groups_.back();
-    const uint64_t bytes = (last.first + last.width) * static_cast<uint64_t>(word_bytes_);
-    for (uint64_t at = 0; at < bytes; at += kLineBytes) {
-      llvm::Value* line = behind(pointer, ir_.getInt64(kPrefetchBytes + at));
-      ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {line->getType()},
-                          {line, ir_.getInt32(0), ir_.getInt32(3), ir_.getInt32(1)});
-    }
   }
 
   // Of each group, of a block that begins with `column`: which lanes are live, and the same in sign
