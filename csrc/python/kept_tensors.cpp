@@ -96,6 +96,9 @@ class KeptTensors::Filling {
   void find_changes() {
     changes_.reserve(kept_.sources_.size());
     for (size_t i = 0; i < kept_.sources_.size(); ++i) {
+      const runtime::Slot slot = kept_.sources_[i];
+      MLCC_USER_CHECK(slots_[static_cast<size_t>(slot)].isTensor(), "input ", slot,
+                      ": expected a tensor");
       const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[i]);
       changes_.push_back(before_.sources[i] && TensorIdentity::is_known(tensor)
                              ? before_.sources[i]->change(tensor)
@@ -147,7 +150,8 @@ class KeptTensors::Filling {
     const Change change = value == nullptr ? Change::kAnother : first_change(*value, sources);
     const bool is_hit = change == Change::kNone;
     if (!is_hit) {
-      KeptValues::process().sweep();
+      if (const int64_t bytes = KeptValues::process().sweep(); bytes > 0)
+        log(LogChannel::kCache, "kept values of ", bytes, " bytes go with their sources (freed)");
       const bool is_new = value == nullptr;
       value = std::make_shared<const KeptTensor>(compute(recipe), std::move(sources));
       value->touch(now_);

@@ -49,8 +49,6 @@ uint64_t fingerprint(const void* data, int64_t bytes, bool everything) {
   } else {
     // Whole lines apart, the last of them among the last two.
     const int64_t step = (lines - 1) / (kFingerprintLines - 1) * kFingerprintLineBytes;
-    for (int64_t line = 0; line < kFingerprintLines; ++line)
-      __builtin_prefetch(begin + line * step);
     add_lines(lanes.data(), begin, kFingerprintLines, step);
     add_lines(lanes.data(), begin + bytes - kFingerprintLineBytes, 1, 0);
   }

@@ -198,5 +198,32 @@ TEST_F(Driver, KeepsWhatItHasMeasured) {
   EXPECT_NE(entry->find("ratio "), std::string::npos) << *entry;
 }
 
+TEST_F(Driver, KeptValuesAreTheLastInputs) {
+  const Compilation made = compile(graph::parse_graph(R"(
+    graph @scaled(%x: f32[s0], %a: f32[4] static, %b: f32[4] static) symbols(s0 in 2..) {
+      %0: f32[4] = exp %a
+      %1: f32[] = sum %0 {dims = [0], keepdim = false}
+      %2: f32[4] = exp %b
+      %3: f32[] = sum %2 {dims = [0], keepdim = false}
+      %4: f32[s0] = mul %x, %1
+      %5: f32[s0] = add %4, %3
+      return %5
+    })"),
+                                   options_);
+  const runtime::ExecutablePlan& plan = made.executable->plan();
+  ASSERT_EQ(plan.kept.size(), 2U);
+  EXPECT_EQ(made.executable->num_given_inputs(), 3U);
+  EXPECT_EQ(plan.kept[0].slot, 3);
+  EXPECT_EQ(plan.kept[0].sources, std::vector<runtime::Slot>{1});
+  EXPECT_EQ(plan.kept[1].sources, std::vector<runtime::Slot>{2});
+  EXPECT_EQ(plan.kept[0].recipe, plan.kept[1].recipe);
+  EXPECT_EQ(plan.kept[0].executable, plan.kept[1].executable);
+  EXPECT_EQ(made.stats.kept, 2);
+  EXPECT_NE(made.graph_text.find("static"), std::string::npos);
+  options_.pack_weights = false;
+  EXPECT_TRUE(
+      compile(graph::parse_graph(made.graph_text), options_).executable->plan().kept.empty());
+}
+
 }  // namespace
 }  // namespace mlcc::driver
