@@ -238,7 +238,9 @@ class TorchBuilder:
         shape: Sequence[Any],
         strides: Sequence[Any] | None = None,
         device: str = "cpu",
+        static: bool = False,
     ) -> Value:
+        del static  # changes no result
         assert device == "cpu"
         value = self._new_value()
         self.inputs.append((value, list(shape)))
