@@ -120,15 +120,19 @@ _QUANTIZING = (
     "aten._empty_per_channel_affine_quantized",
 )
 
+# The core generates these calls, or says itself why it does not.
+PRODUCT = "a matrix product"
+
 # Why an op that is meant to be an ATen call is one.
 _EXTERN_REASONS = {
     "aten.binary_cross_entropy": "eager's kernel refuses what is no probability",
-    "aten.addmm": "contraction",
-    "aten.baddbmm": "contraction",
-    "aten.bmm": "contraction",
+    "aten.addmm": PRODUCT,
+    "aten.baddbmm": PRODUCT,
+    "aten.bmm": PRODUCT,
     "aten.convolution": "contraction",
     "aten.convolution_backward": "contraction",
-    "aten.mm": "contraction",
+    "aten.mm": PRODUCT,
+    "aten._int_mm": PRODUCT,
     "aten._scaled_dot_product_flash_attention_for_cpu": "attention",
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": "attention",
 }
@@ -773,8 +777,8 @@ def forget_logged() -> None:
 
 
 def _log_extern(name: str, reason: str, what: str = "ATen call") -> None:
-    if name == "aten.copy_.default":
-        return  # the driver says which of these remain: kernels write most inputs themselves
+    if name == "aten.copy_.default" or reason == PRODUCT:
+        return  # the driver says which of these remain: kernels do most of them
     if (name, reason) not in _logged:
         _logged.add((name, reason))
         get_logger("fallback").info("%s: %s (%s)", name, what, reason)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "driver/dump.h"
@@ -16,6 +17,7 @@
 #include "fusion/fusion.h"
 #include "fusion/in_place.h"
 #include "graph/index_map.h"
+#include "graph/passes/contractions.h"
 #include "graph/passes/pipeline.h"
 #include "graph/static_values.h"
 #include "graph/text.h"
@@ -91,6 +93,10 @@ class Compiler {
     graph::PipelineOptions passes;
     passes.bisect = options_.bisect;
     if (options_.contractions) passes.tiles = tile_options(options_);
+    passes.on_no_match = [this](std::string_view, const graph::Node& node,
+                                std::string_view reason) {
+      if (graph::is_product_call(node)) refusals_[node.extern_call().name] = reason;
+    };
     passes.verify = options_.strict;  // a quarter of a warm start
     passes.dump = [this](std::string_view pass, const graph::Graph& graph) {
       if (dump_.wants("graph")) dump_.write("graph", pass, graph::print(graph));
@@ -272,6 +278,7 @@ class Compiler {
     }
     log_waves(plan.fusion);
     log_copies(plan.fusion);
+    log_products();
   }
 
   static std::string domain_text(const fusion::Group& group) {
@@ -296,6 +303,18 @@ class Compiler {
     if (kernels.find(',') != std::string::npos)
       log(LogChannel::kFusion, in_turns ? "in turns: kernels " : "at the same time: kernels ",
           kernels);
+  }
+
+  // Matrix products that no kernel computes; once a graph, however many there are.
+  void log_products() const {
+    std::set<std::string> names;
+    for (const graph::Node* node : graph_->nodes())
+      if (graph::is_product_call(*node)) names.insert(node->extern_call().name);
+    for (const std::string& name : names) {
+      const auto refusal = refusals_.find(name);
+      log(LogChannel::kFallback, name, ": ATen call (",
+          refusal == refusals_.end() ? "contractions are switched off" : refusal->second, ")");
+    }
   }
 
   // Once a graph, however many there are.
@@ -400,6 +419,7 @@ class Compiler {
   const Options& options_;
   const HostThreads* const threads_;  // null: kernels are not measured
   Dump dump_;
+  std::map<std::string, std::string> refusals_;  // of matrix products, by call: why
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ class Rewriter {
   bool no_match(const Node& node, std::string_view reason) const {
     return options_.no_match(node, reason);
   }
+  bool may_rewrite() const { return options_.may_rewrite(); }
 
   // Lets all users of the node's result use `existing`, then erases the node. False, with nothing
   // changed, where the difference would be seen or no rewrite is left.

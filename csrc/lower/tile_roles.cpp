@@ -68,6 +68,7 @@ std::optional<TileRoles::Packing> TileRoles::find_packing(const Node& contractio
             !name || !graph::is_axis_name(*name))
           continue;
         const size_t axis = std::stoul(name->substr(1));
+        if (context_.group.domain[axis].equals_constant(1)) continue;  // no axis of the nest
         if (!context_.group.reduced[axis] && !other[axis]) return Packing{operand, axis};
       }
   }

@@ -19,13 +19,14 @@ using Shape = std::vector<SymExpr>;
 struct ProductCall {
   std::string_view name;
   size_t first;  // operand of the product; what is added stands before it
+  size_t rank;   // of its operands
 };
 constexpr ProductCall kCalls[] = {
-    {"aten._int_mm.default", 0},
-    {"aten.mm.default", 0},
-    {"aten.bmm.default", 0},
-    {"aten.addmm.default", 1},
-    {"aten.baddbmm.default", 1},
+    {"aten._int_mm.default", 0, 2},
+    {"aten.mm.default", 0, 2},
+    {"aten.bmm.default", 0, 3},
+    {"aten.addmm.default", 1, 2},
+    {"aten.baddbmm.default", 1, 3},
 };
 
 const ProductCall* call_of(const Node& node) {
@@ -34,6 +35,12 @@ const ProductCall* call_of(const Node& node) {
     if (call.name == node.extern_call().name) return &call;
   return nullptr;
 }
+
+}  // namespace
+
+bool is_product_call(const Node& node) { return call_of(node) != nullptr; }
+
+namespace {
 
 // beta and alpha; nothing where they are no numbers.
 std::optional<double> factor(const ExternCall& call, std::string_view name) {
@@ -51,6 +58,25 @@ bool has_other_kwargs(const ExternCall& call) {
   return std::any_of(call.kwargs.begin(), call.kwargs.end(), [](const auto& argument) {
     return argument.first != "beta" && argument.first != "alpha";
   });
+}
+
+// Whether the call is one that torch takes: what it does not, it shall say itself.
+bool is_well_formed(const Node& node, const ProductCall& call) {
+  const ExternCall& facts = node.extern_call();
+  const size_t count = call.first + 2;
+  if (node.operands().size() != count || facts.args.size() != count || node.results().size() != 1)
+    return false;
+  for (const Argument& argument : facts.args)
+    if (!std::holds_alternative<ArgRef>(argument.value)) return false;
+  for (const Value* operand : node.operands())
+    if (operand->kind() != ValueKind::kTensor || is_foreign(operand->type().dtype)) return false;
+  const Shape& lhs = node.operand(call.first)->type().shape;
+  const Shape& rhs = node.operand(call.first + 1)->type().shape;
+  if (lhs.size() != call.rank || rhs.size() != call.rank) return false;
+  Shape shape = lhs;
+  shape.back() = rhs.back();
+  return lhs.back() == rhs[call.rank - 2] && (call.rank == 2 || lhs[0] == rhs[0]) &&
+         node.result()->type().shape == shape;
 }
 
 Value* scaled(Graph& graph, Value* value, double by) {
@@ -77,6 +103,7 @@ Value* product(Graph& graph, Value* lhs, Value* rhs, DType dtype) {
 
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
              const ProductCall& call) {
+  if (!is_well_formed(*node, call)) return rewriter.no_match(*node, "its arguments do not fit");
   const ExternCall& facts = node->extern_call();
   Value *lhs = node->operand(call.first), *rhs = node->operand(call.first + 1);
   const TensorType& type = node->result()->type();

@@ -20,6 +20,9 @@ namespace mlcc::graph {
 
 struct ContractionOptions : PassOptions {};
 
+// Whether the node is a call of one of these.
+bool is_product_call(const Node& node);
+
 bool contractions(Graph& graph, const ContractionOptions& options);
 
 }  // namespace mlcc::graph

@@ -64,13 +64,16 @@ struct Columns {
 // are stored along it.
 std::optional<Columns> find_columns(const Node& node) {
   const size_t rank = node.result()->type().shape.size();
-  for (size_t axis = rank; axis-- > 0;)
+  const Shape& shape = node.result()->type().shape;
+  for (size_t axis = rank; axis-- > 0;) {
+    if (shape[axis].equals_constant(1)) continue;
     for (const size_t operand : {1, 0}) {
       if (!axes_of_operand(node, operand)[axis] || axes_of_operand(node, 1 - operand)[axis]) continue;
       const auto dims = dims_of_axes(node, operand);
       if (dims) return Columns{operand, axis, *dims};
       return std::nullopt;
     }
+  }
   return std::nullopt;
 }
 

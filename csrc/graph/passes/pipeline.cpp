@@ -11,6 +11,7 @@
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
 #include "graph/passes/pack_operands.h"
+#include "graph/passes/spread_rows.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -95,6 +96,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   runner.run(Pass::kDivideOnce);
   // No pass but cse sees the copies: equal ones become one.
   if (runner.run(Pass::kPackOperands)) runner.run(Pass::kCse);
+  // Packs have rows of their own.
+  runner.run(Pass::kSpreadRows);
   // Last: the passes above leave the operands of what they replaced.
   runner.run(Pass::kDce);
 }
