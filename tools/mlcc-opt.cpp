@@ -144,9 +144,8 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
-  options.tiles = graph::TileOptions{[](DType accumulator) {
-    return schedule::tile_columns(schedule::Machine{}, accumulator);
-  }};
+  options.tiles = graph::TileOptions{
+      [](DType accumulator) { return schedule::tile_columns(schedule::Machine{}, accumulator); }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

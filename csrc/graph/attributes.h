@@ -14,10 +14,10 @@ enum class AttrKind : uint8_t {
   kInts,  // vector<int64_t>
   kBool,
   kString,
-  kSymbolic,  // SymExpr
+  kSymbolic,   // SymExpr
   kSymbolics,  // vector<SymExpr>
   kIndex,      // the same, also over the axes of the node: d0, d1, ..
-  kNumber,    // double for float dtypes of the result, else int64_t
+  kNumber,     // double for float dtypes of the result, else int64_t
 };
 
 struct AttrSpec {

@@ -26,9 +26,9 @@ std::optional<DType> accumulator_dtype(DType lhs, DType rhs) {
 std::string axis_name(size_t axis) { return "d" + std::to_string(axis); }
 
 bool is_axis_name(std::string_view name) {
-  return name.size() > 1 && name[0] == 'd' &&
-         std::all_of(name.begin() + 1, name.end(),
-                     [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; });
+  return name.size() > 1 && name[0] == 'd' && std::all_of(name.begin() + 1, name.end(), [](char c) {
+           return std::isdigit(static_cast<unsigned char>(c)) != 0;
+         });
 }
 
 std::vector<SymExpr> contraction_extents(const Node& contraction) {

@@ -15,8 +15,8 @@ struct NodeDraft {
   std::span<Value* const> operands;
   const AttrList& attrs;
   // What the op cannot know from its operands is taken from here: the dtype of cast, full and iota,
-  // the shape of expand, reshape, full and contract, whose dtype, the length of a slice and of an iota, the device of
-  // full, iota and size_value. The rest is not looked at.
+  // the shape of expand, reshape, full and contract, whose dtype, the length of a slice and of an
+  // iota, the device of full, iota and size_value. The rest is not looked at.
   const TensorType& declared;
   std::string_view name;  // of the result, for messages: "4" gives `add %4: ...`
 };

@@ -210,8 +210,8 @@ class ContractionLowering {
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
     // What the runtime splits is counted with the largest tile.
     const SymExpr blocks = blocks_of(rows);
-    const SymExpr terms = extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles *
-                          tiles_.columns;
+    const SymExpr terms =
+        extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * tiles_.columns;
     add_range(extent_of(roles.outer()) * blocks * panels, terms, tiles_.grain_terms,
               [&](SymExpr at, Block& block) {
                 append(block, head);
@@ -270,8 +270,7 @@ class ContractionLowering {
   void emit_tile(const SymExpr& panel, const SymExpr& tile, const SymExpr& rows,
                  const SymExpr& tile_rows, Block& block) {
     const TileRoles& roles = *roles_;
-    const SymExpr first_row =
-        let(SymExpr::min(tile * tile_rows, rows - tile_rows), "row", block);
+    const SymExpr first_row = let(SymExpr::min(tile * tile_rows, rows - tile_rows), "row", block);
     const SymExpr first_column = let(panel * tiles_.columns, "column", block);
     const bool is_whole = (roles.columns().extent.as_constant().value_or(1) % tiles_.columns) == 0;
     const SymExpr live =
@@ -341,22 +340,22 @@ class ContractionLowering {
     };
     if (i + 1 < end)
       return loop_over(axis.name, 0, axis.extent, {}, [&](const SymExpr& at, Block& block) {
-        append(block, with({&axis, at, 1}, [&] { return sums_over(place, i + 1, end, most, inner); }));
+        append(block,
+               with({&axis, at, 1}, [&] { return sums_over(place, i + 1, end, most, inner); }));
       });
     // Parts of equal length, as far as that is known.
     const auto extent = axis.extent.as_constant();
     const int64_t count = extent ? (*extent + most - 1) / most : 0;
     const int64_t length = extent && count > 0 ? (*extent + count - 1) / count : most;
-    return loop_over("part", 0, ceil_div(axis.extent, length), {},
-                     [&](const SymExpr& part, Block& block) {
-                       const SymExpr begin = let(part * length, "begin", block);
-                       const SymExpr left = axis.extent - begin;
-                       const bool is_even = extent && *extent % length == 0;
-                       const SymExpr size =
-                           is_even ? SymExpr(length)
-                                   : let(SymExpr::min(left, length), "terms", block);
-                       append(block, with({&axis, begin, size}, whole));
-                     });
+    return loop_over(
+        "part", 0, ceil_div(axis.extent, length), {}, [&](const SymExpr& part, Block& block) {
+          const SymExpr begin = let(part * length, "begin", block);
+          const SymExpr left = axis.extent - begin;
+          const bool is_even = extent && *extent % length == 0;
+          const SymExpr size =
+              is_even ? SymExpr(length) : let(SymExpr::min(left, length), "terms", block);
+          append(block, with({&axis, begin, size}, whole));
+        });
   }
 
   Block zeros(const TilePlace& place) {
@@ -378,8 +377,7 @@ class ContractionLowering {
         block = std::move(one);
         continue;
       }
-      const Expr is_this =
-          apply(ScalarOp::kEq, {expr(place.rows), constant(tiles_.rows[i])});
+      const Expr is_this = apply(ScalarOp::kEq, {expr(place.rows), constant(tiles_.rows[i])});
       block = {loop::If::make(arena_, is_this, std::move(one), std::move(block))};
     }
     return block;
@@ -409,7 +407,8 @@ class ContractionLowering {
     const SymExpr row_step =
         roles.rows() == nullptr ? SymExpr(0) : roles.step(broadcast, *roles.rows());
     // A packed operand has all columns of its last panel.
-    const bool is_masked = !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
+    const bool is_masked =
+        !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
     return loop::Contract::make(
         arena_, {place.buffer, {constant(0)}, {constant(tiles_.columns), constant(1)}},
         tile_of(broadcast, row_step), tile_of(vector, roles.column_step()), rows, tiles_.columns,
@@ -421,14 +420,13 @@ class ContractionLowering {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     const TileRoles& roles = *roles_;
     append(block, loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& rows) {
-             if (roles.rows() != nullptr)
-               bind(*roles.rows(), place.first_row + row, rows);
+             if (roles.rows() != nullptr) bind(*roles.rows(), place.first_row + row, rows);
              append(rows, loop_over("c", 0, place.live_columns, mode,
                                     [&](const SymExpr& column, Block& inner) {
                                       bind(roles.columns(), place.first_column + column, inner);
-                                      const Expr sum = loop::Load::make(
-                                          arena_, place.buffer,
-                                          {expr(row * tiles_.columns + column)});
+                                      const Expr sum =
+                                          loop::Load::make(arena_, place.buffer,
+                                                           {expr(row * tiles_.columns + column)});
                                       emit_element(*evaluator_, rounded(sum, inner), inner);
                                     }));
            }));

@@ -128,8 +128,8 @@ void TileRoles::find_roles() {
     } else if (&axis != columns_) {
       const auto step = find_step(broadcast(), axis);
       const bool can_be_rows = step && !operands_[vector_].offset.contains(axis.name);
-      if (can_be_rows &&
-          (rows_ == nullptr || context_.expected(axis.extent) >= context_.expected(rows_->extent))) {
+      if (can_be_rows && (rows_ == nullptr ||
+                          context_.expected(axis.extent) >= context_.expected(rows_->extent))) {
         if (rows_ != nullptr) outer_.push_back(rows_);
         rows_ = &axis;
       } else {

@@ -63,7 +63,7 @@ class TileRoles {
   bool is_packed_ = false;
   int64_t tile_columns_;
   SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes
-  SymExpr first_panel_;  // where the axis of columns is a part of that
+  SymExpr first_panel_;    // where the axis of columns is a part of that
   SymExpr column_step_ = 1;
   const schedule::Axis* columns_ = nullptr;
   const schedule::Axis* rows_ = nullptr;

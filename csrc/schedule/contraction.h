@@ -1,4 +1,5 @@
-// How a contraction is cut into tiles: C[rows, columns] in registers, added up over the reduced axes.
+// How a contraction is cut into tiles: C[rows, columns] in registers, added up over the reduced
+// axes.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace mlcc::schedule {
 
 // Sizes are those to be expected; 0 rows: not known while compiling.
 struct ContractionFacts {
-  int64_t rows = 0;            // along the operand that is broadcast
+  int64_t rows = 0;  // along the operand that is broadcast
   int64_t expected_rows = 1;
-  int64_t columns = 1;         // along the operand that is read in vectors
-  int64_t depth = 1;           // terms of a sum
-  int64_t others = 1;          // products of the same form: batches
-  int64_t row_bytes = 4;       // of an element of the operand that is broadcast
+  int64_t columns = 1;    // along the operand that is read in vectors
+  int64_t depth = 1;      // terms of a sum
+  int64_t others = 1;     // products of the same form: batches
+  int64_t row_bytes = 4;  // of an element of the operand that is broadcast
   DType accumulator = DType::kF32;
 };
 

@@ -74,7 +74,7 @@ struct Schedule {
   int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
   std::optional<ContractionTiles> tiles;  // of a contraction, to which nothing else applies
-  std::string str() const;   // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
+  std::string str() const;                // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
 };
 
 // `hint` gives a typical value for a size symbol.

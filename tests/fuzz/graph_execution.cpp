@@ -94,9 +94,8 @@ void check(uint64_t seed) {
   const auto expected = driver::interpret_graph(*graph, inputs, sizes, {});
   const auto rewritten = graph->clone();
   graph::PipelineOptions passes;
-  passes.tiles = graph::TileOptions{[](DType accumulator) {
-    return schedule::tile_columns(schedule::Machine{}, accumulator);
-  }};
+  passes.tiles = graph::TileOptions{
+      [](DType accumulator) { return schedule::tile_columns(schedule::Machine{}, accumulator); }};
   graph::run_pipeline(*rewritten, passes);
   compare("after passes", driver::interpret_graph(*rewritten, inputs, sizes, {}), expected, *graph);
   driver::InterpretOptions fused;

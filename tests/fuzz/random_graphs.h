@@ -1,8 +1,8 @@
 // Random graphs for fuzzers: small, well typed, the same for a seed on every machine.
 //
-// They hold pointwise ops, casts, reductions, index maps, constants, takes, updates, scans and contractions over
-// static and symbolic shapes, and nothing whose result is unspecified: no integer division, no
-// float that becomes an integer, no index out of range.
+// They hold pointwise ops, casts, reductions, index maps, constants, takes, updates, scans and
+// contractions over static and symbolic shapes, and nothing whose result is unspecified: no integer
+// division, no float that becomes an integer, no index out of range.
 #pragma once
 
 #include <algorithm>

@@ -142,7 +142,9 @@ def test_sums_with_products(beta: float, alpha: float, dtype: torch.dtype) -> No
     def batch_sum(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.baddbmm(c, a, b, beta=beta, alpha=alpha)
 
-    check_jit(batch_sum, torch.randn(3, 70, 50).to(dtype), torch.stack([a] * 3), torch.stack([b] * 3))
+    check_jit(
+        batch_sum, torch.randn(3, 70, 50).to(dtype), torch.stack([a] * 3), torch.stack([b] * 3)
+    )
 
 
 def test_what_is_not_added_may_be_nan() -> None:
@@ -220,8 +222,12 @@ def test_products_of_bytes(depth: int) -> None:
     assert torch.equal(mlcc.jit(torch._int_mm, dynamic=False)(a, b), torch._int_mm(a, b))
 
 
-@pytest.mark.parametrize(("left", "right"), [((3, 4), (5, 6)), ((3,), (4, 5)), ((2, 3, 4), (3, 4, 5))])
-def test_wrong_shapes_raise_what_eager_raises(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("left", "right"), [((3, 4), (5, 6)), ((3,), (4, 5)), ((2, 3, 4), (3, 4, 5))]
+)
+def test_wrong_shapes_raise_what_eager_raises(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
     a, b = torch.randn(left), torch.randn(right)
     with pytest.raises(RuntimeError) as eager:
         torch.matmul(a, b)

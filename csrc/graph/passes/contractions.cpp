@@ -22,11 +22,8 @@ struct ProductCall {
   size_t rank;   // of its operands
 };
 constexpr ProductCall kCalls[] = {
-    {"aten._int_mm.default", 0, 2},
-    {"aten.mm.default", 0, 2},
-    {"aten.bmm.default", 0, 3},
-    {"aten.addmm.default", 1, 2},
-    {"aten.baddbmm.default", 1, 3},
+    {"aten._int_mm.default", 0, 2}, {"aten.mm.default", 0, 2},      {"aten.bmm.default", 0, 3},
+    {"aten.addmm.default", 1, 2},   {"aten.baddbmm.default", 1, 3},
 };
 
 const ProductCall* call_of(const Node& node) {

@@ -8,10 +8,10 @@
 //   %0: f32[4, 8] = contract %x, %w {lhs = [d0, d2], reduced = [3], rhs = [d2, d1]}
 //   %1: f32[4, 8] = add %0, %b
 //
-// Requires a verified graph, and PassOptions::tiles where code for contractions is wanted. A product
-// of which nothing is known while compiling that would make such code faster stays a call: operands
-// that change with each call and lie the wrong way for few rows. Keeps dtypes, shapes and strides;
-// leaves values without users to dce.
+// Requires a verified graph, and PassOptions::tiles where code for contractions is wanted. A
+// product of which nothing is known while compiling that would make such code faster stays a call:
+// operands that change with each call and lie the wrong way for few rows. Keeps dtypes, shapes and
+// strides; leaves values without users to dce.
 #pragma once
 
 #include "graph/passes/options.h"

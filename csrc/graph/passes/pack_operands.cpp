@@ -68,7 +68,8 @@ std::optional<Columns> find_columns(const Node& node) {
   for (size_t axis = rank; axis-- > 0;) {
     if (shape[axis].equals_constant(1)) continue;
     for (const size_t operand : {1, 0}) {
-      if (!axes_of_operand(node, operand)[axis] || axes_of_operand(node, 1 - operand)[axis]) continue;
+      if (!axes_of_operand(node, operand)[axis] || axes_of_operand(node, 1 - operand)[axis])
+        continue;
       const auto dims = dims_of_axes(node, operand);
       if (dims) return Columns{operand, axis, *dims};
       return std::nullopt;
@@ -77,7 +78,8 @@ std::optional<Columns> find_columns(const Node& node) {
   return std::nullopt;
 }
 
-// Rows that the columns are multiplied with: the axes of the result that only the other operand has.
+// Rows that the columns are multiplied with: the axes of the result that only the other operand
+// has.
 SymExpr rows_beside(const Node& node, size_t operand) {
   const std::vector<bool> own = axes_of_operand(node, operand);
   const Shape& shape = node.result()->type().shape;
@@ -87,8 +89,8 @@ SymExpr rows_beside(const Node& node, size_t operand) {
   return rows;
 }
 
-// How a packed operand is cut: panels of so many columns, in which so many terms of a sum lie side by
-// side.
+// How a packed operand is cut: panels of so many columns, in which so many terms of a sum lie side
+// by side.
 struct Cut {
   int64_t columns;
   int64_t terms;
@@ -155,15 +157,13 @@ Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns
 // and lie so in the other operand.
 int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles) {
   if (!tiles.terms || columns.dims.back() < 0) return 1;
-  const int64_t terms =
-      tiles.terms(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
+  const int64_t terms = tiles.terms(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
   const auto& reduced = node.attr<Shape>("reduced");
   if (terms == 1 || reduced.empty() || !reduced.back().divide_exactly(terms)) return 1;
   const size_t other = 1 - columns.operand;
   const auto dims = dims_of_axes(node, other);
   if (!dims || dims->back() < 0) return 1;
-  const bool is_beside =
-      is_dense_along(*node.operand(other), static_cast<size_t>(dims->back()));
+  const bool is_beside = is_dense_along(*node.operand(other), static_cast<size_t>(dims->back()));
   return is_beside ? terms : 1;
 }
 

@@ -12,8 +12,8 @@
 //   %3: f32[2, 3, 32] = copy %2
 //   %4: .. = contract %x, %3 {lhs = [d0, d2], .., rhs = [floordiv(d1, 32), d2, mod(d1, 32)]}
 //
-// Requires a verified graph, and PassOptions::tiles. Keeps what the contraction computes. Runs last:
-// canonicalize would merge the copy away.
+// Requires a verified graph, and PassOptions::tiles. Keeps what the contraction computes. Runs
+// last: canonicalize would merge the copy away.
 #pragma once
 
 #include "graph/passes/options.h"

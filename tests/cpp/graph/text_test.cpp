@@ -74,8 +74,8 @@ std::unique_ptr<Graph> all_ops_graph() {
   outputs.push_back(graph->pointwise(Op::kPhilox, {i, i}));
   outputs.push_back(graph->scan(x, 1, "argmax"));
   const auto axis = [](size_t number) { return SymExpr::symbol(axis_name(number)); };
-  outputs.push_back(graph->contract(x, x, {axis(0), axis(2)}, {axis(1), axis(2)}, {4}, {s0, s0},
-                                    DType::kF32));
+  outputs.push_back(
+      graph->contract(x, x, {axis(0), axis(2)}, {axis(1), axis(2)}, {4}, {s0, s0}, DType::kF32));
   ExternCall call{"my.op.default", {ArgRef{0}, s0 * 3, -1e-7, true, "t"}, {}, {}};
   call.kwargs.emplace_back("layout", ArgEnum{"layout", "strided"});
   call.facts = {.random = true, .effects = true, .mutates = {0}, .aliases = true};

@@ -1,0 +1,76 @@
+#include "schedule/contraction.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace mlcc::schedule {
+namespace {
+
+ContractionFacts facts_of(int64_t rows, int64_t columns, int64_t depth) {
+  ContractionFacts facts;
+  facts.rows = facts.expected_rows = rows;
+  facts.columns = columns;
+  facts.depth = depth;
+  return facts;
+}
+
+Machine machine_of(int64_t vector_bits) {
+  Machine machine;
+  machine.vector_bits = vector_bits;
+  return machine;
+}
+
+TEST(Contraction, tiles_fill_three_quarters_of_the_registers) {
+  EXPECT_EQ(choose_tiles(facts_of(1200, 3072, 768), machine_of(512)).rows,
+            std::vector<int64_t>{12});
+  EXPECT_EQ(tile_columns(machine_of(512), DType::kF32), 32);
+  EXPECT_EQ(choose_tiles(facts_of(1200, 3072, 768), machine_of(256)).rows, std::vector<int64_t>{6});
+  EXPECT_EQ(tile_columns(machine_of(256), DType::kF32), 16);
+  EXPECT_EQ(tile_columns(machine_of(512), DType::kF64), 16);
+  EXPECT_EQ(tile_columns(machine_of(0), DType::kF32), 0);
+}
+
+TEST(Contraction, few_rows_are_computed_twice) {
+  for (int64_t rows = 1; rows <= 500; ++rows) {
+    const int64_t tile = choose_tiles(facts_of(rows, 64, 64), machine_of(512)).rows.front();
+    EXPECT_LE(tile, std::min<int64_t>(rows, 12));
+    const auto computed = [rows](int64_t height) { return (rows + height - 1) / height * height; };
+    EXPECT_LE(computed(tile), computed(std::min<int64_t>(rows, 12))) << rows << " rows";
+    if (rows >= 64) EXPECT_LE(computed(tile) * 100, rows * 108) << rows << " rows";
+  }
+}
+
+TEST(Contraction, unknown_rows_have_tiles_down_to_one) {
+  for (const int64_t bits : {256, 512}) {
+    const ContractionTiles tiles = choose_tiles(facts_of(0, 64, 64), machine_of(bits));
+    EXPECT_GT(tiles.rows.size(), 3U);
+    EXPECT_TRUE(std::is_sorted(tiles.rows.rbegin(), tiles.rows.rend()));
+    EXPECT_EQ(tiles.rows.back(), 1);
+  }
+}
+
+TEST(Contraction, a_block_of_tiles_fits_half_of_a_second_level_cache) {
+  Machine machine = machine_of(512);
+  machine.second_level_bytes = 1 << 20;
+  const ContractionTiles tiles = choose_tiles(facts_of(12 * 512, 4096, 1024), machine);
+  EXPECT_LE(tiles.tiles * tiles.rows.front() * 1024 * 4, machine.second_level_bytes / 2);
+  EXPECT_GT(tiles.tiles, 1);
+}
+
+TEST(Contraction, small_products_still_have_parts_for_threads) {
+  const ContractionTiles tiles = choose_tiles(facts_of(12 * 64, 64, 64), machine_of(512));
+  EXPECT_LE(tiles.tiles, 4);
+}
+
+TEST(Contraction, dot_instructions_take_terms_that_lie_side_by_side) {
+  Machine machine = machine_of(512);
+  EXPECT_EQ(dot_terms(machine, DType::kBF16, DType::kBF16), 1);
+  machine.dots_bf16 = machine.dots_bytes = true;
+  EXPECT_EQ(dot_terms(machine, DType::kBF16, DType::kBF16), 2);
+  EXPECT_EQ(dot_terms(machine, DType::kU8, DType::kI8), 4);
+  EXPECT_EQ(dot_terms(machine, DType::kF32, DType::kBF16), 1);
+}
+
+}  // namespace
+}  // namespace mlcc::schedule
