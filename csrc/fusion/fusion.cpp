@@ -239,6 +239,10 @@ class Planner {
     return is_cheap(value, ops);
   }
 
+  // Each reader of a pad asks for each element whether it lies within: of more of them than these,
+  // reading what is written once takes less time.
+  static constexpr size_t kMostReadersOfPad = 4;
+
   void decide_inlining(const Node& node) {
     const bool is_part_of_take = is_only_taken(node);
     if (!(is_inlinable(node) || is_part_of_take) || plan_.required.count(node.result())) return;
@@ -246,7 +250,8 @@ class Planner {
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
     if (is_part_of_take || is_cheap(node.result()) || recomputed_.count(&node) ||
-        (node.op() == Op::kPad && !reads_inlined(*node.operand(0)))) {
+        (node.op() == Op::kPad && !reads_inlined(*node.operand(0)) &&
+         readers.size() <= kMostReadersOfPad)) {
       plan_.inlined.insert(&node);
       return;
     }
@@ -528,7 +533,10 @@ class Planner {
     const Index axes = axis_symbols(group.domain.size());
     Join join;
     join.reduced = group.reduced;
-    if (shape == group.domain) {
+    if (const auto permuted = permuted_position(node, group)) {
+      join.read_position = *permuted;
+      join.placement.per_row = true;
+    } else if (shape == group.domain) {
       join.read_position = axes;
     } else if (has_as_many(shape, group.domain)) {
       join.read_position = graph::reshape_index(axes, group.domain, shape, assumptions);
@@ -548,6 +556,43 @@ class Planner {
     join.placement.position = join.read_position;
     if (is_contraction(node)) return contract_at(node, std::move(join));
     return is_reduction(node) ? reduce_at(node, std::move(join)) : join;
+  }
+
+  // Where a node stands that follows a contraction with its dimensions in another order.
+  std::optional<Index> permuted_position(const Node& node, const Group& group) const {
+    if (group.nodes.empty() || !is_contraction(*group.nodes.front())) return std::nullopt;
+    if (!is_inlinable(node) && !plan_.copied.count(&node)) return std::nullopt;
+    if (node.op() == Op::kCat || node.op() == Op::kPad) return std::nullopt;
+    if (plan_.copied.count(&node)) return place_of_permuted(node.result(), group, true);
+    for (const Value* operand : node.operands())
+      if (operand->type().shape == node.result()->type().shape)
+        if (auto place = place_of_permuted(operand, group, false)) return place;
+    return std::nullopt;
+  }
+
+  // Of a value that is a permuted one of the group's, or computed from such; `is_copied`: of one
+  // that will lie in memory.
+  std::optional<Index> place_of_permuted(const Value* value, const Group& group,
+                                         bool is_copied) const {
+    const Node* producer = value->producer();
+    if (producer == nullptr || !(is_copied || folds(*producer))) return std::nullopt;
+    if (producer->op() == Op::kPermute) {
+      const Value* base = producer->operand(0);
+      const auto own = base->producer() == nullptr ? group.placements.end()
+                                                   : group.placements.find(base->producer());
+      const auto from = own != group.placements.end() ? std::optional(own->second.position)
+                                                      : place_of_permuted(base, group, false);
+      if (!from) return std::nullopt;
+      Index place;
+      for (const int64_t dim : producer->attr<std::vector<int64_t>>("dims"))
+        place.push_back((*from)[static_cast<size_t>(dim)]);
+      return place;
+    }
+    if (graph::op_info(producer->op()).op_class != OpClass::kPointwise) return std::nullopt;
+    for (const Value* operand : producer->operands())
+      if (operand->type().shape == value->type().shape)
+        if (auto place = place_of_permuted(operand, group, false)) return place;
+    return std::nullopt;
   }
 
   static bool has_any(const std::vector<bool>& axes) {
@@ -698,13 +743,17 @@ class Planner {
   }
 
   // Whether the places of a node that follows a contraction do not move in equal steps along one of
-  // the last two dimensions of its result.
+  // the last two dimensions of its result, or lie apart along the columns of a convolution's tiles.
   bool jumps_along_tiles(const Node& node, const Index& position, const Group& group) const {
     const size_t rank = group.nodes.front()->result()->type().shape.size();
     const auto jumps = [](const std::optional<SymExpr::Linear>& linear) { return !linear; };
     for (size_t axis = rank; axis-- > 0 && axis + 2 >= rank;)
       if (any_access(node, position, group, axis, jumps)) return true;
-    return false;
+    return rank > 2 && any_access(node, position, group, rank - 1,
+                                  [](const std::optional<SymExpr::Linear>& linear) {
+                                    return !linear->coefficient.equals_constant(0) &&
+                                           !linear->coefficient.equals_constant(1);
+                                  });
   }
 
   template <typename Test>

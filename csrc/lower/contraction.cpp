@@ -208,22 +208,34 @@ class ContractionLowering {
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
     const SymExpr tile_rows = choose_rows(rows, head);
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
+    const std::vector<const Axis*> shared = roles.shared_outer();
+    const SymExpr images = extent_of(shared);
+    const SymExpr all_tiles = let(images * row_tiles, "all", head);
     // What the runtime splits is counted with the largest tile.
-    const SymExpr blocks = blocks_of(rows);
+    const SymExpr blocks = blocks_of(rows, images);
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * tiles_.columns;
-    add_range(extent_of(roles.outer()) * blocks * panels, terms, tiles_.grain_terms,
+    add_range(extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
               [&](SymExpr at, Block& block) {
                 append(block, head);
-                const SymExpr panel = let(SymExpr::mod(at, panels), "panel", block);
-                at = let(SymExpr::floordiv(at, panels), "rest", block);
-                const SymExpr row_block = let(SymExpr::mod(at, blocks), "block", block);
-                bind_axes(roles.outer(), SymExpr::floordiv(at, blocks), block);
-                const SymExpr per_block = let(ceil_div(row_tiles, blocks), "count", block);
+                const SymExpr inner = tiles_.panels_outermost ? blocks : panels;
+                const SymExpr last = let(SymExpr::mod(at, inner),
+                                         tiles_.panels_outermost ? "block" : "panel", block);
+                at = let(SymExpr::floordiv(at, inner), "rest", block);
+                const SymExpr outer = tiles_.panels_outermost ? panels : blocks;
+                const SymExpr first = let(SymExpr::mod(at, outer),
+                                          tiles_.panels_outermost ? "panel" : "block", block);
+                const SymExpr panel = tiles_.panels_outermost ? first : last;
+                const SymExpr row_block = tiles_.panels_outermost ? last : first;
+                bind_axes(roles.separate_outer(), SymExpr::floordiv(at, outer), block);
+                const SymExpr per_block = let(ceil_div(all_tiles, blocks), "count", block);
                 const SymExpr begin = row_block * per_block;
-                const SymExpr end = SymExpr::min(begin + per_block, row_tiles);
+                const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
                 append(block, loop_over("tile", begin, end, {}, [&](const SymExpr& tile, Block& b) {
-                         emit_tile(panel, tile, rows, tile_rows, b);
+                         if (shared.empty()) return emit_tile(panel, tile, rows, tile_rows, b);
+                         bind_axes(shared, let(SymExpr::floordiv(tile, row_tiles), "image", b), b);
+                         emit_tile(panel, let(SymExpr::mod(tile, row_tiles), "part", b), rows,
+                                   tile_rows, b);
                        }));
               });
   }
@@ -236,14 +248,21 @@ class ContractionLowering {
     facts.expected_rows = std::max<int64_t>(1, context_.expected(rows));
     facts.columns = std::max<int64_t>(1, context_.expected(roles.columns().extent));
     facts.depth = std::max<int64_t>(1, context_.expected(extent_of(roles.depth())));
-    facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.outer())));
+    facts.images = std::max<int64_t>(1, context_.expected(extent_of(roles.shared_outer())));
+    facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.separate_outer())));
     facts.row_bytes = dtype_size(roles.operand(roles.broadcast()).base->type().dtype);
     facts.accumulator = accumulator_;
+    // Windows have terms in common.
+    const auto& shape = roles.operand(roles.broadcast()).base->type().shape;
+    facts.row_terms =
+        std::min(facts.depth, context_.expected(product(shape)) /
+                                  (facts.expected_rows * facts.images * facts.others));
     return schedule::choose_tiles(facts, context_.machine);
   }
 
-  SymExpr blocks_of(const SymExpr& rows) const {
-    return SymExpr::max(ceil_div(rows, tiles_.rows.front() * tiles_.tiles), 1);
+  SymExpr blocks_of(const SymExpr& rows, const SymExpr& images) const {
+    const SymExpr tiles = images * ceil_div(rows, tiles_.rows.front());
+    return SymExpr::max(ceil_div(tiles, tiles_.tiles), 1);
   }
 
   // Rows of a tile. Where the kernel is to find that out: the largest that there are, but of the

@@ -140,6 +140,16 @@ void TileRoles::find_roles() {
   if (!are_steps_known()) columns_ = nullptr;
 }
 
+std::vector<const Axis*> TileRoles::outer_of(bool is_shared) const {
+  std::vector<const Axis*> axes;
+  for (const Axis* axis : outer_)
+    if (operands_[vector_].offset.contains(axis->name) != is_shared) axes.push_back(axis);
+  return axes;
+}
+
+std::vector<const Axis*> TileRoles::shared_outer() const { return outer_of(true); }
+std::vector<const Axis*> TileRoles::separate_outer() const { return outer_of(false); }
+
 // Steps along rows, depth and panels must not depend on each other.
 bool TileRoles::are_steps_known() const {
   std::vector<const Axis*> inner = depth_;

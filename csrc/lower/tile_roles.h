@@ -38,6 +38,10 @@ class TileRoles {
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
   const std::vector<const schedule::Axis*>& depth() const { return depth_; }
   const std::vector<const schedule::Axis*>& outer() const { return outer_; }
+  // Those of the outer axes along which the vector operand does not move: its tiles are multiplied
+  // with all of their rows. The others: products of their own.
+  std::vector<const schedule::Axis*> shared_outer() const;
+  std::vector<const schedule::Axis*> separate_outer() const;
   SymExpr column_step() const { return column_step_; }
   // How far apart an operand's elements are along an axis of rows or depth.
   SymExpr step(size_t operand, const schedule::Axis& axis) const;
@@ -54,6 +58,7 @@ class TileRoles {
   void find_roles();
   bool find_columns();
   bool are_steps_known() const;
+  std::vector<const schedule::Axis*> outer_of(bool is_shared) const;
   std::optional<SymExpr> find_step(size_t operand, const schedule::Axis& axis) const;
 
   const Context& context_;

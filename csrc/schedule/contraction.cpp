@@ -24,7 +24,7 @@ int64_t fitting_rows(int64_t rows, int64_t most) {
   if (rows <= most) return std::max<int64_t>(1, rows);
   int64_t best = most;
   const auto computed = [rows](int64_t tile) { return (rows + tile - 1) / tile * tile; };
-  for (int64_t tile = most; tile * 3 >= most * 2; --tile)
+  for (int64_t tile = most; tile * 2 > most; --tile)
     if (computed(tile) < computed(best)) best = tile;
   return best;
 }
@@ -63,12 +63,15 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   // What a block of tiles reads of the broadcast operand stays in half of a second-level cache
   // while it is multiplied with all columns.
   const int64_t tile_rows = tiles.rows.front();
-  const int64_t all = (facts.expected_rows + tile_rows - 1) / tile_rows;
-  const int64_t tile_bytes = std::max<int64_t>(1, tile_rows * facts.depth * facts.row_bytes);
+  const int64_t all = (facts.expected_rows + tile_rows - 1) / tile_rows * facts.images;
+  const int64_t row_bytes = std::max<int64_t>(1, facts.row_terms * facts.row_bytes);
   const int64_t column_tiles = (facts.columns + tiles.columns - 1) / tiles.columns;
-  const int64_t most_tiles = std::max<int64_t>(1, machine.second_level_bytes / 2 / tile_bytes);
+  const int64_t most_tiles =
+      std::max<int64_t>(1, machine.second_level_bytes / 2 / (tile_rows * row_bytes));
   const int64_t shared = all * column_tiles * facts.others / kEnoughParallel;
   tiles.tiles = std::clamp<int64_t>(std::min(most_tiles, shared), 1, std::max<int64_t>(1, all));
+  // All of it stays there anyway: then columns, which may be more, are read once.
+  tiles.panels_outermost = facts.images > 1 && all <= most_tiles;
   return tiles;
 }
 

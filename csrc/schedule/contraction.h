@@ -17,6 +17,8 @@ struct ContractionFacts {
   int64_t expected_rows = 1;
   int64_t columns = 1;    // along the operand that is read in vectors
   int64_t depth = 1;      // terms of a sum
+  int64_t row_terms = 1;  // elements that a row adds to those of the rows before
+  int64_t images = 1;     // as many times these rows are multiplied with the same columns
   int64_t others = 1;     // products of the same form: batches
   int64_t row_bytes = 4;  // of an element of the operand that is broadcast
   DType accumulator = DType::kF32;
@@ -27,8 +29,11 @@ struct ContractionTiles {
   // when the kernel runs.
   std::vector<int64_t> rows;
   int64_t columns = 1;
-  int64_t depth = 1;        // terms that meet in one accumulator, at most
-  int64_t tiles = 1;        // one below the other, which take the same columns in turns
+  int64_t depth = 1;  // terms that meet in one accumulator, at most
+  int64_t tiles = 1;  // one below the other, which take the same columns in turns
+  // Whether all rows are gone through before the next columns; else all columns before the next
+  // tiles.
+  bool panels_outermost = false;
   int64_t grain_terms = 1;  // products that are worth a thread
   std::string str() const;  // "tile=12x32 depth=512 tiles=16"
 };

@@ -167,6 +167,14 @@ int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& ti
   return is_beside ? terms : 1;
 }
 
+// Whether an operand of a convolution does not lie as its dimensions stand, of which the last one
+// is that of the innermost terms: tiles would read each of them from another line of a cache.
+bool reads_apart(const Node& node, size_t operand) {
+  const size_t rank = node.operand(operand)->type().shape.size();
+  return node.result()->type().shape.size() > 2 && !axes_of_operand(node, 1 - operand)[0] &&
+         !is_dense_along(*node.operand(operand), rank - 1);
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const std::optional<Columns> columns = find_columns(*node);
   if (!columns) return rewriter.no_match(*node, "no operand has an axis for columns");
@@ -182,11 +190,14 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const int64_t width = options.tiles->columns(*accumulator);
   if (width == 0) return rewriter.no_match(*node, "no vectors to compute it in");
   const int64_t terms = terms_of(*node, *columns, *options.tiles);
+  const size_t other = 1 - columns->operand;
+  const bool is_apart = has_many_rows && reads_apart(*node, other);
   return rewriter.replace_by_new(node, [&] {
     Shape index;
     Value* packed = pack(rewriter.graph(), value, *node, *columns, {width, terms}, index);
     std::vector<Value*> operands = node->operands();
     operands[columns->operand] = packed;
+    if (is_apart) operands[other] = rewriter.graph().pointwise(Op::kCopy, {operands[other]});
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");
     (columns->operand == 0 ? lhs : rhs) = std::move(index);
     const TensorType& type = node->result()->type();
@@ -204,6 +215,10 @@ bool pack_operands(Graph& graph, const PackOptions& options) {
   for (Node* node : graph.nodes())
     if (node->op() == Op::kContract) has_changed |= rewrite(rewriter, options, node);
   return has_changed;
+}
+
+bool is_worth_packing(const Value& operand, int64_t rows) {
+  return is_kept(operand) || rows >= kRowsWorthPacking;
 }
 
 bool is_worth_code(Value& lhs, Value& rhs, const TileOptions&, const Graph& graph) {

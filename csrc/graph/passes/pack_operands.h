@@ -28,4 +28,8 @@ bool pack_operands(Graph& graph, const PackOptions& options);
 // library's.
 bool is_worth_code(Value& lhs, Value& rhs, const TileOptions& tiles, const Graph& graph);
 
+// Whether a copy of an operand that so many rows are multiplied with is worth its time: it is made
+// once and kept, or it is little of the work of each call.
+bool is_worth_packing(const Value& operand, int64_t rows);
+
 }  // namespace mlcc::graph

@@ -5,12 +5,14 @@
 
 #include "graph/passes/canonicalize.h"
 #include "graph/passes/contractions.h"
+#include "graph/passes/convolutions.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/divide_once.h"
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
 #include "graph/passes/pack_operands.h"
+#include "graph/passes/permute_late.h"
 #include "graph/passes/spread_rows.h"
 #include "graph/text.h"
 #include "support/error.h"
@@ -77,15 +79,19 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   PassRunner runner(graph, options);
   // What the importer leaves behind (half of an AOTAutograd graph) would only be matched in vain.
   runner.run(Pass::kDce);
-  // First, since it makes pointwise ops of what calls add.
+  // First, since they make pointwise ops of what calls add.
   runner.run(Pass::kContractions);
-  // Each of the four makes work for the others, so they take turns until none has any: every
-  // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs.
+  runner.run(Pass::kConvolutions);
+  // Each of the five makes work for the others, so they take turns until none has any: every
+  // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs or a
+  // permute closer to the outputs.
   for (bool has_changed = true; has_changed;) {
     // Before canonicalize: a rule like x * 1 sees a constant only once its casts and expands are
     // folded.
     has_changed = runner.run(Pass::kFoldConstants);
     has_changed |= runner.run(Pass::kCanonicalize);
+    // After canonicalize, which merges the permutes that have met.
+    has_changed |= runner.run(Pass::kPermuteLate);
     // Before cse, which makes one of a value's gathers that several readers brought.
     has_changed |= runner.run(Pass::kGatherEarly);
     // After canonicalize: equal computations are written the same way now, so that their text is

@@ -1,0 +1,177 @@
+"""Convolutions against eager and float64: values, strides, NaN and Inf, symbolic sizes, gradients, chains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mlcc
+
+# Input channels, output channels, image, and what conv takes.
+CASES: dict[str, tuple[int, int, tuple[int, ...], dict[str, Any]]] = {
+    "3x3": (32, 64, (14, 14), {"kernel_size": 3, "padding": 1}),
+    "3x3 without bias": (32, 64, (14, 14), {"kernel_size": 3, "padding": 1, "bias": False}),
+    "3x3 without padding": (32, 64, (9, 11), {"kernel_size": 3}),
+    "1x1": (48, 40, (7, 7), {"kernel_size": 1}),
+    "1x1 of stride 2": (48, 40, (9, 8), {"kernel_size": 1, "stride": 2}),
+    "stem": (3, 64, (37, 41), {"kernel_size": 7, "stride": 2, "padding": 3}),
+    "odd": (5, 33, (13, 7), {"kernel_size": (3, 5), "stride": (2, 1), "padding": (0, 3)}),
+    "dilated": (16, 32, (15, 15), {"kernel_size": 3, "dilation": (2, 3), "padding": 2}),
+    "groups": (64, 96, (8, 8), {"kernel_size": 3, "padding": 1, "groups": 4}),
+    "small groups": (64, 64, (8, 8), {"kernel_size": 3, "padding": 1, "groups": 16}),
+    "depthwise": (32, 32, (8, 9), {"kernel_size": 3, "padding": 1, "groups": 32}),
+    "depthwise, more": (8, 32, (8, 9), {"kernel_size": 3, "padding": 1, "groups": 8}),
+    "whole": (16, 32, (6, 6), {"kernel_size": 6}),
+    "one pixel": (64, 32, (1, 1), {"kernel_size": 3, "padding": 1}),
+    "same": (16, 32, (9, 9), {"kernel_size": (2, 4), "padding": "same"}),
+    "1d": (16, 32, (50,), {"kernel_size": 5, "padding": 2, "stride": 3}),
+    "3d": (8, 32, (5, 6, 7), {"kernel_size": 3, "padding": (1, 0, 2), "stride": (1, 2, 1)}),
+    "circular": (16, 32, (9, 9), {"kernel_size": 3, "padding": 1, "padding_mode": "circular"}),
+}
+
+
+def layer_of(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """A module in eval mode and the shape of its inputs behind the batch."""
+    inputs, outputs, image, arguments = CASES[name]
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(image) - 1]
+    torch.manual_seed(0)
+    return kind(inputs, outputs, **arguments).eval(), (inputs, *image)
+
+
+def check(ours: Tensor, module: nn.Module, x: Tensor) -> None:
+    """Values against float64, as exact as eager's but for a small factor; strides as eager's."""
+    with torch.no_grad():
+        eager = module(x)
+        exact = module.double()(x.double())
+        module.float()
+    assert ours.shape == eager.shape
+    assert ours.stride() == eager.stride()
+    if ours.numel():
+        scale = exact.abs().max()
+        error = (ours - exact).abs().max() / scale
+        assert error <= max(4 * (eager - exact).abs().max() / scale, 2e-6)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_layers(name: str, batch: int) -> None:
+    """Each layer, its input lying channels-first and, where there is such a format, channels-last."""
+    module, shape = layer_of(name)
+    x = torch.randn(batch, *shape)
+    compiled = mlcc.jit(module)
+    with torch.no_grad():
+        check(compiled(x), module, x)
+        if len(shape) == 3:
+            last = x.contiguous(memory_format=torch.channels_last)
+            check(compiled(last), module, last)
+        strided = torch.randn(2 * batch, *shape)[::2]
+        check(compiled(strided), module, strided)
+
+
+@pytest.mark.parametrize("name", ["3x3", "1x1", "depthwise"])
+def test_empty_batches(name: str) -> None:
+    """No images give no images."""
+    module, shape = layer_of(name)
+    with torch.no_grad():
+        check(mlcc.jit(module)(torch.randn(0, *shape)), module, torch.randn(0, *shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    """Whatever computes them, results have the input's dtype and eager's values."""
+    module, shape = layer_of("3x3")
+    module.to(dtype)
+    x = torch.randn(2, *shape, dtype=dtype)
+    with torch.no_grad():
+        torch.testing.assert_close(mlcc.jit(module)(x), module(x))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_special_numbers(number: float) -> None:
+    """A NaN or an infinity of the image reaches the pixels that eager shows it at, and no others."""
+    module, shape = layer_of("3x3")
+    x = torch.randn(1, *shape)
+    x[0, 3, 0, 5] = number
+    with torch.no_grad():
+        ours, eager = mlcc.jit(module)(x), module(x)
+    assert torch.equal(ours.isfinite(), eager.isfinite())
+    torch.testing.assert_close(ours, eager, equal_nan=True, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["3x3", "1x1 of stride 2", "stem", "groups", "1d"])
+def test_symbolic_sizes(name: str) -> None:
+    """Batches and images of sizes that were not seen before."""
+    module, shape = layer_of(name)
+    compiled = mlcc.jit(module)
+    with torch.no_grad():
+        for batch, more in [(2, 0), (3, 0), (5, 1), (4, 6), (2, 3), (3, 9)]:
+            x = torch.randn(batch, shape[0], *(size + more for size in shape[1:]))
+            check(compiled(x), module, x)
+
+
+def test_weights_that_change() -> None:
+    """Weights that are arguments."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x.relu(), w, padding=1).relu()
+
+    compiled = mlcc.jit(function)
+    for _ in range(3):
+        x, w = torch.randn(2, 16, 12, 12), torch.randn(32, 16, 3, 3)
+        torch.testing.assert_close(compiled(x, w), function(x, w), atol=1e-4, rtol=1e-4)
+
+
+class Block(nn.Module):
+    """Convolutions with everything between them that keeps images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, 2, 1)
+        self.first = nn.Conv2d(32, 32, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(32)
+        self.depthwise = nn.Conv2d(32, 32, 3, 1, 1, groups=32)
+        self.gate = nn.Conv2d(32, 32, 1)
+        self.up = nn.ConvTranspose2d(32, 32, 2, 2)
+        self.join = nn.Conv2d(64, 40, 3, 1, 1)
+        self.last = nn.Linear(40, 10)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Numbers, a mean and an image."""
+        x = F.max_pool2d(self.stem(x).relu(), 3, 2, 1)
+        y = self.norm(self.first(x)).relu() + x
+        y = F.relu6(self.depthwise(y))
+        y = y * torch.sigmoid(self.gate(F.adaptive_avg_pool2d(y, 1)))
+        z = torch.cat(
+            (self.up(F.avg_pool2d(y, 2)), F.pad(y, (1, 2, 0, 0), mode="reflect")[..., 1:-2]), 1
+        )
+        z = F.gelu(self.join(z))
+        return self.last(z.mean((2, 3))), y.amax((1, 2)), z
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_chains(memory_format: torch.memory_format) -> None:
+    """A network's results and their strides."""
+    torch.manual_seed(0)
+    module = Block().eval().to(memory_format=memory_format)
+    nn.init.uniform_(module.norm.running_var, 0.5, 1.5)
+    x = torch.randn(2, 3, 64, 48).contiguous(memory_format=memory_format)
+    with torch.no_grad():
+        for ours, eager in zip(mlcc.jit(module)(x), module(x), strict=True):
+            torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-4)
+            assert ours.stride() == eager.stride()
+
+
+def test_training() -> None:
+    """Gradients of weights, biases and images."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(8, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2))
+    compiled = mlcc.jit(module)
+    x = torch.randn(2, 8, 12, 12, requires_grad=True)
+    wanted = torch.autograd.grad(module(x).square().sum(), (x, *module.parameters()))
+    got = torch.autograd.grad(compiled(x).square().sum(), (x, *module.parameters()))
+    for ours, eager in zip(got, wanted, strict=True):
+        torch.testing.assert_close(ours, eager, atol=1e-3, rtol=1e-4)
