@@ -169,7 +169,7 @@ class ContractionLowering {
   }
 
   Expr sum_over(const std::vector<const Axis*>& axes, size_t i, Expr init, Block& block) {
-    if (i == axes.size()) return sum_with_product(init, block);
+    if (i == axes.size()) return sum_with_product(init);
     const Variable* at = variable(axes[i]->name);
     evaluator_->bind_axis(axes[i]->name, at);
     const auto fresh = [&] {
@@ -183,7 +183,7 @@ class ContractionLowering {
     return carried.result;
   }
 
-  Expr sum_with_product(Expr sum, Block& block) {
+  Expr sum_with_product(Expr sum) {
     std::vector<Expr> factors;
     for (const size_t operand : {0, 1}) {
       const loop::Buffer* buffer =
@@ -193,7 +193,6 @@ class ContractionLowering {
       factors.push_back(loop::Cast::make(arena_, accumulator_, element));
     }
     if (is_float(accumulator_)) return apply(ScalarOp::kFma, {factors[0], factors[1], sum});
-    (void)block;
     return apply(ScalarOp::kAdd, {sum, apply(ScalarOp::kMul, factors)});
   }
 
