@@ -58,7 +58,9 @@ bool is_fixed(const Node& node) {
     if (!is_fixed(*result)) return false;
   for (const auto& [name, attr] : node.attrs()) {
     if (const auto* size = std::get_if<SymExpr>(&attr); size && !size->is_constant()) return false;
-    if (const auto* sizes = std::get_if<std::vector<SymExpr>>(&attr); sizes && !is_constant(*sizes))
+    const bool is_index = node.op() == Op::kContract && name != "reduced";  // over its axes
+    if (const auto* sizes = std::get_if<std::vector<SymExpr>>(&attr);
+        sizes && !is_index && !is_constant(*sizes))
       return false;
   }
   if (node.op() != Op::kExtern) return node.op() != Op::kSizeResult;
@@ -79,6 +81,20 @@ bool is_changed(const Value& value) {
     return may_alias && std::any_of(user->results().begin(), user->results().end(),
                                     [](const auto& result) { return is_changed(*result); });
   });
+}
+
+// An input that is static, and stays so in this graph.
+bool is_static_input(const Value& input) {
+  return input.is_static() && is_fixed(input) && !is_changed(input);
+}
+
+bool is_static_value(const Value& value, std::unordered_set<const Value*>& seen) {
+  if (!seen.insert(&value).second) return true;  // the first look at it decides
+  const Node* node = value.producer();
+  if (node == nullptr) return is_static_input(value);
+  return is_fixed(*node) &&
+         std::all_of(node->operands().begin(), node->operands().end(),
+                     [&](const Value* operand) { return is_static_value(*operand, seen); });
 }
 
 class Cutter {
@@ -108,7 +124,7 @@ class Cutter {
 
   void find_origins() {
     for (const auto& input : graph_.inputs()) {
-      if (!input->is_static() || !is_fixed(*input) || is_changed(*input)) continue;
+      if (!is_static_input(*input)) continue;
       origins_[input.get()] = Origin::kStatic;
       ++num_static_;
     }
@@ -266,6 +282,11 @@ class Cutter {
 };
 
 }  // namespace
+
+bool is_static_value(const Value& value) {
+  std::unordered_set<const Value*> seen;  // membership only
+  return is_static_value(value, seen);
+}
 
 std::vector<StaticCone> cut_static_values(Graph& graph) { return Cutter(graph).cut(); }
 

@@ -6,6 +6,7 @@
 
 #include "graph/contraction.h"
 #include "graph/rewriter.h"
+#include "graph/static_values.h"
 #include "graph/strided_view.h"
 
 namespace mlcc::graph {
@@ -18,21 +19,6 @@ constexpr int64_t kRowsWorthPacking = 64;
 
 int64_t expected(const SymExpr& size, const Graph& graph) {
   return size.evaluate([&](std::string_view name) { return graph.size_hint(name); });
-}
-
-bool has_known_size(const Value& value) {
-  const Shape& shape = value.type().shape;
-  return std::all_of(shape.begin(), shape.end(),
-                     [](const SymExpr& size) { return size.is_constant(); });
-}
-
-// Whether a value is computed from static inputs alone, so that it is kept (static_values.h).
-bool is_kept(const Value& value) {
-  if (value.producer() == nullptr) return value.is_static() && has_known_size(value);
-  const Node& node = *value.producer();
-  if (node.op() == Op::kExtern || node.op() == Op::kPhilox) return false;
-  return std::all_of(node.operands().begin(), node.operands().end(),
-                     [](const Value* operand) { return is_kept(*operand); });
 }
 
 bool is_dense_along(Value& value, size_t dim) {
@@ -183,7 +169,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const Graph& graph = rewriter.graph();
   const bool has_many_rows =
       expected(rows_beside(*node, columns->operand), graph) >= kRowsWorthPacking;
-  if (!is_kept(*value) && !has_many_rows && is_dense_along(*value, dim))
+  if (!is_static_value(*value) && !has_many_rows && is_dense_along(*value, dim))
     return rewriter.no_match(*node, "few rows share what would be packed in each call");
   const auto accumulator =
       accumulator_dtype(node->operand(0)->type().dtype, node->operand(1)->type().dtype);
@@ -218,11 +204,11 @@ bool pack_operands(Graph& graph, const PackOptions& options) {
 }
 
 bool is_worth_packing(const Value& operand, int64_t rows) {
-  return is_kept(operand) || rows >= kRowsWorthPacking;
+  return is_static_value(operand) || rows >= kRowsWorthPacking;
 }
 
 bool is_worth_code(Value& lhs, Value& rhs, const TileOptions&, const Graph& graph) {
-  if (is_kept(rhs)) return true;
+  if (is_static_value(rhs)) return true;
   const Shape& left = lhs.type().shape;
   const int64_t rows = expected(left[left.size() - 2], graph);
   return rows >= kRowsWorthPacking || is_dense_along(rhs, rhs.type().shape.size() - 1);
