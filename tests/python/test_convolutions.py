@@ -39,7 +39,9 @@ def layer_of(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     inputs, outputs, image, arguments = CASES[name]
     kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(image) - 1]
     torch.manual_seed(0)
-    return kind(inputs, outputs, **arguments).eval(), (inputs, *image)
+    layer = kind(inputs, outputs, **arguments)
+    # Alone it would stay a call.
+    return nn.Sequential(layer, nn.LeakyReLU(0.5)).eval(), (inputs, *image)
 
 
 def check(ours: Tensor, module: nn.Module, x: Tensor) -> None:
@@ -49,7 +51,10 @@ def check(ours: Tensor, module: nn.Module, x: Tensor) -> None:
         exact = module.double()(x.double())
         module.float()
     assert ours.shape == eager.shape
-    assert ours.stride() == eager.stride()
+    # The stride of a single element means nothing.
+    assert [s for s, n in zip(ours.stride(), ours.shape, strict=True) if n > 1] == [
+        s for s, n in zip(eager.stride(), eager.shape, strict=True) if n > 1
+    ]
     if ours.numel():
         scale = exact.abs().max()
         error = (ours - exact).abs().max() / scale
