@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from mlcc import _torch_compat
 from mlcc._fx_eager import computed_types, wrapped_results
 from mlcc._fx_pointwise import symbolic_float
+from mlcc._fx_sizes import Size
 from mlcc._fx_types import FOREIGN_DTYPES, GraphUnsupported, Tensor, TensorType, leaves
 
 if TYPE_CHECKING:
@@ -135,19 +136,37 @@ class _ControlFlow:
         if self._form.predicate is not None:
             args.append(self._plain(self._form.predicate))
         place = 0
+        names = self._names_outside(inner)
         for number, operands in enumerate(self._form.lists):
             converted = []
             if self._form.state is not None and not number:
                 converted.append(self._plain(self._form.state))
             for operand in operands:
                 is_row = 0 <= place - self._form.num_carried < self._form.num_rows
-                converted.append(self._operand(operand, inner.input_types[place], is_row))
+                expected = _renamed(inner.input_types[place], names)
+                converted.append(self._operand(operand, expected, is_row))
                 place += 1
             args.append(converted)
         args[-1].extend(core.size(self._importer.sizes.named(facts)) for facts in region.sizes)
         for _, _, tensor in region.constants:
             args[-1].append(self._reference(self._importer.constant_input(self._node, tensor)))
         return args
+
+    def _names_outside(self, inner: Importer) -> dict[str, Size]:
+        """What the regions' own symbols are in the graph around: a call's graph has its own names for sizes."""
+        names: dict[str, Size] = {}
+        if self._form.name != "call":
+            return names
+        operands = [operand for operands in self._form.lists for operand in operands]
+        for operand, expected in zip(operands, inner.input_types, strict=False):
+            fake = self._importer.fake(operand)
+            if expected is None or not isinstance(fake, torch.Tensor):
+                continue
+            found = self._importer.tensor_type(self._node, fake)
+            for inside, outside in zip(expected.shape, found.shape, strict=False):
+                if isinstance(inside, str) and inside.isidentifier():
+                    names.setdefault(inside, outside)
+        return names
 
     def _reference(self, tensor: Tensor) -> Any:
         self._operands.append(tensor.handle)
@@ -205,6 +224,22 @@ class _ControlFlow:
         _, structure = _torch_compat.flatten(value)
         results = _torch_compat.unflatten(kept, structure)
         return results, [one for one in types if one is not None]
+
+
+def _renamed(form: TensorType | None, names: Mapping[str, Size]) -> TensorType | None:
+    """The form with its symbols by other names."""
+
+    def outside(name: re.Match[str]) -> str:
+        return f"({names[name[0]]})" if name[0] in names else name[0]
+
+    def rename(size: Size) -> Size:
+        if not isinstance(size, str):
+            return size
+        return names[size] if size in names else re.sub(r"[A-Za-z_]\w*", outside, size)
+
+    if form is None or form.strides is None or not names:
+        return form
+    return form._replace(strides=[rename(size) for size in form.strides])
 
 
 def attribute(graph: GraphModule, node: Node) -> Any:

@@ -121,18 +121,18 @@ _QUANTIZING = (
 )
 
 # The core generates these calls, or says itself why it does not.
-PRODUCT = "a matrix product"
+CONTRACTION = "a matrix product or a convolution"
 
 # Why an op that is meant to be an ATen call is one.
 _EXTERN_REASONS = {
     "aten.binary_cross_entropy": "eager's kernel refuses what is no probability",
-    "aten.addmm": PRODUCT,
-    "aten.baddbmm": PRODUCT,
-    "aten.bmm": PRODUCT,
-    "aten.convolution": "contraction",
+    "aten.addmm": CONTRACTION,
+    "aten.baddbmm": CONTRACTION,
+    "aten.bmm": CONTRACTION,
+    "aten.convolution": CONTRACTION,
     "aten.convolution_backward": "contraction",
-    "aten.mm": PRODUCT,
-    "aten._int_mm": PRODUCT,
+    "aten.mm": CONTRACTION,
+    "aten._int_mm": CONTRACTION,
     "aten._scaled_dot_product_flash_attention_for_cpu": "attention",
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": "attention",
 }
@@ -777,7 +777,7 @@ def forget_logged() -> None:
 
 
 def _log_extern(name: str, reason: str, what: str = "ATen call") -> None:
-    if name == "aten.copy_.default" or reason == PRODUCT:
+    if name == "aten.copy_.default" or reason == CONTRACTION:
         return  # the driver says which of these remain: kernels do most of them
     if (name, reason) not in _logged:
         _logged.add((name, reason))

@@ -18,6 +18,7 @@
 #include "fusion/in_place.h"
 #include "graph/index_map.h"
 #include "graph/passes/contractions.h"
+#include "graph/passes/convolutions.h"
 #include "graph/passes/pipeline.h"
 #include "graph/static_values.h"
 #include "graph/text.h"
@@ -39,6 +40,10 @@ double seconds_since(Clock::time_point start) {
 bool counts_as_work(const graph::Node& node) {
   return !graph::is_single_index_map(node.op()) && node.op() != graph::Op::kSizeResult &&
          node.op() != graph::Op::kSizeValue && node.op() != graph::Op::kFull;
+}
+
+bool is_contraction_call(const graph::Node& node) {
+  return graph::is_product_call(node) || graph::is_convolution_call(node);
 }
 
 class Compiler {
@@ -95,7 +100,7 @@ class Compiler {
     if (options_.contractions) passes.tiles = tile_options(options_);
     passes.on_no_match = [this](std::string_view, const graph::Node& node,
                                 std::string_view reason) {
-      if (graph::is_product_call(node)) refusals_[node.extern_call().name] = reason;
+      if (is_contraction_call(node)) refusals_[node.extern_call().name] = reason;
     };
     passes.verify = options_.strict;  // a quarter of a warm start
     passes.dump = [this](std::string_view pass, const graph::Graph& graph) {
@@ -278,7 +283,7 @@ class Compiler {
     }
     log_waves(plan.fusion);
     log_copies(plan.fusion);
-    log_products();
+    log_contraction_calls();
   }
 
   static std::string domain_text(const fusion::Group& group) {
@@ -305,11 +310,11 @@ class Compiler {
           kernels);
   }
 
-  // Matrix products that no kernel computes; once a graph, however many there are.
-  void log_products() const {
+  // Matrix products and convolutions that no kernel computes; once a graph, however many there are.
+  void log_contraction_calls() const {
     std::set<std::string> names;
     for (const graph::Node* node : graph_->nodes())
-      if (graph::is_product_call(*node)) names.insert(node->extern_call().name);
+      if (is_contraction_call(*node)) names.insert(node->extern_call().name);
     for (const std::string& name : names) {
       const auto refusal = refusals_.find(name);
       log(LogChannel::kFallback, name, ": ATen call (",
@@ -419,7 +424,7 @@ class Compiler {
   const Options& options_;
   const HostThreads* const threads_;  // null: kernels are not measured
   Dump dump_;
-  std::map<std::string, std::string> refusals_;  // of matrix products, by call: why
+  std::map<std::string, std::string> refusals_;  // of contractions, by call: why it stays one
 };
 
 }  // namespace

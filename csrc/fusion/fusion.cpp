@@ -743,9 +743,14 @@ class Planner {
   }
 
   // Whether the places of a node that follows a contraction do not move in equal steps along one of
-  // the last two dimensions of its result, or lie apart along the columns of a convolution's tiles.
+  // the last two dimensions of its result, or lie apart along the columns of a convolution's tiles;
+  // or whether its shape takes the columns apart, across which tiles lie.
   bool jumps_along_tiles(const Node& node, const Index& position, const Group& group) const {
     const size_t rank = group.nodes.front()->result()->type().shape.size();
+    const std::string last = axis_name(rank - 1);
+    if (std::any_of(position.begin(), position.end(),
+                    [&](const SymExpr& at) { return !at.linear_in(last); }))
+      return true;
     const auto jumps = [](const std::optional<SymExpr::Linear>& linear) { return !linear; };
     for (size_t axis = rank; axis-- > 0 && axis + 2 >= rank;)
       if (any_access(node, position, group, axis, jumps)) return true;

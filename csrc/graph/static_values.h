@@ -37,8 +37,8 @@ struct StaticCone {
 // what it is computed from. There the cut lies below.
 std::vector<StaticCone> cut_static_values(Graph& graph);
 
-// Whether a value is computed from static inputs and constants alone: unless it is a view, or one of
-// those above, it is kept.
+// Whether a value is computed from static inputs and constants alone: unless it is a view, or one
+// of those above, it is kept.
 bool is_static_value(const Value& value);
 
 }  // namespace mlcc::graph

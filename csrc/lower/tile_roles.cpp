@@ -37,14 +37,16 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   assumptions.set_index(kLane, columns);
   for (const size_t i : {0, 1}) {
     const auto view = graph::strided_view(contraction.operand(i));
-    SymExpr offset =
+    const SymExpr offset =
         graph::linearize(contraction.attr<Index>(i == 0 ? "lhs" : "rhs"), view->strides) +
         view->offset;
+    SymExpr in_panels = offset;
     if (packing && packing->operand == i)
-      offset = replaced(offset, fusion::axis_name(packing->axis),
-                        SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
-    operands_.push_back({view->base, assumptions.simplify(offset)});
-    indices.push_back(operands_.back().offset);
+      in_panels = replaced(offset, fusion::axis_name(packing->axis),
+                           SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
+    operands_.push_back(
+        {view->base, assumptions.simplify(offset), assumptions.simplify(in_panels)});
+    indices.push_back(operands_.back().in_panels);
   }
   if (packing) {
     is_packed_ = true;
@@ -52,7 +54,10 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     indices.push_back(SymExpr::symbol(fusion::axis_name(packing->axis)));
   }
   axes_.emplace(domain, context.group.reduced, std::move(indices), context.graph.assumptions());
-  for (Operand& operand : operands_) operand.offset = axes_->map(operand.offset);
+  for (Operand& operand : operands_) {
+    operand.offset = axes_->map(operand.offset);
+    operand.in_panels = axes_->map(operand.in_panels);
+  }
   if (packing) packed_column_ = axes_->map(SymExpr::symbol(fusion::axis_name(packing->axis)));
   if (columns > 0) find_roles();
 }
@@ -76,7 +81,7 @@ std::optional<TileRoles::Packing> TileRoles::find_packing(const Node& contractio
 }
 
 std::optional<SymExpr> TileRoles::find_step(size_t operand, const Axis& axis) const {
-  const auto linear = operands_[operand].offset.linear_in(axis.name);
+  const auto linear = operands_[operand].in_panels.linear_in(axis.name);
   if (!linear) return std::nullopt;
   return linear->coefficient;
 }
@@ -89,14 +94,14 @@ SymExpr TileRoles::step(size_t operand, const Axis& axis) const {
 // and the other one does not move; the longest of them.
 bool TileRoles::find_columns() {
   const auto is_free_of = [&](size_t operand, const Axis& axis) {
-    return !operands_[operand].offset.contains(axis.name);
+    return !operands_[operand].in_panels.contains(axis.name);
   };
   for (const size_t operand : {vector_, 1 - vector_}) {
     const Axis* best = nullptr;
     for (const Axis& axis : axes_->axes()) {
       if (axis.reduced || !is_free_of(1 - operand, axis)) continue;
       const auto step = is_packed_ ? packed_column_.linear_in(axis.name)
-                                   : operands_[operand].offset.linear_in(axis.name);
+                                   : operands_[operand].in_panels.linear_in(axis.name);
       if (!step || !step->coefficient.equals_constant(1)) continue;
       if (best == nullptr || context_.expected(axis.extent) > context_.expected(best->extent))
         best = &axis;
@@ -111,8 +116,8 @@ bool TileRoles::find_columns() {
   if (columns_ == nullptr || !is_packed_) return columns_ != nullptr;
   // Tiles begin at panels, and panels lie at equal distances.
   const SymExpr first = packed_column_.linear_in(columns_->name)->rest;
-  const auto panel = operands_[vector_].offset.linear_in(kPanel);
-  const auto lane = operands_[vector_].offset.linear_in(kLane);
+  const auto panel = operands_[vector_].in_panels.linear_in(kPanel);
+  const auto lane = operands_[vector_].in_panels.linear_in(kLane);
   if (!panel || !lane || lane->coefficient.contains(kPanel)) return false;
   column_step_ = lane->coefficient;
   const auto whole_panels = first.divide_exactly(tile_columns_);
@@ -127,7 +132,7 @@ void TileRoles::find_roles() {
       depth_.push_back(&axis);
     } else if (&axis != columns_) {
       const auto step = find_step(broadcast(), axis);
-      const bool can_be_rows = step && !operands_[vector_].offset.contains(axis.name);
+      const bool can_be_rows = step && !operands_[vector_].in_panels.contains(axis.name);
       if (can_be_rows && (rows_ == nullptr ||
                           context_.expected(axis.extent) >= context_.expected(rows_->extent))) {
         if (rows_ != nullptr) outer_.push_back(rows_);
@@ -143,7 +148,7 @@ void TileRoles::find_roles() {
 std::vector<const Axis*> TileRoles::outer_of(bool is_shared) const {
   std::vector<const Axis*> axes;
   for (const Axis* axis : outer_)
-    if (operands_[vector_].offset.contains(axis->name) != is_shared) axes.push_back(axis);
+    if (operands_[vector_].in_panels.contains(axis->name) != is_shared) axes.push_back(axis);
   return axes;
 }
 
@@ -167,7 +172,7 @@ bool TileRoles::are_steps_known() const {
 
 SymExpr TileRoles::origin(size_t operand, const SymExpr& row, const SymExpr& column,
                           const SymExpr& panel) const {
-  SymExpr at = operands_[operand].offset;
+  SymExpr at = operands_[operand].in_panels;
   for (const Axis* axis : depth_) at = replaced(at, axis->name, 0);
   if (rows_ != nullptr) at = replaced(at, rows_->name, row);
   at = replaced(at, columns_->name, column);

@@ -18,11 +18,11 @@ class TileRoles {
   TileRoles(const Context& context, const graph::Node& contraction, std::vector<SymExpr> indices,
             int64_t columns);
 
-  // Where an element of an operand lies: of its base, over the nest's axes. In the packed operand
-  // the panel and the place in it stand for the column.
+  // Where an element of an operand lies: of its base, over the nest's axes; `in_panels`: the same
+  // where the panel and the place in it stand for the column of the packed operand.
   struct Operand {
     graph::Value* base;
-    SymExpr offset;
+    SymExpr offset, in_panels;
   };
   const Operand& operand(size_t i) const { return operands_[i]; }
   const NestAxes& axes() const { return *axes_; }

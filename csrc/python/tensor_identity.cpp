@@ -49,9 +49,11 @@ bool TensorIdentity::is_known(const at::Tensor& tensor) {
 TensorIdentity::TensorIdentity(const at::Tensor& tensor, bool everything)
     : storage_(tensor.storage().getWeakStorageImpl()), sizes_(tensor.sizes()),
       strides_(tensor.strides()), offset_(tensor.storage_offset()), span_(span_of(tensor)),
-      dtype_(tensor.scalar_type()), everything_(everything), data_(data_of(tensor)),
+      dtype_(tensor.scalar_type()),
+      // Of an inference tensor nothing else tells of a write.
+      everything_(everything || tensor.is_inference()), data_(data_of(tensor)),
       storage_bytes_(tensor.storage().nbytes()), version_(version_of(tensor)),
-      fingerprint_(runtime::fingerprint(data_, span_, everything)) {}
+      fingerprint_(runtime::fingerprint(data_, span_, everything_)) {}
 
 Change TensorIdentity::change_of_facts(const at::Tensor& tensor) const {
   if (tensor.storage().unsafeGetStorageImpl() != storage_._unsafe_get_target() ||

@@ -166,6 +166,11 @@ EPILOGUES: list[Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tenso
     lambda y, r, m: torch.cat([y, r], 1),
     lambda y, r, m: y.view(70, 25, 2)[..., 0] * 2,
     lambda y, r, m: y.cumsum(1),
+    lambda y, r, m: y.tril(1),
+    lambda y, r, m: y.view(70, 5, 10).tril(),
+    lambda y, r, m: torch.where(torch.arange(10) < 3, y.view(70, 5, 10), 0.0),
+    lambda y, r, m: y.view(7, 10, 50).triu(1),
+    lambda y, r, m: y + torch.arange(70)[:, None],
 ]
 
 
@@ -204,6 +209,25 @@ def test_values_that_are_not_finite(value: float, depth: int) -> None:
     assert torch.equal(found.isnan(), eager.isnan())
     assert torch.equal(found.isinf(), eager.isinf())
     assert torch.equal(found.sign().nan_to_num(), eager.sign().nan_to_num())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_column(dynamic: bool) -> None:
+    check_jit(
+        lambda a, b: (a @ b).tril(1), torch.randn(5, 8, 33), torch.randn(33, 1), dynamic=dynamic
+    )
+    check_jit(
+        lambda a, b: (a @ b).relu(), torch.randn(300, 99), torch.randn(99, 1), dynamic=dynamic
+    )
+
+
+def test_sums_that_eager_refuses_or_does_not_look_at() -> None:
+    a, b, c = torch.randn(70, 33), torch.randn(33, 50), torch.randn(50)
+    with pytest.raises(RuntimeError, match="dtype"):
+        mlcc.jit(torch.addmm)(c.bfloat16(), a, b)
+    a[0, 0] = torch.nan
+    nothing = mlcc.jit(lambda c, a, b: torch.addmm(c, a, b, alpha=0))
+    assert torch.equal(nothing(c, a, b), torch.addmm(c, a, b, alpha=0))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])

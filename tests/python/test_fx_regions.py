@@ -227,6 +227,21 @@ def test_nested_compile_region(dynamic: bool) -> None:
         check_gradients(compiled, f, torch.randn(rows, 3), torch.randn(3, 3))
 
 
+def test_a_region_with_its_own_names_for_sizes() -> None:
+    """In the backward graph the region's first symbol is the outer graph's second one."""
+
+    @torch.compiler.nested_compile_region
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x.t().exp() * w.sin().t() + x.t()
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return layer(layer(x, w), w.t()).sin()
+
+    compiled = Sessions(f, True)
+    for rows in (4, 6):
+        check_gradients(compiled, f, torch.rand(rows, 3), torch.rand(rows, 3))
+
+
 def test_a_branch_inside_a_loop() -> None:
     def f(x: torch.Tensor, xs: torch.Tensor) -> Any:
         def step(h: torch.Tensor, x: torch.Tensor) -> Any:

@@ -662,3 +662,15 @@ def test_an_argument_is_never_static() -> None:
     with torch.no_grad(), Work() as work:
         mlcc.jit(f)(torch.randn(3, 8), torch.randn(8, 8))
     assert (work.hits, work.misses) == (0, 0)
+
+
+def test_a_write_into_an_inference_tensor_never_escapes() -> None:
+    """It has no version, and no sampled line of it need change."""
+    with torch.inference_mode():
+        module = torch.nn.Linear(512, 512)
+        x = torch.randn(8, 512)
+        compiled = torch.compile(module, backend="mlcc")
+        compiled(x)
+        compiled(x)
+        module.weight[100, 101].fill_(50.0)
+        torch.testing.assert_close(compiled(x), module(x))

@@ -96,7 +96,7 @@ def test_kernels_move_bytes() -> None:
         mlcc.jit(lambda x: torch.exp(x + 1) * 2, dynamic=False)(x)
     assert (log.kernels, log.bytes, log.calls) == (1, 2 * 64 * 32 * 4, 0)
     with KernelLog() as log:
-        mlcc.jit(lambda x: torch.exp(x) @ x.t(), dynamic=False)(x)
+        mlcc.jit(lambda x: torch.exp(x).sort()[0], dynamic=False)(x)
     assert (log.kernels, log.calls) == (1, 1)
 
 

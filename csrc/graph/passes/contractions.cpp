@@ -114,6 +114,12 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
   const auto alpha = factor(facts, "alpha"), beta = factor(facts, "beta");
   if (!alpha || !beta || has_other_kwargs(facts))
     return rewriter.no_match(*node, "a factor is not known");
+  // Eager does not look at operands that count nothing, and refuses a sum of two dtypes.
+  if (*alpha == 0) return rewriter.no_match(*node, "nothing of the product counts");
+  if (call.first == 1 && node->operand(0)->type().dtype != type.dtype)
+    return rewriter.no_match(*node, "what is added has another dtype");
+  if (rhs->type().shape.back().equals_constant(1))
+    return rewriter.no_match(*node, "a tile has more than one column");
   if (!is_worth_code(*lhs, *rhs, *options.tiles, rewriter.graph()))
     return rewriter.no_match(*node, "its operands change with each call, and it has few rows");
   return rewriter.replace_by_new(node, [&] {

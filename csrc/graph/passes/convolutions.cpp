@@ -303,13 +303,16 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
 
 }  // namespace
 
+bool is_convolution_call(const Node& node) {
+  return node.op() == Op::kExtern && node.extern_call().name == kName;
+}
+
 bool convolutions(Graph& graph, const ConvolutionOptions& options) {
   if (!options.tiles) return false;
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
   for (Node* node : graph.nodes())
-    if (node->op() == Op::kExtern && node->extern_call().name == kName)
-      has_changed |= rewrite(rewriter, options, node);
+    if (is_convolution_call(*node)) has_changed |= rewrite(rewriter, options, node);
   return has_changed;
 }
 

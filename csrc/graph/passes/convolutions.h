@@ -25,6 +25,9 @@ namespace mlcc::graph {
 
 struct ConvolutionOptions : PassOptions {};
 
+// Whether the node is such a call.
+bool is_convolution_call(const Node& node);
+
 bool convolutions(Graph& graph, const ConvolutionOptions& options);
 
 }  // namespace mlcc::graph
