@@ -343,8 +343,6 @@ class ContractionLowering {
   Block sums_over(const TilePlace& place, size_t i, size_t end, int64_t most,
                   const std::vector<DepthAxis>& inner) {
     const Axis& axis = *roles_->depth()[i];
-    std::vector<DepthAxis> parts;
-    for (size_t j = 0; j < i; ++j) parts.push_back(outer_depth_[j]);
     const auto with = [&](DepthAxis part, const std::function<Block()>& body) {
       outer_depth_.push_back(std::move(part));
       Block block = body();

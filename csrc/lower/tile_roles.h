@@ -37,9 +37,8 @@ class TileRoles {
   const schedule::Axis& columns() const { return *columns_; }
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
   const std::vector<const schedule::Axis*>& depth() const { return depth_; }
-  const std::vector<const schedule::Axis*>& outer() const { return outer_; }
-  // Those of the outer axes along which the vector operand does not move: its tiles are multiplied
-  // with all of their rows. The others: products of their own.
+  // Of the other axes, those along which the vector operand does not move: its tiles are multiplied
+  // with all of their rows. And those along which it does: products of their own.
   std::vector<const schedule::Axis*> shared_outer() const;
   std::vector<const schedule::Axis*> separate_outer() const;
   SymExpr column_step() const { return column_step_; }

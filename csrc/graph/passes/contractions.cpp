@@ -8,7 +8,6 @@
 #include "graph/contraction.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/rewriter.h"
-#include "graph/strided_view.h"
 
 namespace mlcc::graph {
 namespace {
@@ -120,7 +119,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
     return rewriter.no_match(*node, "what is added has another dtype");
   if (rhs->type().shape.back().equals_constant(1))
     return rewriter.no_match(*node, "a tile has more than one column");
-  if (!is_worth_code(*lhs, *rhs, *options.tiles, rewriter.graph()))
+  if (!is_worth_code(*lhs, *rhs, rewriter.graph()))
     return rewriter.no_match(*node, "its operands change with each call, and it has few rows");
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();

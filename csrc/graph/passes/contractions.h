@@ -1,7 +1,7 @@
 // contractions: matrix products as nodes of the graph instead of calls.
 //
-// What it does: calls of aten.mm, addmm, bmm and baddbmm become `contract`, and the sum with what
-// they add to it pointwise ops on its accumulators, rounded once.
+// What it does: calls of aten.mm, _int_mm, addmm, bmm and baddbmm become `contract`, and the sum
+// with what they add to it pointwise ops on its accumulators, rounded once.
 //
 //   %0: f32[4, 8] = extern "aten.addmm.default"(%b, %x, %w)
 //   =>

@@ -209,11 +209,9 @@ bool is_worth_packing(const Value& operand, int64_t rows) {
   return is_static_value(operand) || rows >= rows_worth_packing(operand.type().dtype);
 }
 
-bool is_worth_code(Value& lhs, Value& rhs, const TileOptions&, const Graph& graph) {
-  if (is_static_value(rhs)) return true;
+bool is_worth_code(const Value& lhs, Value& rhs, const Graph& graph) {
   const Shape& left = lhs.type().shape;
-  const int64_t rows = expected(left[left.size() - 2], graph);
-  return rows >= rows_worth_packing(rhs.type().dtype) ||
+  return is_worth_packing(rhs, expected(left[left.size() - 2], graph)) ||
          is_dense_along(rhs, rhs.type().shape.size() - 1);
 }
 
