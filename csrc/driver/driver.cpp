@@ -17,6 +17,7 @@
 #include "fusion/fusion.h"
 #include "fusion/in_place.h"
 #include "graph/index_map.h"
+#include "graph/passes/attention.h"
 #include "graph/passes/contractions.h"
 #include "graph/passes/convolutions.h"
 #include "graph/passes/pipeline.h"
@@ -43,7 +44,8 @@ bool counts_as_work(const graph::Node& node) {
 }
 
 bool is_contraction_call(const graph::Node& node) {
-  return graph::is_product_call(node) || graph::is_convolution_call(node);
+  return graph::is_product_call(node) || graph::is_convolution_call(node) ||
+         graph::is_attention_call(node);
 }
 
 class Compiler {

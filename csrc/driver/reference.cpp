@@ -106,7 +106,8 @@ void Reference::add_step(const fusion::Group& group) {
   const bool copies = op_class == OpClass::kIndexMap || op_class == OpClass::kGather ||
                       op_class == OpClass::kCreation;
   const bool accumulates = op_class == OpClass::kReduction || op_class == OpClass::kUpdate ||
-                           op_class == OpClass::kScan || op_class == OpClass::kContraction;
+                           op_class == OpClass::kScan || op_class == OpClass::kContraction ||
+                           op_class == OpClass::kAttention;
   auto arena = std::make_unique<loop::Arena>();
   lower::LoweredKernel lowered =
       lower::lower_group(*nodes_->graph, nodes_->plan, group, {}, *arena);
@@ -155,7 +156,8 @@ int64_t Reference::num_terms(std::span<const int64_t> sizes) const {
   for (const Step& step : steps_) {
     if (!step.accumulates) continue;
     const OpClass op_class = class_of(*step.group);
-    const bool is_reduced = op_class == OpClass::kReduction || op_class == OpClass::kContraction;
+    const bool is_reduced = op_class == OpClass::kReduction ||
+                            op_class == OpClass::kContraction || op_class == OpClass::kAttention;
     int64_t terms = 1;
     for (size_t d = 0; d < step.group->domain.size(); ++d)
       if (!is_reduced || step.group->reduced[d]) terms *= evaluate(step.group->domain[d], sizes);

@@ -8,6 +8,7 @@
 #include "fusion/in_place.h"
 #include "fusion/online.h"
 #include "fusion/recompute.h"
+#include "graph/attention.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
 #include "support/result.h"
@@ -19,6 +20,7 @@ using graph::Node;
 using graph::Op;
 using graph::OpClass;
 using graph::Value;
+using graph::is_attention;
 using Index = std::vector<SymExpr>;
 
 Index axis_symbols(size_t rank) {
@@ -61,6 +63,9 @@ bool is_alone(const Node& node) {
   return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan;
 }
 
+// What begins a group of its own, whose results come in tiles.
+bool comes_in_tiles(const Node& node) { return is_contraction(node) || is_attention(node); }
+
 // Pointwise ops, cat and pad: values that any reader may compute for itself at any index.
 bool is_inlinable(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat ||
@@ -70,7 +75,7 @@ bool is_inlinable(const Node& node) {
 // The shape a node iterates over.
 Index iteration_shape(const Node& node) {
   if (is_update(node)) return node.operands().back()->type().shape;
-  if (is_contraction(node)) return graph::contraction_extents(node);
+  if (comes_in_tiles(node)) return graph::contraction_extents(node);
   return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
 }
 
@@ -84,6 +89,7 @@ bool has_as_many(const Index& shape, const Index& other) {
 // How often `reader` reads elements of `value`, which it reads itself or through free nodes. An
 // update goes once over each operand.
 SymExpr points_of_read(const Node& reader, const Value& value) {
+  if (is_attention(reader)) return product(value.type().shape);
   if (!is_update(reader)) return product(iteration_shape(reader));
   for (const Value* operand : reader.operands()) {
     const Value* at = operand;
@@ -109,6 +115,7 @@ class Planner {
     find_required();
     find_crossings();
     find_writes();
+    if (options_.fuse) find_scores();
     for (const Node* node : nodes_) {
       limit_reshapes(*node);
       if (options_.fuse) decide_inlining(*node);
@@ -145,6 +152,7 @@ class Planner {
     for (const Node* node : nodes_) {
       if (node->op() == Op::kExtern || is_contraction(*node))
         for (Value* operand : node->operands()) require(operand);
+      if (node->op() == Op::kAttend) require(node->operand(1));
       if (is_indirect(*node) && !is_taken(*node->operand(0))) require(node->operand(0));
     }
   }
@@ -183,13 +191,56 @@ class Planner {
     return value.producer() != nullptr && graph::is_single_index_map(value.producer()->op());
   }
 
+  // -- scores of attention
+  // They, and the contraction that they are computed from, are made by the kernel that reads them,
+  // a tile at a time.
+  void find_scores() {
+    for (const Node* node : nodes_) {
+      if (!is_attention(*node)) continue;
+      const auto axes = graph::attention_axes(*node);
+      if (!axes) continue;
+      const auto product = graph::score_product(*node, *axes, assumptions_);
+      if (!product || static_cast<int64_t>(product->path.size()) > options_.max_nodes ||
+          changes_before(*product->product, {node}))
+        continue;
+      const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
+      const bool is_read_here_only =
+          std::all_of(path.begin(), path.end(), [&](const Node* part) {
+            const Value* value = part->result();
+            return !plan_.required.count(value) && !plan_.copied.count(part) &&
+                   std::all_of(value->users().begin(), value->users().end(), [&](const Node* user) {
+                     return path.count(user) != 0 ||
+                            (is_attention(*user) && user->operand(0) == node->operand(0));
+                   });
+          });
+      if (is_read_here_only) scores_.insert(path.begin(), path.end());
+    }
+  }
+
+  // Whether scores are computed from what `reader` makes: each element of a mask for a product of a
+  // row with a column, beside which it costs nothing to compute it once more.
+  bool is_term_of_scores(const Node& node, const Node& reader) const {
+    static constexpr int64_t kMostOps = 16;
+    return ops_with_inlined(node) <= kMostOps && makes_scores(reader);
+  }
+
+  bool makes_scores(const Node& node) const {
+    if (scores_.count(&node)) return true;
+    if (graph::op_info(node.op()).op_class != OpClass::kPointwise ||
+        plan_.required.count(node.result()))
+      return false;
+    std::vector<const Node*> readers;
+    collect_readers(node.result(), false, readers);
+    return readers.size() == 1 && makes_scores(*readers.front());
+  }
+
   // -- nested index expressions
   // Each reshape that splits or merges dimensions puts a floordiv and a mod around the index
   // expressions below it: their size doubles. Measured: 0.3 s of compiling at 5 levels, 0.6 s at 6,
   // minutes at 15. The value is copied there instead.
   void limit_reshapes(const Node& node) {
     static constexpr int kMaxReshapes = 4;
-    if (node.results().size() != 1) return;
+    if (node.results().size() != 1 || scores_.count(&node)) return;
     int depth = 0;
     for (const Value* operand : node.operands()) {
       const Node* producer = operand->producer();
@@ -244,6 +295,10 @@ class Planner {
   static constexpr size_t kMostReadersOfPad = 4;
 
   void decide_inlining(const Node& node) {
+    if (scores_.count(&node)) {
+      if (!is_free(node)) mark_inlined(node, inlined_nodes(node));
+      return;
+    }
     const bool is_part_of_take = is_only_taken(node);
     if (!(is_inlinable(node) || is_part_of_take) || plan_.required.count(node.result())) return;
     std::vector<const Node*> readers;
@@ -261,7 +316,8 @@ class Planner {
     if (reader.op() == Op::kExtern || is_indirect(reader)) return;
     // A reader with more points than this value has elements would repeat the work. Of a widening
     // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
-    if (repeats_work(node, reader) && !is_widening_cast(node)) return;
+    if (repeats_work(node, reader) && !is_widening_cast(node) && !is_term_of_scores(node, reader))
+      return;
     const int64_t cost = inlined_nodes(node);
     if (cost > options_.max_nodes) return;
     mark_inlined(node, cost);
@@ -433,9 +489,16 @@ class Planner {
     if (!plan_.inlined.count(producer)) return;  // a constant
     if (is_indirect(*producer))
       return collect_fetched(*producer, access.index, assumptions, leaves);
+    if (is_contraction(*producer)) return collect_whole(*producer, leaves);
     for (size_t i = 0; i < producer->operands().size(); ++i)
       collect_leaves(producer->operand(i), operand_index(*producer, i, access.index), assumptions,
                      leaves);
+  }
+
+  // What a contraction reads: each element many times.
+  static void collect_whole(const Node& contraction, std::vector<Access>& leaves) {
+    for (Value* operand : contraction.operands())
+      leaves.push_back({graph::strided_view(operand)->base, {}});
   }
 
   // As graph::resolve, but stops at copies.
@@ -473,9 +536,12 @@ class Planner {
       collect_leaves(node.operand(0), position, assumptions, leaves);
     } else if (is_indirect(node)) {
       collect_fetched(node, position, assumptions, leaves);
-    } else if (is_contraction(node)) {  // each element many times
-      for (Value* operand : node.operands())
-        leaves.push_back({graph::strided_view(operand)->base, {}});
+    } else if (is_contraction(node)) {
+      collect_whole(node, leaves);
+    } else if (is_attention(node)) {
+      collect_leaves(node.operand(0), scores_index(node, position), assumptions, leaves);
+      if (node.op() == Op::kAttend)
+        leaves.push_back({graph::strided_view(node.operand(1))->base, {}});
     } else if (is_update(node)) {  // where does not matter: it is alone
       for (Value* operand : node.operands())
         collect_leaves(operand, Index(operand->type().shape.size()), assumptions, leaves);
@@ -507,6 +573,21 @@ class Planner {
     collect_leaves(node.operand(0), at, assumptions, leaves);
   }
 
+  // Where scores are read by a node whose axes stand at `position`.
+  static Index scores_index(const Node& attention, const Index& position) {
+    Index index = attention.attr<Index>("lhs");
+    for (SymExpr& e : index) e = over_axes(e, position);
+    return index;
+  }
+
+  static SymExpr over_axes(const SymExpr& e, const Index& position) {
+    return e.substitute([&](std::string_view name) {
+      return graph::is_axis_name(name)
+                 ? std::optional(position[std::stoul(std::string(name.substr(1)))])
+                 : std::nullopt;
+    });
+  }
+
   static Index take_index_position(const Node& node, const Index& position) {
     const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
     const size_t rank = node.operand(1)->type().shape.size();
@@ -533,6 +614,8 @@ class Planner {
     const Index axes = axis_symbols(group.domain.size());
     Join join;
     join.reduced = group.reduced;
+    if (node.op() == Op::kLogSumExp && !group.nodes.empty() && group.nodes.front() != &node)
+      return join_of_norm(node, group);
     if (const auto permuted = permuted_position(node, group)) {
       join.read_position = *permuted;
       join.placement.per_row = true;
@@ -554,13 +637,39 @@ class Planner {
       return std::nullopt;
     }
     join.placement.position = join.read_position;
-    if (is_contraction(node)) return contract_at(node, std::move(join));
+    if (comes_in_tiles(node)) return contract_at(node, std::move(join));
     return is_reduction(node) ? reduce_at(node, std::move(join)) : join;
+  }
+
+  // Of a logsumexp in the kernel of an attend that adds up the same exponentials.
+  static std::optional<Join> join_of_norm(const Node& node, const Group& group) {
+    const Node& attend = *group.nodes.front();
+    if (attend.op() != Op::kAttend || attend.operand(0) != node.operand(0)) return std::nullopt;
+    const size_t rank = node.result()->type().shape.size();
+    const auto &own = node.attr<Index>("lhs"), &other = attend.attr<Index>("lhs");
+    Index place(rank + 1);
+    std::vector<bool> is_known(rank + 1);
+    for (size_t d = 0; d < own.size(); ++d) {
+      const auto name = own[d].as_symbol();
+      if (!name || !graph::is_axis_name(*name)) return std::nullopt;
+      const size_t axis = std::stoul(name->substr(1));
+      place[axis] = other[d];
+      is_known[axis] = true;
+    }
+    if (std::find(is_known.begin(), is_known.end(), false) != is_known.end()) return std::nullopt;
+    const auto &range = node.attr<Index>("range"), &other_range = attend.attr<Index>("range");
+    for (size_t i = 0; i < range.size(); ++i)
+      if (!(over_axes(range[i], place) == other_range[i])) return std::nullopt;
+    Join join;
+    join.read_position = place;
+    join.reduced = group.reduced;
+    join.placement = {{place.begin(), place.begin() + static_cast<std::ptrdiff_t>(rank)}, true};
+    return join;
   }
 
   // Where a node stands that follows a contraction with its dimensions in another order.
   std::optional<Index> permuted_position(const Node& node, const Group& group) const {
-    if (group.nodes.empty() || !is_contraction(*group.nodes.front())) return std::nullopt;
+    if (group.nodes.empty() || !comes_in_tiles(*group.nodes.front())) return std::nullopt;
     if (!is_inlinable(node) && !plan_.copied.count(&node)) return std::nullopt;
     if (node.op() == Op::kCat || node.op() == Op::kPad) return std::nullopt;
     if (plan_.copied.count(&node)) return place_of_permuted(node.result(), group, true);
@@ -666,7 +775,8 @@ class Planner {
     // In a group that reduces no axis yet it would not fit any more once another reduction joins.
     if (is_reduction(node) && !has_any(join->reduced))
       return unsupported("it reduces no axis of the kernel");
-    const bool follows_contraction = is_contraction(*group.nodes.front());
+    const bool is_norm = is_attention(node);  // beside the kernel's attend
+    const bool follows_contraction = comes_in_tiles(*group.nodes.front()) && !is_norm;
     if (follows_contraction && !is_inlinable(node) && !plan_.copied.count(&node))
       return unsupported("it is no pointwise op on a contraction's tiles");
     const int unit = group_unit_[group_index];
@@ -699,6 +809,7 @@ class Planner {
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
+    if (is_norm) return *std::move(join);
     if (!reads_own && is_out_of_order(node, join->read_position, group))
       return unsupported("it would go through memory in another order than the kernel does");
     if (!reads_own && is_better_apart(node, group, *join))
@@ -865,7 +976,9 @@ class Planner {
   void place(Node* node) {
     if (node->op() == Op::kSizeResult || folds(*node)) return;
     if (node->op() == Op::kExtern) return place_extern(node);
-    if (options_.fuse && !is_alone(*node) && !is_contraction(*node)) {
+    if (options_.fuse && node->op() == Op::kLogSumExp && joins_any(node, attends_beside(*node)))
+      return;
+    if (options_.fuse && !is_alone(*node) && !comes_in_tiles(*node)) {
       const Candidates candidates = candidate_groups(*node);
       for (const std::vector<int>& groups : {candidates.producers, candidates.siblings}) {
         if (joins_any(node, groups)) return;
@@ -883,6 +996,16 @@ class Planner {
     group_ops_.push_back(0);
     group_unit_.push_back(new_unit(node, static_cast<int>(plan_.groups.size()) - 1));
     add_to_group(node, static_cast<int>(plan_.groups.size()) - 1, *std::move(join));
+  }
+
+  // Kernels of attends that read the same scores.
+  std::vector<int> attends_beside(const Node& norm) const {
+    std::vector<int> groups;
+    for (const Node* user : norm.operand(0)->users())
+      if (const auto group = plan_.group_of.find(user);
+          user->op() == Op::kAttend && group != plan_.group_of.end())
+        groups.push_back(group->second);
+    return groups;
   }
 
   // Whether a value that did not join a kernel of long rows makes up terms of a sum that will: each
@@ -1026,7 +1149,7 @@ class Planner {
     std::set<const Value*> seen;
     for (const Node* node : group.nodes) {
       Index position = group.placements.at(node).position;
-      if (is_reduction(*node)) {
+      if (is_reduction(*node) || is_attention(*node)) {
         const std::optional<Join> join = position_in(*node, group, assumptions);
         MLCC_CHECK(join, "fusion: %", node->result()->id(), " does not fit its kernel any more");
         position = join->read_position;
@@ -1101,7 +1224,7 @@ class Planner {
     return !is_copied && group.device.kind == DeviceKind::kCpu &&
            value.type().shape == group.domain && value.type().strides.empty() &&
            std::none_of(group.nodes.begin(), group.nodes.end(), [](const Node* node) {
-             return may_fail(*node) || is_alone(*node) || is_contraction(*node);
+             return may_fail(*node) || is_alone(*node) || comes_in_tiles(*node);
            });
   }
 
@@ -1152,6 +1275,7 @@ class Planner {
   FusionPlan plan_;
   std::unordered_map<const Node*, int> order_;
   std::unordered_map<const Value*, int64_t> inline_cost_, inline_ops_;
+  std::unordered_set<const Node*> scores_;  // and what they are computed from, see find_scores
   std::unordered_map<const Value*, int> reshapes_;             // levels of them down to memory
   std::unordered_map<const Value*, std::vector<int>> writes_;  // program orders, by base
   std::vector<UnitState> units_;

@@ -15,7 +15,8 @@
 // domain per level of reductions (softmax: three levels).
 //
 // A contraction begins a group, over its result's dimensions and its reduced axes. Its operands lie
-// in memory; what joins it is computed from the tiles of its result.
+// in memory; what joins it is computed from the tiles of its result. So does attention, and the
+// contraction that its scores are computed from is inlined.
 #pragma once
 
 #include <cstdint>

@@ -41,6 +41,13 @@ constexpr std::array kScan = {AttrSpec{"combine", AttrKind::kString},
 constexpr std::array kContract = {AttrSpec{"lhs", AttrKind::kIndex},
                                   AttrSpec{"reduced", AttrKind::kSymbolics},
                                   AttrSpec{"rhs", AttrKind::kIndex}};
+constexpr std::array kAttend = {
+    AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
+    AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics},
+    AttrSpec{"rhs", AttrKind::kIndex}};
+constexpr std::array kLogSumExp = {AttrSpec{"lhs", AttrKind::kIndex},
+                                   AttrSpec{"range", AttrKind::kIndex},
+                                   AttrSpec{"reduced", AttrKind::kSymbolics}};
 
 }  // namespace
 
@@ -63,6 +70,8 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kIndexPut) return kIndexPut;
   if (op == Op::kScan) return kScan;
   if (op == Op::kContract) return kContract;
+  if (op == Op::kAttend) return kAttend;
+  if (op == Op::kLogSumExp) return kLogSumExp;
   return {};
 }
 

@@ -172,6 +172,27 @@ Value* Graph::contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                {dtype, std::move(shape), {}});
 }
 
+Value* Graph::attend(Value* scores, Value* values, std::vector<SymExpr> lhs,
+                     std::vector<SymExpr> rhs, SymExpr keys, std::vector<SymExpr> range,
+                     bool empty_is_zero, std::vector<SymExpr> shape, DType dtype) {
+  return build(Op::kAttend, {scores, values},
+               {{"empty_is_zero", empty_is_zero},
+                {"lhs", std::move(lhs)},
+                {"range", std::move(range)},
+                {"reduced", std::vector<SymExpr>{std::move(keys)}},
+                {"rhs", std::move(rhs)}},
+               {dtype, std::move(shape), {}});
+}
+
+Value* Graph::log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
+                          std::vector<SymExpr> range, std::vector<SymExpr> shape) {
+  return build(Op::kLogSumExp, {scores},
+               {{"lhs", std::move(lhs)},
+                {"range", std::move(range)},
+                {"reduced", std::vector<SymExpr>{std::move(keys)}}},
+               {scores->type().dtype, std::move(shape), {}});
+}
+
 // ---- extern calls and sizes
 
 namespace {

@@ -520,6 +520,44 @@ TensorType infer_contraction(const Checker& check) {
   return {dtype, check.declared().shape, {}};
 }
 
+// ---- attention
+
+// The bounds of the reduced axis are over the others.
+void check_range(const Checker& check, size_t rank) {
+  const auto& range = check.attr<Shape>("range");
+  check.require(range.size() == 2, "the range has ", range.size(), " bounds, expected 2");
+  for (const SymExpr& bound : range)
+    for (const std::string& name : bound.symbols())
+      check.require(!is_axis_name(name) || std::stoul(name.substr(1)) < rank, "the range names axis ",
+                    name, " of ", rank);
+}
+
+TensorType infer_attention(const Checker& check) {
+  const bool has_values = check.op() == Op::kAttend;
+  check.check_num_operands(has_values ? 2 : 1);
+  const DType accumulator = check.type(0).dtype, dtype = check.declared().dtype;
+  check.require(accumulator == DType::kF32 || accumulator == DType::kF64, "scores are ",
+                dtype_name(accumulator), ", expected f32 or f64");
+  const auto& reduced = check.attr<Shape>("reduced");
+  check.require(reduced.size() == 1, reduced.size(), " axes are reduced, expected 1");
+  Shape extents = check.declared().shape;
+  check_range(check, extents.size());
+  extents.push_back(reduced[0]);
+  check_index(check, 0, check.attr<Shape>("lhs"), extents);
+  if (!has_values) {
+    check.require(dtype == accumulator, "result is ", dtype_name(dtype), ", expected ",
+                  dtype_name(accumulator));
+    return {dtype, check.declared().shape, {}};
+  }
+  const DType values = check.type(1).dtype;
+  check.require(accumulator_dtype(accumulator, values) == accumulator, "no products of ",
+                dtype_name(accumulator), " and ", dtype_name(values));
+  check.require(dtype == accumulator || dtype == values, "result is ", dtype_name(dtype),
+                ", expected ", dtype_name(accumulator), " or ", dtype_name(values));
+  check_index(check, 1, check.attr<Shape>("rhs"), extents);
+  return {dtype, check.declared().shape, {}};
+}
+
 // ---- devices
 
 // The operands' device. Tensors of the CPU without dimensions may stand beside another one's.
@@ -548,6 +586,7 @@ TensorType infer_on_any_device(const Checker& check) {
   case OpClass::kUpdate: return infer_update(check);
   case OpClass::kScan: return infer_scan(check);
   case OpClass::kContraction: return infer_contraction(check);
+  case OpClass::kAttention: return infer_attention(check);
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("the result of ", op_info(check.op()).text, " cannot be inferred");

@@ -58,7 +58,9 @@ bool is_fixed(const Node& node) {
     if (!is_fixed(*result)) return false;
   for (const auto& [name, attr] : node.attrs()) {
     if (const auto* size = std::get_if<SymExpr>(&attr); size && !size->is_constant()) return false;
-    const bool is_index = node.op() == Op::kContract && name != "reduced";  // over its axes
+    const OpClass op_class = op_info(node.op()).op_class;
+    const bool is_index = (op_class == OpClass::kContraction || op_class == OpClass::kAttention) &&
+                          name != "reduced";  // over its axes
     if (const auto* sizes = std::get_if<std::vector<SymExpr>>(&attr);
         sizes && !is_index && !is_constant(*sizes))
       return false;

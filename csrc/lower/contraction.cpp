@@ -9,6 +9,7 @@
 #include "lower/evaluator.h"
 #include "lower/group_nodes.h"
 #include "lower/nest_axes.h"
+#include "lower/tile_nest.h"
 #include "lower/tile_roles.h"
 #include "schedule/contraction.h"
 #include "support/error.h"
@@ -27,8 +28,6 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
-SymExpr ceil_div(const SymExpr& a, const SymExpr& b) { return SymExpr::floordiv(a + (b - 1), b); }
-
 class ContractionLowering {
  public:
   ContractionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
@@ -41,7 +40,9 @@ class ContractionLowering {
     const Recording recording = record();
     const TileRoles roles(context_, node_, recording.indices, tile_columns());
     Evaluator evaluator(context_, buffers_, context_.group.domain, &roles.axes(), nullptr);
+    TileNest nest(context_, evaluator, lowered_);
     evaluator_ = &evaluator;
+    nest_ = &nest;
     roles_ = &roles;
     if (roles.has_tiles())
       emit_tiles();
@@ -80,10 +81,15 @@ class ContractionLowering {
   }
 
   // -- small parts
-  Expr expr(const SymExpr& over_nest) { return evaluator_->nest_expr(over_nest); }
-  Expr constant(int64_t value) { return loop::int_constant(arena_, value); }
-  Expr apply(ScalarOp op, std::vector<Expr> args) {
-    return loop::apply(arena_, op, std::move(args));
+  Expr expr(const SymExpr& over_nest) { return nest_->expr(over_nest); }
+  Expr constant(int64_t value) { return nest_->constant(value); }
+  Expr apply(ScalarOp op, std::vector<Expr> args) { return nest_->apply(op, std::move(args)); }
+  SymExpr let(const SymExpr& value, std::string_view name, Block& block) {
+    return nest_->let(value, name, block);
+  }
+  Block loop_over(std::string_view name, const SymExpr& begin, const SymExpr& end,
+                  const loop::LoopMode& mode, const std::function<void(SymExpr, Block&)>& body) {
+    return nest_->loop_over(name, begin, end, mode, body);
   }
 
   Expr zero() {
@@ -91,77 +97,13 @@ class ContractionLowering {
                                   : loop::Constant::make_int(arena_, accumulator_, 0);
   }
 
-  const Variable* variable(std::string_view name) {
-    return Variable::make(arena_, DType::kI64, arena_.fresh_name(name));
-  }
-
-  // A number that stands in the code by a name; a constant as it is.
-  SymExpr let(const SymExpr& value, std::string_view name, Block& block) {
-    if (value.is_constant() || value.as_symbol()) return value;
-    const Variable* named = variable(name);
-    block.push_back(loop::Let::make(arena_, named, expr(value)));
-    return SymExpr::symbol(named->name);
-  }
-
-  Block loop_over(std::string_view name, const SymExpr& begin, const SymExpr& end,
-                  const loop::LoopMode& mode, const std::function<void(SymExpr, Block&)>& body) {
-    if ((end - begin).equals_constant(1) && !loop::has_lanes(mode.kind)) {
-      Block block;
-      body(begin, block);
-      return block;
-    }
-    const Variable* at = variable(name);
-    Block inner;
-    body(SymExpr::symbol(at->name), inner);
-    return {loop::For::make(arena_, at, expr(begin), expr(end), mode, std::move(inner))};
-  }
-
-  static void append(Block& block, const Block& more) {
-    block.insert(block.end(), more.begin(), more.end());
-  }
-
-  // -- the range of the phase
-  // The loop over `extent` iterations, each worth `terms` products.
-  void add_range(const SymExpr& extent, const SymExpr& terms, int64_t grain_terms,
-                 const std::function<void(SymExpr, Block&)>& body) {
-    PhaseRange range;
-    range.extent = extent;
-    range.grain = SymExpr::floordiv(SymExpr(grain_terms), SymExpr::max(terms, 1)) + 1;
-    const Variable* parallel = variable("p");
-    loop::LoopMode mode;
-    mode.kind = LoopKind::kParallel;
-    Block inner;
-    body(SymExpr::symbol(parallel->name), inner);
-    lowered_.kernel.phases.push_back({loop::For::make(
-        arena_, parallel, constant(0), loop::from_symbolic(arena_, extent), mode, inner)});
-    lowered_.phases.push_back(std::move(range));
-  }
-
-  // Axes that an iteration stands at; `place` counts through them, the last one fastest.
-  void bind_axes(const std::vector<const Axis*>& axes, SymExpr place, Block& block) {
-    for (size_t i = axes.size(); i-- > 0;) {
-      const Axis& axis = *axes[i];
-      const SymExpr at = i == 0 ? place : SymExpr::mod(place, axis.extent);
-      const Variable* bound = variable(axis.name);
-      block.push_back(loop::Let::make(arena_, bound, expr(at)));
-      evaluator_->bind_axis(axis.name, bound);
-      if (i > 0) place = let(SymExpr::floordiv(place, axis.extent), "rest", block);
-    }
-  }
-
-  static SymExpr extent_of(const std::vector<const Axis*>& axes) {
-    SymExpr extent = 1;
-    for (const Axis* axis : axes) extent = extent * axis->extent;
-    return extent;
-  }
-
   // -- without tiles: each sum by itself
   void emit_points() {
     std::vector<const Axis*> kept, reduced;
     for (const Axis& axis : roles_->axes().axes()) (axis.reduced ? reduced : kept).push_back(&axis);
-    add_range(extent_of(kept), extent_of(reduced), schedule::kGrainPoints,
+    nest_->add_range(extent_of(kept), extent_of(reduced), schedule::kGrainPoints,
               [&](const SymExpr& at, Block& block) {
-                bind_axes(kept, at, block);
+                nest_->bind_axes(kept, at, block);
                 Expr sum = sum_over(reduced, 0, zero(), block);
                 sum = loop::Cast::make(arena_, node_.result()->type().dtype, sum);
                 emit_element(*evaluator_, sum, block);
@@ -170,7 +112,7 @@ class ContractionLowering {
 
   Expr sum_over(const std::vector<const Axis*>& axes, size_t i, Expr init, Block& block) {
     if (i == axes.size()) return sum_with_product(init);
-    const Variable* at = variable(axes[i]->name);
+    const Variable* at = nest_->variable(axes[i]->name);
     evaluator_->bind_axis(axes[i]->name, at);
     const auto fresh = [&] {
       return Variable::make(arena_, accumulator_, arena_.fresh_name("sum"));
@@ -205,7 +147,7 @@ class ContractionLowering {
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
-    const SymExpr tile_rows = choose_rows(rows, head);
+    const SymExpr tile_rows = nest_->choose_height(tiles_.rows, rows, head);
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
     const std::vector<const Axis*> shared = roles.shared_outer();
     const SymExpr images = extent_of(shared);
@@ -214,7 +156,7 @@ class ContractionLowering {
     const SymExpr blocks = blocks_of(rows, images);
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * tiles_.columns;
-    add_range(extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
+    nest_->add_range(extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
               [&](SymExpr at, Block& block) {
                 append(block, head);
                 const SymExpr inner = tiles_.panels_outermost ? blocks : panels;
@@ -226,13 +168,13 @@ class ContractionLowering {
                                           tiles_.panels_outermost ? "panel" : "block", block);
                 const SymExpr panel = tiles_.panels_outermost ? first : last;
                 const SymExpr row_block = tiles_.panels_outermost ? last : first;
-                bind_axes(roles.separate_outer(), SymExpr::floordiv(at, outer), block);
+                nest_->bind_axes(roles.separate_outer(), SymExpr::floordiv(at, outer), block);
                 const SymExpr per_block = let(ceil_div(all_tiles, blocks), "count", block);
                 const SymExpr begin = row_block * per_block;
                 const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
                 append(block, loop_over("tile", begin, end, {}, [&](const SymExpr& tile, Block& b) {
                          if (shared.empty()) return emit_tile(panel, tile, rows, tile_rows, b);
-                         bind_axes(shared, let(SymExpr::floordiv(tile, row_tiles), "image", b), b);
+                         nest_->bind_axes(shared, let(SymExpr::floordiv(tile, row_tiles), "image", b), b);
                          emit_tile(panel, let(SymExpr::mod(tile, row_tiles), "part", b), rows,
                                    tile_rows, b);
                        }));
@@ -264,27 +206,6 @@ class ContractionLowering {
     return SymExpr::max(ceil_div(tiles, tiles_.tiles), 1);
   }
 
-  // Rows of a tile. Where the kernel is to find that out: the largest that there are, but of the
-  // two largest sizes the one that computes fewer rows twice.
-  SymExpr choose_rows(const SymExpr& rows, Block& block) {
-    if (tiles_.rows.size() == 1) return tiles_.rows.front();
-    Expr chosen = constant(tiles_.rows.back());
-    for (size_t i = tiles_.rows.size() - 1; i-- > 0;) {
-      const int64_t size = tiles_.rows[i];
-      Expr fits = apply(ScalarOp::kGe, {expr(rows), constant(size)});
-      if (i == 0) {
-        const int64_t other = tiles_.rows[1];
-        const Expr computed = expr(ceil_div(rows, size) * size);
-        const Expr with_other = expr(ceil_div(rows, other) * other);
-        fits = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {computed, with_other})});
-      }
-      chosen = apply(ScalarOp::kSelect, {fits, constant(size), chosen});
-    }
-    const Variable* named = variable("height");
-    block.push_back(loop::Let::make(arena_, named, chosen));
-    return SymExpr::symbol(named->name);
-  }
-
   void emit_tile(const SymExpr& panel, const SymExpr& tile, const SymExpr& rows,
                  const SymExpr& tile_rows, Block& block) {
     const TileRoles& roles = *roles_;
@@ -295,14 +216,8 @@ class ContractionLowering {
         is_whole ? SymExpr(tiles_.columns)
                  : let(SymExpr::min(roles.columns().extent - first_column, tiles_.columns), "live",
                        block);
-    loop::Buffer description;
-    description.name = arena_.fresh_name("tile");
-    description.dtype = accumulator_;
-    description.scope = loop::Scope::kStack;
-    description.access = loop::Access::kInOut;
-    description.shape = {constant(tiles_.rows.front() * tiles_.columns)};
-    const loop::Buffer* buffer = arena_.make_buffer(std::move(description));
-    block.push_back(loop::Alloc::make(arena_, buffer));
+    const loop::Buffer* buffer =
+        nest_->stack("tile", accumulator_, tiles_.rows.front() * tiles_.columns, block);
     const TilePlace place{buffer, first_row, first_column, panel, tile_rows, live};
     emit_sums(place, block);
     emit_rest(place, block);
@@ -386,17 +301,9 @@ class ContractionLowering {
 
   // One contraction; where the tile's rows are known only at run time one for each size.
   Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
-    Block block;
-    for (size_t i = tiles_.rows.size(); i-- > 0;) {
-      Block one = {contraction(place, tiles_.rows[i], depth, adds)};
-      if (i + 1 == tiles_.rows.size()) {
-        block = std::move(one);
-        continue;
-      }
-      const Expr is_this = apply(ScalarOp::kEq, {expr(place.rows), constant(tiles_.rows[i])});
-      block = {loop::If::make(arena_, is_this, std::move(one), std::move(block))};
-    }
-    return block;
+    return nest_->by_height(tiles_.rows, place.rows, [&](int64_t rows) {
+      return contraction(place, rows, depth, adds);
+    });
   }
 
   loop::Stmt contraction(const TilePlace& place, int64_t rows, const std::vector<DepthAxis>& depth,
@@ -436,10 +343,10 @@ class ContractionLowering {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     const TileRoles& roles = *roles_;
     append(block, loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& rows) {
-             if (roles.rows() != nullptr) bind(*roles.rows(), place.first_row + row, rows);
+             if (roles.rows() != nullptr) nest_->bind(*roles.rows(), place.first_row + row, rows);
              append(rows, loop_over("c", 0, place.live_columns, mode,
                                     [&](const SymExpr& column, Block& inner) {
-                                      bind(roles.columns(), place.first_column + column, inner);
+                                      nest_->bind(roles.columns(), place.first_column + column, inner);
                                       const Expr sum =
                                           loop::Load::make(arena_, place.buffer,
                                                            {expr(row * tiles_.columns + column)});
@@ -455,12 +362,6 @@ class ContractionLowering {
     return named;
   }
 
-  void bind(const Axis& axis, const SymExpr& at, Block& block) {
-    const Variable* bound = variable(axis.name);
-    block.push_back(loop::Let::make(arena_, bound, expr(at)));
-    evaluator_->bind_axis(axis.name, bound);
-  }
-
   const Context& context_;
   loop::Arena& arena_;
   const Node& node_;
@@ -469,6 +370,7 @@ class ContractionLowering {
   LoweredKernel& lowered_;
   const DType accumulator_;
   Evaluator* evaluator_ = nullptr;
+  TileNest* nest_ = nullptr;
   const TileRoles* roles_ = nullptr;
   schedule::ContractionTiles tiles_;
   std::vector<DepthAxis> outer_depth_;

@@ -210,10 +210,10 @@ Expr Evaluator::evaluate(Value* value, const Index& index) {
 Expr Evaluator::compute(Value* value, const Index& index) {
   const Node* node = value->producer();
   if (node == nullptr) return let(load_value(value, index), "x");
+  const auto row = rows_.find(value);
+  if (row != rows_.end()) return row->second;
   const bool own = group_.placements.count(node) != 0;
   if (own) {
-    const auto row = rows_.find(value);
-    if (row != rows_.end()) return row->second;
     if (stored_.count(value)) return let(load_value(value, index), "x");
     return evaluate_node(*node, index);
   }
@@ -240,6 +240,7 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
   case OpClass::kUpdate:
   case OpClass::kScan:
   case OpClass::kContraction:
+  case OpClass::kAttention:
   case OpClass::kExtern: break;
   }
   MLCC_UNREACHABLE("lowering: %", node.result()->id(), " = ", graph::op_info(node.op()).text,

@@ -66,7 +66,8 @@ bool overwrites_source(const fusion::Group& group) {
 
 bool is_safe_in_place(const fusion::Group& group, const LoweredKernel& lowered) {
   const graph::OpClass op_class = graph::op_info(group.nodes.front()->op()).op_class;
-  if (op_class == graph::OpClass::kContraction) return false;  // tiles overlap
+  if (op_class == graph::OpClass::kContraction || op_class == graph::OpClass::kAttention)
+    return false;  // tiles overlap
   if (!lowered.kernel.errors.empty() && op_class != graph::OpClass::kUpdate) return false;
   if (op_class == graph::OpClass::kUpdate && overwrites_source(group)) return false;
   for (const loop::Buffer* buffer : lowered.kernel.buffers) {

@@ -9,8 +9,8 @@
 //   kernel_buffers  parameters and errors            segments     loops between the ends of parts
 //   interchange  loops over rows around those over columns
 //   requests     prefetches of what later iterations read
-// Groups of one update or scan, and those that begin with a contraction, have lowerings of their
-// own: updates, scans, contraction.
+// Groups of one update or scan, and those that begin with a contraction or attention, have
+// lowerings of their own: updates, scans, contraction, attention.
 #include "lower/lower.h"
 
 #include <cctype>
@@ -19,6 +19,7 @@
 
 #include "fusion/online.h"
 #include "loop/text.h"
+#include "lower/attention.h"
 #include "lower/context.h"
 #include "lower/contraction.h"
 #include "lower/evaluator.h"
@@ -233,6 +234,8 @@ LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& p
     lower_scan(context, first, buffers, lowered);
   else if (op_class == graph::OpClass::kContraction)
     lower_contraction(context, buffers, lowered);
+  else if (op_class == graph::OpClass::kAttention)
+    lower_attention(context, buffers, lowered);
   else
     lower_passes(context, buffers, lowered);
   request_rows(context, lowered.kernel);

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "schedule/attention.h"
 #include "schedule/contraction.h"
 #include "schedule/machine.h"
 #include "types/symbolic.h"
@@ -73,7 +74,9 @@ struct Schedule {
   int64_t ahead = 0;
   int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
-  std::optional<ContractionTiles> tiles;  // of a contraction, to which nothing else applies
+  // Of a contraction, of attention, to which nothing else applies.
+  std::optional<ContractionTiles> tiles;
+  std::optional<AttentionTiles> attention;
   std::string str() const;                // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
 };
 

@@ -81,9 +81,9 @@ Value* scaled(Graph& graph, Value* value, double by) {
   return graph.pointwise(Op::kMul, {value, number});
 }
 
-Value* product(Graph& graph, Value* lhs, Value* rhs, DType dtype) {
-  const Shape &left = lhs->type().shape, &right = rhs->type().shape;
-  const bool is_batch = left.size() == 3;
+// Of matrices, or batches of them.
+Product product_of(Value* lhs, Value* rhs) {
+  const bool is_batch = lhs->type().shape.size() == 3;
   const auto axes = [&](std::vector<size_t> numbers) {
     Shape index;
     if (is_batch) index.push_back(SymExpr::symbol(axis_name(0)));
@@ -91,14 +91,20 @@ Value* product(Graph& graph, Value* lhs, Value* rhs, DType dtype) {
       index.push_back(SymExpr::symbol(axis_name(number + (is_batch ? 1 : 0))));
     return index;
   };
-  Shape shape = left;
-  shape.back() = right.back();
-  return graph.contract(lhs, rhs, axes({0, 2}), axes({2, 1}), {left.back()}, std::move(shape),
-                        dtype);
+  return {lhs, rhs, axes({0, 2}), axes({2, 1}), {lhs->type().shape.back()}};
 }
 
+Value* product(Graph& graph, Value* lhs, Value* rhs, DType dtype) {
+  Shape shape = lhs->type().shape;
+  shape.back() = rhs->type().shape.back();
+  const Product product = product_of(lhs, rhs);
+  return graph.contract(lhs, rhs, product.lhs_index, product.rhs_index, product.reduced,
+                        std::move(shape), dtype);
+}
+
+// `is_wanted`: also where few rows are multiplied with what changes in each call.
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
-             const ProductCall& call) {
+             const ProductCall& call, bool is_wanted) {
   if (!is_well_formed(*node, call)) return rewriter.no_match(*node, "its arguments do not fit");
   const ExternCall& facts = node->extern_call();
   Value *lhs = node->operand(call.first), *rhs = node->operand(call.first + 1);
@@ -119,7 +125,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
     return rewriter.no_match(*node, "what is added has another dtype");
   if (rhs->type().shape.back().equals_constant(1))
     return rewriter.no_match(*node, "a tile has more than one column");
-  if (!is_worth_code(*lhs, *rhs, rewriter.graph()))
+  if (!is_wanted && !is_worth_code(*lhs, *rhs, rewriter.graph()))
     return rewriter.no_match(*node, "its operands change with each call, and it has few rows");
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
@@ -137,13 +143,26 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
 
 }  // namespace
 
+std::optional<Product> plain_product(const Node& node) {
+  if (node.op() == Op::kContract)
+    return Product{node.operand(0), node.operand(1), node.attr<Shape>("lhs"),
+                   node.attr<Shape>("rhs"), node.attr<Shape>("reduced")};
+  const ProductCall* call = call_of(node);
+  if (call == nullptr || call->first != 0 || !is_well_formed(node, *call)) return std::nullopt;
+  return product_of(node.operand(0), node.operand(1));
+}
+
+bool contract_call(Graph& graph, const PassOptions& options, Node* call) {
+  return rewrite(Rewriter(graph, options), options, call, *call_of(*call), true);
+}
+
 bool contractions(Graph& graph, const ContractionOptions& options) {
   if (!options.tiles) return false;
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
   for (Node* node : graph.nodes())
     if (const ProductCall* call = call_of(*node))
-      has_changed |= rewrite(rewriter, options, node, *call);
+      has_changed |= rewrite(rewriter, options, node, *call, false);
   return has_changed;
 }
 

@@ -14,6 +14,9 @@
 // strides; leaves values without users to dce.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "graph/passes/options.h"
 
 namespace mlcc::graph {
@@ -22,6 +25,17 @@ struct ContractionOptions : PassOptions {};
 
 // Whether the node is a call of one of these.
 bool is_product_call(const Node& node);
+
+// A product as a contraction has it.
+struct Product {
+  Value *lhs, *rhs;
+  std::vector<SymExpr> lhs_index, rhs_index, reduced;
+};
+// Of a contraction, or of a call that adds nothing to it.
+std::optional<Product> plain_product(const Node& node);
+
+// Makes a contraction of such a call for the sake of what reads it; false where there is none.
+bool contract_call(Graph& graph, const PassOptions& options, Node* call);
 
 bool contractions(Graph& graph, const ContractionOptions& options);
 

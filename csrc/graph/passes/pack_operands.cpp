@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "graph/attention.h"
 #include "graph/contraction.h"
 #include "graph/rewriter.h"
 #include "graph/static_values.h"
@@ -163,6 +164,16 @@ bool reads_apart(const Node& node, size_t operand) {
          !is_dense_along(*node.operand(operand), rank - 1);
 }
 
+// Whether scores are made for so few queries that packing keys, which lie side by side along their
+// width, would take longer than products along it.
+bool reads_rows_of_keys(const Node& node, const Columns& columns, const Graph& graph) {
+  static constexpr int64_t kFewQueries = 8;
+  const int depth = columns.dims.back();
+  return makes_scores(node) && depth >= 0 &&
+         is_dense_along(*node.operand(columns.operand), static_cast<size_t>(depth)) &&
+         expected(rows_beside(node, columns.operand), graph) < kFewQueries;
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const std::optional<Columns> columns = find_columns(*node);
   if (!columns) return rewriter.no_match(*node, "no operand has an axis for columns");
@@ -173,6 +184,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
                              rows_worth_packing(value->type().dtype);
   if (!is_static_value(*value) && !has_many_rows && is_dense_along(*value, dim))
     return rewriter.no_match(*node, "few rows share what would be packed in each call");
+  if (!is_static_value(*value) && reads_rows_of_keys(*node, *columns, graph))
+    return rewriter.no_match(*node, "few queries read keys as they lie");
   const auto accumulator =
       accumulator_dtype(node->operand(0)->type().dtype, node->operand(1)->type().dtype);
   const int64_t width = options.tiles->columns(*accumulator);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 
+#include "graph/passes/attention.h"
 #include "graph/passes/canonicalize.h"
 #include "graph/passes/contractions.h"
 #include "graph/passes/convolutions.h"
@@ -82,6 +83,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   // First, since they make pointwise ops of what calls add.
   runner.run(Pass::kContractions);
   runner.run(Pass::kConvolutions);
+  // After contractions, which it looks for, and before divisions and products are rewritten.
+  runner.run(Pass::kAttention);
   // Each of the five makes work for the others, so they take turns until none has any: every
   // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs or a
   // permute closer to the outputs.

@@ -1,0 +1,226 @@
+#include "graph/attention.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "graph/contraction.h"
+#include "graph/index_map.h"
+#include "graph/strided_view.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Index = std::vector<SymExpr>;
+
+bool has_axis(const Index& index, size_t axis) {
+  return std::any_of(index.begin(), index.end(),
+                     [&](const SymExpr& e) { return e.contains(axis_name(axis)); });
+}
+
+SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
+  return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
+    return symbol == name ? std::optional(by) : std::nullopt;
+  });
+}
+
+// Follows scores down to the first contraction that they are computed from.
+class Search {
+ public:
+  explicit Search(const Assumptions& assumptions) : assumptions_(assumptions) {}
+
+  // Whether the value is computed from it.
+  bool visit(Value* value, const Index& index) {
+    Node* node = value->producer();
+    if (node == nullptr) return false;
+    const bool is_map = is_single_index_map(node->op());
+    if (node->op() == Op::kContract) {
+      if (product != nullptr && product != node) return false;  // one more: read from memory
+      if (product != nullptr && place != index) is_one = false;
+      product = node;
+      place = index;
+    } else if (is_map) {
+      const Access access = operand_access(*node, index, assumptions_);
+      if (!visit(access.value, access.index)) return false;
+    } else if (op_info(node->op()).op_class == OpClass::kPointwise) {
+      const auto [seen, is_new] = visited_.try_emplace({node, index}, false);
+      if (!is_new) return seen->second;
+      bool is_computed = false;
+      for (Value* operand : node->operands())
+        is_computed |= visit(operand, broadcast_index(operand->type().shape, index));
+      if (!is_computed) return false;
+      visited_[{node, index}] = true;
+    } else {
+      return false;
+    }
+    if (std::find(path.begin(), path.end(), node) == path.end()) path.push_back(node);
+    return true;
+  }
+
+  Node* product = nullptr;
+  Index place;
+  bool is_one = true;  // it is read at one place
+  std::vector<const Node*> path;
+
+ private:
+  const Assumptions& assumptions_;
+  std::map<std::pair<const Node*, Index>, bool> visited_;  // looked up only
+};
+
+// A divisor of the symbol in the expressions' floordiv and mod; 0: none; nothing: several, or of
+// more than the symbol.
+std::optional<int64_t> divisor_of(const SymExpr& e, const std::string& name) {
+  int64_t divisor = 0;
+  for (const SymExpr::Function& function : e.functions()) {
+    if (!function.numerator.contains(name) && !function.divisor.contains(name)) continue;
+    const auto symbol = function.numerator.as_symbol();
+    const auto by = function.divisor.as_constant();
+    const bool cuts = function.kind == AtomKind::kMod || function.kind == AtomKind::kFloorDiv;
+    if (!cuts || !symbol || !by || (divisor != 0 && divisor != *by)) return std::nullopt;
+    divisor = *by;
+  }
+  return divisor;
+}
+
+// Whether the offset moves in equal steps along each of the names.
+bool has_steps(const SymExpr& offset, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const auto linear = offset.linear_in(name);
+    if (!linear) return false;
+    for (const std::string& other : names)
+      if (linear->coefficient.contains(other)) return false;
+  }
+  return true;
+}
+
+// Cuts axes of depth that an operand divides; false where that is not possible.
+bool cut_depth(ScoreProduct& found, Assumptions& assumptions) {
+  std::vector<ScoreProduct::Depth> depth;
+  for (const auto& [name, extent] : found.depth) {
+    int64_t divisor = 0;
+    for (const auto* operand : {&found.queries, &found.keys}) {
+      const auto own = divisor_of(operand->offset, name);
+      if (!own || (*own != 0 && divisor != 0 && *own != divisor)) return false;
+      divisor = std::max(divisor, *own);
+    }
+    if (divisor == 0) {
+      depth.push_back({name, extent});
+      continue;
+    }
+    const auto outer = extent.divide_exactly(divisor);
+    if (!outer) return false;
+    depth.push_back({name + "h", *outer});
+    depth.push_back({name + "l", divisor});
+    for (size_t i = depth.size() - 2; i < depth.size(); ++i)
+      assumptions.set_index(depth[i].name, depth[i].extent);
+    for (auto* operand : {&found.queries, &found.keys})
+      operand->offset = assumptions.simplify(
+          replaced(operand->offset, name,
+                   SymExpr::symbol(name + "h") * divisor + SymExpr::symbol(name + "l")));
+  }
+  found.depth = std::move(depth);
+  return true;
+}
+
+}  // namespace
+
+bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
+
+std::optional<AttentionAxes> attention_axes(const Node& attention) {
+  const Index& shape = attention.result()->type().shape;
+  const size_t rank = shape.size();
+  AttentionAxes axes{rank, rank, rank};
+  Index values;
+  if (attention.op() == Op::kAttend) {
+    values = attention.attr<Index>("rhs");
+    const auto view = strided_view(attention.operand(1));
+    for (size_t d = 0; d < values.size(); ++d) {
+      const auto name = values[d].as_symbol();
+      if (!name || !is_axis_name(*name) || !view->strides[d].equals_constant(1)) continue;
+      const size_t axis = std::stoul(name->substr(1));
+      if (axis < rank && !has_axis(attention.attr<Index>("lhs"), axis)) axes.columns = axis;
+    }
+    const SymExpr offset = linearize(values, view->strides);
+    if (axes.columns == rank || !offset.linear_in(axis_name(axes.columns)) ||
+        !has_steps(offset, {axis_name(axes.columns), axis_name(rank)}))
+      return std::nullopt;
+  }
+  for (const bool may_be_one : {false, true})
+    for (size_t axis = rank; axis-- > 0 && axes.rows == rank;)
+      if (axis != axes.columns && !has_axis(values, axis) &&
+          (may_be_one || !shape[axis].equals_constant(1)))
+        axes.rows = axis;
+  if (axes.rows == rank) return std::nullopt;
+  return axes;
+}
+
+std::optional<ScoreProduct> score_product(const Node& attention, const AttentionAxes& axes,
+                                          Assumptions assumptions) {
+  const Index extents = contraction_extents(attention);
+  for (size_t d = 0; d < extents.size(); ++d) assumptions.set_index(axis_name(d), extents[d]);
+  Search search(assumptions);
+  search.visit(attention.operand(0), attention.attr<Index>("lhs"));
+  if (search.product == nullptr || !search.is_one) return std::nullopt;
+  ScoreProduct found;
+  found.product = search.product;
+  found.path = search.path;
+  const size_t rank = found.product->result()->type().shape.size();
+  const auto& reduced = found.product->attr<Index>("reduced");
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    found.depth.push_back({"k" + std::to_string(i), reduced[i]});
+    assumptions.set_index(found.depth.back().name, reduced[i]);
+  }
+  ScoreProduct::Operand operands[2];
+  for (const size_t i : {0, 1}) {
+    const auto view = strided_view(found.product->operand(i));
+    const SymExpr over_own =
+        linearize(found.product->attr<Index>(i == 0 ? "lhs" : "rhs"), view->strides) + view->offset;
+    operands[i] = {view->base, over_own.substitute([&](std::string_view name) {
+      if (!is_axis_name(name)) return std::optional<SymExpr>();
+      const size_t axis = std::stoul(std::string(name.substr(1)));
+      return std::optional(axis < rank ? search.place[axis]
+                                       : SymExpr::symbol(found.depth[axis - rank].name));
+    })};
+    operands[i].offset = assumptions.simplify(operands[i].offset);
+  }
+  const std::string rows = axis_name(axes.rows), keys = axis_name(axes.keys);
+  const size_t of_keys = operands[1].offset.contains(keys) ? 1 : 0;
+  found.keys = operands[of_keys];
+  found.queries = operands[1 - of_keys];
+  if (found.queries.offset.contains(keys) || found.keys.offset.contains(rows)) return std::nullopt;
+  if (!cut_depth(found, assumptions)) return std::nullopt;
+  const auto panel = divisor_of(found.keys.offset, keys);
+  if (!panel) return std::nullopt;
+  found.panel = *panel;
+  std::vector<std::string> names;
+  for (const ScoreProduct::Depth& depth : found.depth) names.push_back(depth.name);
+  std::vector<std::string> of_queries = names, of_panels = names;
+  of_queries.push_back(rows);
+  if (found.panel > 0) {
+    assumptions.set_index(ScoreProduct::kLane, found.panel);
+    const SymExpr place =
+        SymExpr::symbol(ScoreProduct::kPanel) * found.panel + SymExpr::symbol(ScoreProduct::kLane);
+    found.keys.offset = assumptions.simplify(replaced(found.keys.offset, keys, place));
+    of_panels.insert(of_panels.end(), {ScoreProduct::kPanel, ScoreProduct::kLane});
+  } else {
+    of_panels.push_back(keys);
+  }
+  if (!has_steps(found.queries.offset, of_queries) || !has_steps(found.keys.offset, of_panels))
+    return std::nullopt;
+  return found;
+}
+
+bool makes_scores(const Node& contraction) {
+  std::vector<const Node*> nodes = {&contraction};
+  for (size_t i = 0; i < nodes.size(); ++i)
+    for (const Node* user : nodes[i]->result()->users()) {
+      if (is_attention(*user) && user->operand(0) == nodes[i]->result()) return true;
+      const bool passes = is_single_index_map(user->op()) ||
+                          op_info(user->op()).op_class == OpClass::kPointwise;
+      if (passes && std::find(nodes.begin(), nodes.end(), user) == nodes.end())
+        nodes.push_back(user);
+    }
+  return false;
+}
+
+}  // namespace mlcc::graph

@@ -1,0 +1,53 @@
+// Attention: what fusion and lowering ask about `attend` and `logsumexp`, whose scores are as a rule
+// computed from a contraction of queries and keys.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace mlcc::graph {
+
+bool is_attention(const Node& node);
+
+// Which axis of such a node does what. The last one of all is reduced: keys.
+struct AttentionAxes {
+  size_t rows;     // queries: of those that values do not know the last one that has a length
+  size_t columns;  // of values, which lie side by side along it; logsumexp: that of keys
+  size_t keys;
+};
+// Nothing where values lie in another way.
+std::optional<AttentionAxes> attention_axes(const Node& attention);
+
+// A contraction that scores are computed from, element by element. The offsets of its operands'
+// elements are over the axes of the node of attention, and those of depth.
+struct ScoreProduct {
+  Node* product;
+  std::vector<const Node*> path;  // it, and what lies between it and the scores
+  struct Operand {
+    Value* base;
+    SymExpr offset;
+  };
+  Operand queries, keys;
+  struct Depth {
+    std::string name;
+    SymExpr extent;
+  };
+  std::vector<Depth> depth;
+  // Keys lie in panels of so many: their offset is over kPanel and kLane instead of the axis of
+  // keys. 0: they lie at equal distances.
+  int64_t panel = 0;
+  static constexpr const char* kPanel = "panel";
+  static constexpr const char* kLane = "lane";
+};
+// Nothing where there is no such contraction, or its operands lie such that no tile of scores is a
+// product of rows of queries with keys.
+std::optional<ScoreProduct> score_product(const Node& attention, const AttentionAxes& axes,
+                                          Assumptions assumptions);
+
+// Whether a contraction is what scores are computed from.
+bool makes_scores(const Node& contraction);
+
+}  // namespace mlcc::graph

@@ -1,0 +1,372 @@
+#include "graph/passes/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "graph/contraction.h"
+#include "graph/index_map.h"
+#include "graph/inference.h"
+#include "graph/passes/contractions.h"
+#include "graph/rewriter.h"
+#include "graph/strided_view.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Shape = std::vector<SymExpr>;
+
+// What a tile of results may have, beside which registers and a first-level cache hold the rest.
+constexpr int64_t kMostColumns = 256;
+
+Shape axes(std::initializer_list<size_t> numbers) {
+  Shape index;
+  for (const size_t number : numbers) index.push_back(SymExpr::symbol(axis_name(number)));
+  return index;
+}
+
+// ---- from a call
+
+struct AttentionCall {
+  Value *queries, *keys, *values;  // [batch, heads, length, width]
+  Value* mask = nullptr;           // added to scores; may be null
+  double scale = 1;
+  bool is_causal = false;
+  int64_t group = 1;  // heads of queries that share one of keys and values
+};
+
+std::optional<AttentionCall> read_call(const Node& node) {
+  const ExternCall& call = node.extern_call();
+  if (call.args.size() < 3 || call.args.size() > 5 || node.results().size() != 2) return {};
+  AttentionCall found{};
+  const auto tensor = [&](const Argument& argument) -> Value* {
+    const auto* reference = std::get_if<ArgRef>(&argument.value);
+    return reference == nullptr ? nullptr : node.operand(static_cast<size_t>(reference->index));
+  };
+  found.queries = tensor(call.args[0]);
+  found.keys = tensor(call.args[1]);
+  found.values = tensor(call.args[2]);
+  std::optional<double> scale;
+  const auto number = [](const Argument& argument) -> std::optional<double> {
+    if (const auto* value = std::get_if<double>(&argument.value)) return *value;
+    const auto* size = std::get_if<SymExpr>(&argument.value);
+    const auto constant = size == nullptr ? std::nullopt : size->as_constant();
+    return constant ? std::optional(static_cast<double>(*constant)) : std::nullopt;
+  };
+  if (call.args.size() > 3 && number(call.args[3]) != 0.0) return {};
+  if (call.args.size() > 4) {
+    const auto* is_causal = std::get_if<bool>(&call.args[4].value);
+    if (is_causal == nullptr) return {};
+    found.is_causal = *is_causal;
+  }
+  for (const auto& [name, argument] : call.kwargs) {
+    if (std::holds_alternative<ArgNone>(argument.value)) continue;
+    if (name == "attn_mask") {
+      found.mask = tensor(argument);
+      if (found.mask == nullptr) return {};
+    } else if (name == "scale") {
+      scale = number(argument);
+      if (!scale) return {};
+    } else {
+      return {};
+    }
+  }
+  for (const Value* value : {found.queries, found.keys, found.values})
+    if (value == nullptr || value->kind() != ValueKind::kTensor || value->type().shape.size() != 4)
+      return {};
+  const auto width = found.queries->type().shape[3].as_constant();
+  if (!width || *width == 0) return {};
+  found.scale = scale.value_or(1 / std::sqrt(static_cast<double>(*width)));
+  return found;
+}
+
+// Whether shapes fit as torch asks for; sets the group.
+bool fits(AttentionCall& call, const Node& node) {
+  const Shape &q = call.queries->type().shape, &k = call.keys->type().shape,
+              &v = call.values->type().shape;
+  if (!(q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[2] == v[2] && q[3] == k[3])) return false;
+  if (node.result()->type().shape != Shape{q[0], q[1], q[2], v[3]}) return false;
+  if (q[1] == k[1]) return true;
+  const auto heads = q[1].as_constant(), shared = k[1].as_constant();
+  if (!heads || !shared || *shared == 0 || *heads % *shared != 0) return false;
+  call.group = *heads / *shared;
+  return true;
+}
+
+bool mask_fits(const AttentionCall& call) {
+  const Shape wanted = {call.queries->type().shape[0], call.queries->type().shape[1],
+                        call.queries->type().shape[2], call.keys->type().shape[2]};
+  const Shape& shape = call.mask->type().shape;
+  if (shape.size() > 4 || shape.size() < 2) return false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const SymExpr& size = wanted[4 - shape.size() + d];
+    if (!(shape[d] == size) && !shape[d].equals_constant(1)) return false;
+  }
+  return true;
+}
+
+// Heads that share keys as a dimension of their own: [batch, shared, group, ..].
+Value* grouped(Graph& graph, Value* value, int64_t group) {
+  Shape shape = value->type().shape;
+  if (group == 1) return value;
+  while (shape.size() < 4) shape.insert(shape.begin(), SymExpr(1));
+  const bool is_one = shape[1].equals_constant(1);
+  const SymExpr shared = is_one ? SymExpr(1) : SymExpr(*shape[1].as_constant() / group);
+  shape[1] = shared;
+  shape.insert(shape.begin() + 2, is_one ? SymExpr(1) : SymExpr(group));
+  return graph.reshape(value, std::move(shape));
+}
+
+// Values are read in vectors along their last dimension.
+Value* with_dense_rows(Graph& graph, Value* value) {
+  if (strided_view(value)->strides.back().equals_constant(1)) return value;
+  return graph.pointwise(Op::kCopy, {value});
+}
+
+// Lets a result that is read as a permuted one alone lie as that one does.
+void lie_as_read(Graph& graph, Value* result) {
+  const std::vector<Node*>& users = result->users();
+  if (users.empty() || is_layout_seen(graph, *result)) return;
+  const auto dims_of = [](const Node& node) { return node.attr<std::vector<int64_t>>("dims"); };
+  for (const Node* user : users)
+    if (user->op() != Op::kPermute || dims_of(*user) != dims_of(*users.front())) return;
+  const Shape dense = dense_strides(users.front()->result()->type().shape);
+  Shape strides(dense.size());
+  const std::vector<int64_t> dims = dims_of(*users.front());
+  for (size_t d = 0; d < dims.size(); ++d) strides[static_cast<size_t>(dims[d])] = dense[d];
+  graph.set_strides(result, std::move(strides));
+}
+
+struct Results {
+  Value *means, *norms;  // norms: null where nobody reads them
+};
+
+Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
+  const DType dtype = call.queries->type().dtype;
+  const DType accumulator = *accumulator_dtype(dtype, dtype);
+  Value* queries = grouped(graph, call.queries, call.group);
+  Value* values = with_dense_rows(graph, call.values);
+  const bool is_grouped = call.group > 1;
+  Shape shape = queries->type().shape;
+  const SymExpr keys = call.keys->type().shape[2], width = shape.back();
+  shape.back() = keys;
+  // Axes of the result: batch, heads, (heads that share keys,) queries, width; then keys.
+  const size_t row = is_grouped ? 3 : 2, last = row + 1, reduced = row + 2;
+  const auto index = [&](bool is_shared, size_t rows, size_t columns) {
+    Shape at = axes({0, 1});
+    if (is_grouped && !is_shared) at.push_back(SymExpr::symbol(axis_name(2)));
+    at.push_back(SymExpr::symbol(axis_name(rows)));
+    at.push_back(SymExpr::symbol(axis_name(columns)));
+    return at;
+  };
+  Value* scores = graph.contract(queries, call.keys, index(false, row, reduced),
+                                 index(true, last, reduced), {width}, shape, accumulator);
+  const Device device = queries->type().device;
+  scores = graph.pointwise(Op::kMul, {scores, graph.full({}, accumulator, call.scale, device)});
+  if (call.mask != nullptr)
+    scores = graph.pointwise(
+        Op::kAdd, {scores, graph.cast(grouped(graph, call.mask, call.group), accumulator)});
+  const SymExpr limit =
+      call.is_causal ? SymExpr::min(SymExpr::symbol(axis_name(row)) + 1, keys) : keys;
+  shape.back() = values->type().shape.back();
+  Results results{};
+  results.means = graph.attend(scores, values, index(false, row, reduced), index(true, reduced, last),
+                               keys, {0, limit}, true, shape, dtype);
+  if (wants_norms) {
+    shape.pop_back();
+    results.norms =
+        graph.log_sum_exp(scores, index(false, row, last), keys, {0, limit}, std::move(shape));
+  }
+  return results;
+}
+
+bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* node) {
+  auto call = read_call(*node);
+  if (!call || !fits(*call, *node) || (call->mask != nullptr && !mask_fits(*call)))
+    return rewriter.no_match(*node, "its arguments do not fit");
+  const TensorType& type = node->result()->type();
+  if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
+  const auto accumulator = accumulator_dtype(type.dtype, type.dtype);
+  if (!accumulator || !is_float(*accumulator) || options.tiles->columns(*accumulator) == 0)
+    return rewriter.no_match(*node, "no code for its dtype");
+  for (const Value* value : {call->queries, call->keys, call->values})
+    if (value->type().dtype != type.dtype) return rewriter.no_match(*node, "several dtypes");
+  const auto width = call->queries->type().shape[3].as_constant(),
+             columns = call->values->type().shape[3].as_constant();
+  if (!columns || *width > kMostColumns || *columns > kMostColumns || *columns == 0)
+    return rewriter.no_match(*node, "heads are wide, or of unknown width");
+  for (const auto& result : node->results())
+    if (is_written(*result)) return rewriter.no_match(*node, "an extern call writes into a result");
+  if (!rewriter.may_rewrite()) return false;
+  Graph& graph = rewriter.graph();
+  Value *means = node->result(0), *norms = node->result(1);
+  const bool wants_norms = !norms->users().empty() || graph.is_output(norms);
+  graph.set_insertion_point(node);
+  Results results = build(graph, *call, wants_norms);
+  const auto replace = [&](Value* old, Value* made) {
+    if (made->type().shape != old->type().shape) {  // grouped heads
+      made = graph.reshape(made, old->type().shape);
+      if (is_layout_seen(graph, *old)) made = graph.pointwise(Op::kCopy, {made});
+    }
+    if (is_layout_seen(graph, *old)) graph.set_strides(made, old->type().strides);
+    made->producer()->set_source(node->source());
+    graph.replace_all_uses(old, made);
+    return made;
+  };
+  means = replace(means, results.means);
+  if (wants_norms) replace(norms, results.norms);
+  graph.set_insertion_point(nullptr);
+  graph.erase(node);
+  if (means == results.means) lie_as_read(graph, means);
+  return true;
+}
+
+// ---- from its parts
+
+// exp(s - max(s)) / sum(..) along a dimension.
+struct Softmax {
+  Value* scores;
+  size_t dim;
+};
+
+bool is_only_read_by(const Graph& graph, const Value& value, std::initializer_list<const Node*> by) {
+  return !graph.is_output(&value) &&
+         std::all_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+           return std::find(by.begin(), by.end(), user) != by.end();
+         });
+}
+
+const Node* producer_of(const Value& value, Op op) {
+  const Node* node = value.producer();
+  return node != nullptr && node->op() == op ? node : nullptr;
+}
+
+// A reduction of `value` along one dimension, which stays.
+std::optional<size_t> reduced_dim(const Value& reduced, Op op, const Value& value) {
+  const Node* node = producer_of(reduced, op);
+  if (node == nullptr || node->operand(0) != &value || !node->attr<bool>("keepdim")) return {};
+  const auto& dims = node->attr<std::vector<int64_t>>("dims");
+  if (dims.size() != 1) return {};
+  return static_cast<size_t>(dims[0]);
+}
+
+std::optional<Softmax> softmax_of(const Graph& graph, const Node& quotient) {
+  if (quotient.op() != Op::kDiv) return {};
+  const Node* exponential = producer_of(*quotient.operand(0), Op::kExp);
+  if (exponential == nullptr) return {};
+  const Value& weights = *exponential->result();
+  const Value& sum = *quotient.operand(1);
+  const auto dim = reduced_dim(sum, Op::kSum, weights);
+  const Node* difference = producer_of(*exponential->operand(0), Op::kSub);
+  if (!dim || difference == nullptr) return {};
+  Value* scores = difference->operand(0);
+  const auto of_largest = reduced_dim(*difference->operand(1), Op::kMax, *scores);
+  if (of_largest != dim || scores->type().shape != weights.type().shape) return {};
+  const bool is_closed =
+      is_only_read_by(graph, weights, {sum.producer(), &quotient}) &&
+      is_only_read_by(graph, sum, {&quotient}) &&
+      is_only_read_by(graph, *difference->result(), {exponential}) &&
+      is_only_read_by(graph, *difference->operand(1), {difference}) &&
+      is_only_read_by(graph, *scores, {difference, difference->operand(1)->producer()});
+  if (!is_closed) return {};
+  return Softmax{scores, *dim};
+}
+
+// Where the weights of a product come from: its left operand through index maps and casts.
+std::optional<Access> weights_of(const Graph& graph, Value* value, Shape index,
+                                 const Assumptions& assumptions) {
+  Access access{value, std::move(index)};
+  const Node* reader = nullptr;
+  while (const Node* node = access.value->producer()) {
+    if (reader != nullptr && !is_only_read_by(graph, *access.value, {reader})) return {};
+    if (node->op() == Op::kDiv) return access;
+    if (is_single_index_map(node->op()))
+      access = operand_access(*node, access.index, assumptions);
+    else if (node->op() == Op::kCast)
+      access.value = node->operand(0);
+    else
+      return {};
+    reader = node;
+  }
+  return {};
+}
+
+// The contraction that scores are computed from, or a call that may become one.
+Node* product_below(Value* scores) {
+  std::vector<Value*> values = {scores};
+  for (size_t i = 0; i < values.size(); ++i) {
+    Node* node = values[i]->producer();
+    if (node == nullptr || std::find(values.begin(), values.begin() + static_cast<ptrdiff_t>(i),
+                                     values[i]) != values.begin() + static_cast<ptrdiff_t>(i))
+      continue;
+    if (node->op() == Op::kContract || is_product_call(*node)) return node;
+    if (is_single_index_map(node->op()) || op_info(node->op()).op_class == OpClass::kPointwise)
+      values.insert(values.end(), node->operands().begin(), node->operands().end());
+  }
+  return nullptr;
+}
+
+bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node* node) {
+  Graph& graph = rewriter.graph();
+  const auto product = plain_product(*node);
+  if (!product || product->reduced.size() != 1) return false;
+  const TensorType& type = node->result()->type();
+  if (type.device.kind != DeviceKind::kCpu) return false;
+  const size_t rank = type.shape.size();
+  const std::string keys = axis_name(rank);
+  Assumptions assumptions = graph.assumptions();
+  Shape extents = type.shape;
+  extents.push_back(product->reduced[0]);
+  for (size_t d = 0; d < extents.size(); ++d) assumptions.set_index(axis_name(d), extents[d]);
+  const auto access = weights_of(graph, product->lhs, product->lhs_index, assumptions);
+  if (!access || !is_only_read_by(graph, *product->lhs, {node})) return false;
+  const Node& quotient = *access->value->producer();
+  const auto softmax = softmax_of(graph, quotient);
+  if (!softmax) return false;
+  for (size_t d = 0; d < access->index.size(); ++d)
+    if (d == softmax->dim ? !(access->index[d] == SymExpr::symbol(keys))
+                          : access->index[d].contains(keys))
+      return rewriter.no_match(*node, "the product runs along another dimension than the softmax");
+  const DType accumulator = softmax->scores->type().dtype;
+  const DType values = product->rhs->type().dtype;
+  if (!is_float(accumulator) || dtype_size(accumulator) < 4 ||
+      accumulator_dtype(accumulator, values) != accumulator ||
+      (type.dtype != accumulator && type.dtype != values) ||
+      options.tiles->columns(accumulator) == 0)
+    return rewriter.no_match(*node, "no code for its dtypes");
+  const auto columns = type.shape.back().as_constant();
+  if (!columns || *columns > kMostColumns || *columns <= 1)
+    return rewriter.no_match(*node, "values are wide, or of unknown width");
+  Node* below = product_below(softmax->scores);
+  if (below == nullptr) return rewriter.no_match(*node, "scores come from no product");
+  if (is_product_call(*below) && !contract_call(graph, options, below))
+    return rewriter.no_match(*node, "the product that makes scores stays a call");
+  return rewriter.replace_by_new(node, [&] {
+    Value* rows = with_dense_rows(graph, product->rhs);
+    Value* scores = softmax_of(graph, quotient)->scores;  // of which a contraction may stand now
+    return graph.attend(scores, rows, access->index, product->rhs_index,
+                        product->reduced[0], {0, product->reduced[0]}, false, type.shape,
+                        type.dtype);
+  });
+}
+
+}  // namespace
+
+bool is_attention_call(const Node& node) {
+  return node.op() == Op::kExtern &&
+         node.extern_call().name == "aten._scaled_dot_product_flash_attention_for_cpu.default";
+}
+
+bool attention(Graph& graph, const AttentionOptions& options) {
+  if (!options.tiles) return false;
+  const Rewriter rewriter(graph, options);
+  bool has_changed = false;
+  for (Node* node : graph.nodes())
+    has_changed |= is_attention_call(*node) ? rewrite_call(rewriter, options, node)
+                                            : rewrite_product(rewriter, options, node);
+  return has_changed;
+}
+
+}  // namespace mlcc::graph

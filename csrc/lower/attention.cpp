@@ -1,0 +1,670 @@
+#include "lower/attention.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "graph/attention.h"
+#include "graph/index_map.h"
+#include "graph/strided_view.h"
+#include "lower/evaluator.h"
+#include "lower/group_nodes.h"
+#include "lower/nest_axes.h"
+#include "lower/tile_nest.h"
+#include "schedule/attention.h"
+#include "support/error.h"
+
+namespace mlcc::lower {
+
+using graph::Node;
+using graph::Op;
+using graph::ScoreProduct;
+using loop::Block;
+using loop::Expr;
+using loop::LoopKind;
+using loop::ScalarOp;
+using loop::Variable;
+using schedule::Axis;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
+  return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
+    return symbol == name ? std::optional(by) : std::nullopt;
+  });
+}
+
+class AttentionLowering {
+ public:
+  AttentionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
+      : context_(context), arena_(context.arena), node_(*context.group.nodes.front()),
+        nodes_(context.plan, context.group), buffers_(buffers), lowered_(lowered),
+        accumulator_(node_.operand(0)->type().dtype), keys_(context.group.domain.size() - 1),
+        // Each axis stays as it is.
+        axes_(context.group.domain, context.group.reduced,
+              fusion::axis_symbols(context.group.domain.size()), context.graph.assumptions()),
+        evaluator_(context, buffers, context.group.domain, &axes_, nullptr),
+        nest_(context, evaluator_, lowered) {}
+
+  void lower() {
+    roles_ = graph::attention_axes(node_);
+    if (roles_) product_ = graph::score_product(node_, *roles_, context_.graph.assumptions());
+    if (product_ && !context_.plan.inlined.count(product_->product)) product_.reset();
+    find_axes();
+    if (has_tiles())
+      emit_tiles();
+    else
+      emit_points();
+  }
+
+ private:
+  // -- axes
+  const Axis* axis(size_t d) const {
+    for (const Axis& axis : axes_.axes())
+      if (axis.name == fusion::axis_name(d)) return &axis;
+    return nullptr;  // of one element
+  }
+
+  SymExpr extent(size_t d) const { return context_.group.domain[d]; }
+
+  void find_axes() {
+    has_columns_ = node_.op() == Op::kAttend && roles_.has_value();
+    for (const Axis& one : axes_.axes()) {
+      if (one.reduced || (has_columns_ && &one == axis(roles_->columns))) continue;
+      kept_.push_back(&one);
+      if (roles_ && &one != axis(roles_->rows)) outer_.push_back(&one);
+    }
+    const auto& range = node_.attr<Index>("range");
+    has_first_ = !range[0].equals_constant(0);
+    has_limit_ = !(range[1] == extent(keys_));
+  }
+
+  bool has_tiles() const {
+    if (context_.machine.is_gpu || context_.machine.vector_bits == 0 || !roles_) return false;
+    return !has_columns_ || extent(roles_->columns).is_constant();
+  }
+
+  // -- small parts
+  Expr expr(const SymExpr& over_nest) { return nest_.expr(over_nest); }
+  Expr constant(int64_t value) { return nest_.constant(value); }
+  Expr number(double value) { return loop::Constant::make_float(arena_, accumulator_, value); }
+  Expr lowest() { return number(-std::numeric_limits<double>::infinity()); }
+  Expr apply(ScalarOp op, std::vector<Expr> args) { return nest_.apply(op, std::move(args)); }
+
+  Expr let(Expr value, std::string_view name, Block& block) {
+    const Variable* named = Variable::make(arena_, value->dtype, arena_.fresh_name(name));
+    block.push_back(loop::Let::make(arena_, named, value));
+    return named;
+  }
+
+  Expr load(const loop::Buffer* buffer, const SymExpr& at) {
+    return loop::Load::make(arena_, buffer, {expr(at)});
+  }
+
+  void store(const loop::Buffer* buffer, const SymExpr& at, Expr value, Block& block) {
+    block.push_back(loop::Store::make(arena_, buffer, {expr(at)}, value));
+  }
+
+  void bind(size_t d, const SymExpr& at, Block& block) {
+    if (const Axis* one = axis(d)) nest_.bind(*one, at, block);
+  }
+
+  // Over a row of scores or of results.
+  loop::LoopMode vector_mode(int64_t unroll) const {
+    const int64_t lanes = context_.machine.vector_bits / 8 / dtype_size(accumulator_);
+    return {LoopKind::kVector, lanes, unroll, 1};
+  }
+
+  // One value, from those of all iterations.
+  Expr reduce(std::string_view name, const SymExpr& begin, const SymExpr& end,
+              const loop::LoopMode& mode, ScalarOp op, Expr identity, Block& block,
+              const std::function<Expr(const SymExpr&, Block&)>& term) {
+    const auto fresh = [&](std::string_view base) {
+      return Variable::make(arena_, accumulator_, arena_.fresh_name(base));
+    };
+    const Variable* at = nest_.variable(name);
+    const loop::Carried carried{fresh("so_far"), identity, fresh("all")};
+    Block body;
+    const Expr next = apply(op, {carried.variable, term(SymExpr::symbol(at->name), body)});
+    std::optional<loop::Combine> combine;
+    if (loop::has_lanes(mode.kind)) {
+      const Variable *left = fresh("left"), *right = fresh("right");
+      combine = loop::Combine{{left}, {right}, {}, {apply(op, {left, right})}};
+    }
+    block.push_back(loop::Reduce::make(arena_, at, expr(begin), expr(end), mode, {carried},
+                                       std::move(body), {next}, std::move(combine)));
+    return carried.result;
+  }
+
+  // exp(a - b), where b is no lower bound of nothing.
+  Expr weight(Expr a, Expr b) { return apply(ScalarOp::kExp, {apply(ScalarOp::kSub, {a, b})}); }
+
+  // What largest scores are taken off; 0 where there is none, so that weights are 0 and not NaN.
+  Expr shift_of(Expr largest, Block& block) {
+    const Expr is_none = apply(ScalarOp::kEq, {largest, lowest()});
+    return let(apply(ScalarOp::kSelect, {is_none, number(0), largest}), "shift", block);
+  }
+
+  // The range of keys at the current place, where axis `rows` stands at `row`.
+  SymExpr bound(size_t i, const SymExpr& row) const {
+    const SymExpr at = axes_.map(node_.attr<Index>("range")[i]);
+    return roles_ ? replaced(at, fusion::axis_name(roles_->rows), row) : at;
+  }
+
+  SymExpr clamped(const SymExpr& at, const SymExpr& low, const SymExpr& high) const {
+    return SymExpr::min(SymExpr::max(at, low), high);
+  }
+
+  // Scores at the current place, where that of the product is known.
+  Expr score(Expr of_product, Block& block) {
+    evaluator_.push(&block);
+    if (product_) {
+      const DType dtype = product_->product->result()->type().dtype;
+      evaluator_.define_row(product_->product->result(),
+                            let(loop::Cast::make(arena_, dtype, of_product), "product", block));
+    }
+    const Expr element = evaluator_.evaluate(node_.operand(0), node_.attr<Index>("lhs"));
+    evaluator_.pop();
+    return element;
+  }
+
+  // -- what follows
+  // `sum` and `largest` of a row, which stands at the current place.
+  void emit_norms(Expr sum, Expr largest, Block& block) {
+    evaluator_.push(&block);
+    for (const Node* node : context_.group.nodes) {
+      if (node->op() != Op::kLogSumExp) continue;
+      const Expr norm = let(
+          apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest}), "norm", block);
+      evaluator_.define_row(node->result(), norm);
+      if (nodes_.is_output(node->result()))
+        evaluator_.store(node->result(), nodes_.position(*node), norm);
+    }
+    evaluator_.pop();
+  }
+
+  // What a weighted sum is multiplied with.
+  Expr reciprocal(Expr sum, Block& block) {
+    Expr result = apply(ScalarOp::kDiv, {number(1), sum});
+    if (node_.attr<bool>("empty_is_zero"))
+      result = apply(ScalarOp::kSelect,
+                     {apply(ScalarOp::kEq, {sum, number(0)}), number(0), result});
+    return let(result, "reciprocal", block);
+  }
+
+  void emit_element(Expr mean, Block& block) {
+    const DType dtype = node_.result()->type().dtype;
+    mean = let(loop::Cast::make(arena_, dtype, mean), "mean", block);
+    evaluator_.push(&block);
+    for (const Node* node : context_.group.nodes) {
+      if (node->op() == Op::kLogSumExp) continue;
+      const Index& position = nodes_.position(*node);
+      const Expr element = node == &node_ ? mean : evaluator_.evaluate_node(*node, position);
+      evaluator_.define_row(node->result(), element);
+      if (nodes_.is_output(node->result())) evaluator_.store(node->result(), position, element);
+    }
+    evaluator_.pop();
+  }
+
+  // -- element by element
+  void emit_points() {
+    const SymExpr terms = extent(keys_);
+    nest_.add_range(extent_of(kept_), terms, schedule::kGrainPoints,
+                    [&](const SymExpr& at, Block& block) {
+                      nest_.bind_axes(kept_, at, block);
+                      emit_row(block);
+                    });
+  }
+
+  void emit_row(Block& block) {
+    const SymExpr row = roles_ ? SymExpr::symbol(fusion::axis_name(roles_->rows)) : SymExpr(0);
+    const SymExpr first = nest_.let(SymExpr::max(bound(0, row), 0), "first", block);
+    const SymExpr limit = nest_.let(SymExpr::min(bound(1, row), extent(keys_)), "limit", block);
+    const auto over_keys = [&](ScalarOp op, Expr identity, Block& to, auto term) {
+      return reduce("key", first, limit, {}, op, identity, to,
+                    [&](const SymExpr& key, Block& body) {
+                      bind(keys_, key, body);
+                      return term(score(product_at(key, body), body), key, body);
+                    });
+    };
+    using Term = Expr(Expr, const SymExpr&, Block&);
+    const std::function<Term> own = [](Expr s, const SymExpr&, Block&) { return s; };
+    const Expr largest = over_keys(ScalarOp::kMax, lowest(), block, own);
+    const Expr shift = shift_of(largest, block);
+    const std::function<Term> exponential = [&](Expr s, const SymExpr&, Block&) {
+      return weight(s, shift);
+    };
+    const Expr sum = over_keys(ScalarOp::kAdd, number(0), block, exponential);
+    emit_norms(sum, largest, block);
+    if (node_.op() != Op::kAttend) return;
+    const Expr scale = reciprocal(sum, block);
+    const auto emit_mean = [&](Block& to) {
+      const std::function<Term> product = [&](Expr s, const SymExpr&, Block&) {
+        const Expr value = loop::Cast::make(arena_, accumulator_, load_value());
+        return apply(ScalarOp::kMul, {weight(s, shift), value});
+      };
+      const Expr total = over_keys(ScalarOp::kAdd, number(0), to, product);
+      emit_element(apply(ScalarOp::kMul, {total, scale}), to);
+    };
+    if (!has_columns_) return emit_mean(block);
+    append(block, nest_.loop_over("c", 0, extent(roles_->columns), {},
+                                  [&](const SymExpr& column, Block& inner) {
+                                    bind(roles_->columns, column, inner);
+                                    emit_mean(inner);
+                                  }));
+  }
+
+  // The contraction's element at the current place, and at this key.
+  Expr product_at(const SymExpr& key, Block& block) {
+    return product_ ? sum_over_depth(0, key, number(0), block) : nullptr;
+  }
+
+  Expr sum_over_depth(size_t i, const SymExpr& key, Expr init, Block& block) {
+    if (i == product_->depth.size()) {
+      const auto element = [&](const ScoreProduct::Operand& operand) {
+        const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
+        SymExpr at = operand.offset;
+        if (product_->panel > 0) {
+          at = replaced(at, ScoreProduct::kPanel, SymExpr::floordiv(key, product_->panel));
+          at = replaced(at, ScoreProduct::kLane, SymExpr::mod(key, product_->panel));
+        }
+        return loop::Cast::make(arena_, accumulator_, load(buffer, at_depth(axes_.map(at))));
+      };
+      return apply(ScalarOp::kFma, {element(product_->queries), element(product_->keys), init});
+    }
+    const auto fresh = [&] {
+      return Variable::make(arena_, accumulator_, arena_.fresh_name("sum"));
+    };
+    const Variable* at = nest_.variable(product_->depth[i].name);
+    const loop::Carried carried{fresh(), init, fresh()};
+    depth_at_.push_back(SymExpr::symbol(at->name));
+    Block body;
+    const Expr next = sum_over_depth(i + 1, key, carried.variable, body);
+    depth_at_.pop_back();
+    block.push_back(loop::Reduce::make(arena_, at, constant(0), expr(product_->depth[i].extent), {},
+                                       {carried}, std::move(body), {next}, std::nullopt));
+    return carried.result;
+  }
+
+  SymExpr at_depth(SymExpr offset) const {
+    for (size_t i = 0; i < depth_at_.size(); ++i)
+      offset = replaced(offset, product_->depth[i].name, depth_at_[i]);
+    return offset;
+  }
+
+  graph::StridedView values() const { return *graph::strided_view(node_.operand(1)); }
+
+  SymExpr value_offset() const {
+    const graph::StridedView view = values();
+    return axes_.map(graph::linearize(node_.attr<Index>("rhs"), view.strides) + view.offset);
+  }
+
+  Expr load_value() {
+    return load(buffers_.buffer_of(values().base, loop::Access::kIn), value_offset());
+  }
+
+  // -- tiles
+  schedule::AttentionTiles choose() {
+    const auto expected = [&](const SymExpr& size) {
+      return std::max<int64_t>(1, context_.expected(size));
+    };
+    schedule::AttentionFacts facts;
+    const SymExpr rows = extent(roles_->rows);
+    facts.rows = rows.as_constant().value_or(0);
+    facts.expected_rows = expected(rows);
+    facts.keys = expected(extent(keys_));
+    facts.others = expected(extent_of(outer_));
+    facts.panel = panel();
+    facts.accumulator = accumulator_;
+    int64_t depth = 0;
+    if (product_) {
+      depth = 1;
+      for (const ScoreProduct::Depth& one : product_->depth) depth *= expected(one.extent);
+      facts.key_bytes = depth * dtype_size(product_->keys.base->type().dtype);
+    }
+    if (has_columns_) {
+      facts.columns = columns();
+      facts.key_bytes += facts.columns * dtype_size(values().base->type().dtype);
+    }
+    facts.terms = depth + facts.columns;
+    return schedule::choose_attention(facts, context_.machine);
+  }
+
+  int64_t panel() const {
+    if (product_ && product_->panel > 0) return product_->panel;
+    return schedule::tile_columns(context_.machine, accumulator_);
+  }
+
+  int64_t columns() const { return *extent(roles_->columns).as_constant(); }
+
+  // Of a task: what is known so far of its rows.
+  struct State {
+    const loop::Buffer *out = nullptr, *largest = nullptr, *sum = nullptr, *scores = nullptr;
+    SymExpr height;
+  };
+
+  // A tile of the task: its first row, and where its rows stand in the state.
+  struct Tile {
+    SymExpr row, slot;
+  };
+
+  // Keys of a block that a tile takes, [0, end) behind `first`.
+  struct Keys {
+    SymExpr first, end;
+  };
+
+  // Tasks have as many rows as their largest tiles; where tiles are lower there are more of them.
+  void emit_tiles() {
+    tiles_ = choose();
+    lowered_.schedule.attention = tiles_;
+    const SymExpr rows = extent(roles_->rows);
+    const int64_t task_rows = tiles_.tiles * tiles_.rows.front();
+    const SymExpr tasks = ceil_div(rows, task_rows);
+    SymExpr terms = extent(keys_) * task_rows;
+    terms = terms * (has_columns_ ? 2 * columns() : panel());
+    nest_.add_range(extent_of(outer_) * tasks, terms, tiles_.grain_terms,
+                    [&](const SymExpr& at, Block& block) {
+                      State state;
+                      state.height = nest_.choose_height(tiles_.rows, rows, block);
+                      const SymExpr task = nest_.let(SymExpr::mod(at, tasks), "task", block);
+                      nest_.bind_axes(outer_, SymExpr::floordiv(at, tasks), block);
+                      const SymExpr begin = nest_.let(task * task_rows, "begin", block);
+                      const SymExpr count = nest_.let(
+                          ceil_div(SymExpr::min(rows - begin, task_rows), state.height), "count",
+                          block);
+                      emit_task(state, begin, count, block);
+                    });
+  }
+
+  void emit_task(State state, const SymExpr& begin, const SymExpr& count, Block& block) {
+    const int64_t slots = tiles_.tiles * tiles_.rows.front();
+    state.largest = nest_.stack("largest", accumulator_, slots, block);
+    state.sum = nest_.stack("sum", accumulator_, slots, block);
+    state.scores = nest_.stack("scores", accumulator_, tiles_.rows.front() * tiles_.keys, block);
+    if (has_columns_) state.out = nest_.stack("out", accumulator_, slots * columns(), block);
+    append(block, nest_.loop_over("r", 0, slots, {}, [&](const SymExpr& slot, Block& inner) {
+             store(state.largest, slot, lowest(), inner);
+             store(state.sum, slot, number(0), inner);
+           }));
+    if (has_columns_)
+      append(block, nest_.loop_over("c", 0, slots * columns(), vector_mode(2),
+                                    [&](const SymExpr& at, Block& inner) {
+                                      store(state.out, at, number(0), inner);
+                                    }));
+    const SymExpr rows = extent(roles_->rows), keys = extent(keys_);
+    const SymExpr first_row = SymExpr::min(begin, rows - state.height);
+    const SymExpr last_row =
+        SymExpr::min(begin + tiles_.tiles * tiles_.rows.front(), rows) - 1;
+    const SymExpr low = has_first_ ? lowest_first(first_row, last_row) : SymExpr(0);
+    const SymExpr high = has_limit_ ? highest_limit(first_row, last_row) : keys;
+    append(block,
+           nest_.loop_over(
+               "b", nest_.let(SymExpr::floordiv(low, tiles_.keys), "from", block),
+               nest_.let(ceil_div(high, tiles_.keys), "to", block), {},
+               [&](const SymExpr& b, Block& inner) {
+                 const SymExpr first = nest_.let(b * tiles_.keys, "first", inner);
+                 append(inner, over_tiles(state, begin, count, [&](const Tile& tile, Block& body) {
+                          emit_block(state, tile, first, body);
+                        }));
+               }));
+    append(block, over_tiles(state, begin, count, [&](const Tile& tile, Block& inner) {
+             emit_results(state, tile, inner);
+           }));
+  }
+
+  SymExpr lowest_first(const SymExpr& row, const SymExpr& last) const {
+    return SymExpr::max(SymExpr::min(bound(0, row), bound(0, last)), 0);
+  }
+  SymExpr highest_limit(const SymExpr& row, const SymExpr& last) const {
+    return clamped(SymExpr::max(bound(1, row), bound(1, last)), 0, extent(keys_));
+  }
+
+  Block over_tiles(const State& state, const SymExpr& begin, const SymExpr& count,
+                   const std::function<void(const Tile&, Block&)>& body) {
+    return nest_.loop_over("t", 0, count, {}, [&](const SymExpr& t, Block& block) {
+      const SymExpr slot = nest_.let(t * state.height, "slot", block);
+      const SymExpr last = extent(roles_->rows) - state.height;
+      body({nest_.let(SymExpr::min(begin + slot, last), "row", block), slot}, block);
+    });
+  }
+
+  // A tile's share of a block of keys.
+  void emit_block(const State& state, const Tile& tile, const SymExpr& first, Block& block) {
+    const SymExpr last_row = tile.row + state.height - 1;
+    const SymExpr high = has_limit_ ? highest_limit(tile.row, last_row) : extent(keys_);
+    const Keys keys{first, nest_.let(SymExpr::min(high - first, tiles_.keys), "end", block)};
+    Block body;
+    emit_scores(state, tile, keys, body);
+    append(body, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
+             emit_weights(state, tile, keys, r, inner);
+           }));
+    if (has_columns_) emit_sums(state, tile, keys, body);
+    if (!has_first_ && !has_limit_) return append(block, body);
+    // Else no row of the tile has keys here.
+    Expr is_seen = apply(ScalarOp::kGt, {expr(keys.end), constant(0)});
+    if (has_first_) {
+      const SymExpr low = lowest_first(tile.row, last_row);
+      is_seen = apply(ScalarOp::kAnd,
+                      {is_seen, apply(ScalarOp::kLt, {expr(low), expr(first + tiles_.keys)})});
+    }
+    block.push_back(loop::If::make(arena_, is_seen, std::move(body)));
+  }
+
+  // -- scores
+  void emit_scores(const State& state, const Tile& tile, const Keys& keys, Block& block) {
+    if (!product_) return;
+    if (runs_along_depth()) return emit_dots(state, tile, keys, block);
+    append(block, nest_.loop_over(
+                      "p", 0, ceil_div(keys.end, panel()), {},
+                      [&](const SymExpr& p, Block& inner) {
+                        const SymExpr at = nest_.let(p * panel(), "key", inner);
+                        append(inner, nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
+                                 return panel_of_scores(state, tile, keys, p, at, rows);
+                               }));
+                      }));
+  }
+
+  // Whether keys lie side by side along the terms of a score instead of beside each other.
+  bool runs_along_depth() const {
+    return product_->panel == 0 && !step(product_->keys, fusion::axis_name(keys_)).equals_constant(1);
+  }
+
+  static SymExpr step(const ScoreProduct::Operand& operand, const std::string& name) {
+    return operand.offset.linear_in(name)->coefficient;
+  }
+
+  SymExpr origin(const ScoreProduct::Operand& operand, const SymExpr& row) const {
+    SymExpr at = operand.offset;
+    for (const ScoreProduct::Depth& depth : product_->depth) at = replaced(at, depth.name, 0);
+    return axes_.map(replaced(at, fusion::axis_name(roles_->rows), row));
+  }
+
+  loop::TileRef tile_ref(const ScoreProduct::Operand& operand, const SymExpr& at,
+                         const SymExpr& along) {
+    std::vector<Expr> steps = {expr(along)};
+    for (const ScoreProduct::Depth& depth : product_->depth)
+      steps.push_back(expr(axes_.map(step(operand, depth.name))));
+    return {buffers_.buffer_of(operand.base, loop::Access::kIn), {expr(at)}, std::move(steps)};
+  }
+
+  loop::Stmt panel_of_scores(const State& state, const Tile& tile, const Keys& keys,
+                             const SymExpr& p, const SymExpr& at, int64_t rows) {
+    const std::string row_axis = fusion::axis_name(roles_->rows);
+    const std::string key_axis = fusion::axis_name(keys_);
+    std::vector<Expr> extents;
+    for (const ScoreProduct::Depth& depth : product_->depth) extents.push_back(expr(depth.extent));
+    SymExpr of_keys = origin(product_->keys, tile.row);
+    SymExpr key_step = 1;
+    Expr live = nullptr;
+    if (product_->panel > 0) {
+      key_step = axes_.map(step(product_->keys, ScoreProduct::kLane));
+      of_keys = replaced(replaced(of_keys, ScoreProduct::kLane, 0), ScoreProduct::kPanel,
+                         SymExpr::floordiv(keys.first, panel()) + p);
+    } else {
+      of_keys = replaced(of_keys, key_axis, keys.first + at);
+      live = expr(SymExpr::min(keys.end - at, panel()));
+    }
+    return loop::Contract::make(
+        arena_, {state.scores, {expr(at)}, {constant(tiles_.keys), constant(1)}},
+        tile_ref(product_->queries, origin(product_->queries, tile.row),
+                 axes_.map(step(product_->queries, row_axis))),
+        tile_ref(product_->keys, of_keys, key_step), rows, panel(), live, std::move(extents),
+        false);
+  }
+
+  // Few rows, and keys that lie as they came: one product of vectors after the other.
+  void emit_dots(const State& state, const Tile& tile, const Keys& keys, Block& block) {
+    append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
+             append(rows, nest_.loop_over("j", 0, keys.end, {}, [&](const SymExpr& j, Block& inner) {
+                      const Expr dot = dot_over(0, tile.row + r, keys.first + j, {}, inner);
+                      store(state.scores, r * tiles_.keys + j, dot, inner);
+                    }));
+           }));
+  }
+
+  Expr dot_over(size_t i, const SymExpr& row, const SymExpr& key, const Index& at, Block& block) {
+    const auto& depth = product_->depth;
+    const bool is_last = i + 1 >= depth.size();
+    return reduce("k", 0, i < depth.size() ? depth[i].extent : SymExpr(1),
+                  is_last ? vector_mode(2) : loop::LoopMode{}, ScalarOp::kAdd, number(0), block,
+                  [&](const SymExpr& k, Block& body) {
+                    Index inner = at;
+                    inner.push_back(k);
+                    if (!is_last) return dot_over(i + 1, row, key, inner, body);
+                    const auto element = [&](const ScoreProduct::Operand& operand) {
+                      SymExpr offset =
+                          replaced(operand.offset, fusion::axis_name(roles_->rows), row);
+                      offset = replaced(offset, fusion::axis_name(keys_), key);
+                      for (size_t d = 0; d < depth.size(); ++d)
+                        offset = replaced(offset, depth[d].name, inner[d]);
+                      const loop::Buffer* buffer =
+                          buffers_.buffer_of(operand.base, loop::Access::kIn);
+                      return loop::Cast::make(arena_, accumulator_,
+                                              load(buffer, axes_.map(offset)));
+                    };
+                    return apply(ScalarOp::kMul,
+                                 {element(product_->queries), element(product_->keys)});
+                  });
+  }
+
+  // -- weights
+  // Turns a row of scores into weights, adds them up, and repairs what was added up before.
+  void emit_weights(const State& state, const Tile& tile, const Keys& keys, const SymExpr& r,
+                    Block& block) {
+    const SymExpr row = nest_.let(tile.row + r, "at", block);
+    bind(roles_->rows, row, block);
+    const SymExpr slot = nest_.let(tile.slot + r, "slot", block);
+    const SymExpr from =
+        has_first_ ? nest_.let(clamped(bound(0, row) - keys.first, 0, keys.end), "from", block)
+                   : SymExpr(0);
+    const SymExpr to =
+        has_limit_ ? nest_.let(clamped(bound(1, row) - keys.first, from, keys.end), "to", block)
+                   : keys.end;
+    const SymExpr base = nest_.let(r * tiles_.keys, "base", block);
+    const loop::LoopMode mode = vector_mode(4);
+    const Expr most = reduce("j", from, to, mode, ScalarOp::kMax, lowest(), block,
+                             [&](const SymExpr& j, Block& body) {
+                               bind(keys_, keys.first + j, body);
+                               const Expr of_product =
+                                   product_ ? load(state.scores, base + j) : nullptr;
+                               const Expr one = let(score(of_product, body), "score", body);
+                               store(state.scores, base + j, one, body);
+                               return one;
+                             });
+    const Expr before = let(load(state.largest, slot), "before", block);
+    const Expr largest = let(apply(ScalarOp::kMax, {before, most}), "largest", block);
+    const Expr shift = shift_of(largest, block);
+    const Expr repair = let(weight(before, shift), "repair", block);
+    store(state.largest, slot, largest, block);
+    const Expr total = reduce("j", from, to, mode, ScalarOp::kAdd, number(0), block,
+                              [&](const SymExpr& j, Block& body) {
+                                const Expr one =
+                                    let(weight(load(state.scores, base + j), shift), "w", body);
+                                store(state.scores, base + j, one, body);
+                                return one;
+                              });
+    store(state.sum, slot, apply(ScalarOp::kFma, {load(state.sum, slot), repair, total}), block);
+    if (!has_columns_) return;
+    const auto clear = [&](const SymExpr& begin, const SymExpr& end) {
+      append(block, nest_.loop_over("j", begin, end, vector_mode(1),
+                                    [&](const SymExpr& j, Block& inner) {
+                                      store(state.scores, base + j, number(0), inner);
+                                    }));
+    };
+    if (has_first_) clear(0, from);
+    if (has_limit_) clear(to, keys.end);
+    append(block, nest_.loop_over("c", 0, columns(), vector_mode(2),
+                                  [&](const SymExpr& c, Block& inner) {
+                                    const SymExpr at = slot * columns() + c;
+                                    store(state.out, at,
+                                          apply(ScalarOp::kMul, {load(state.out, at), repair}),
+                                          inner);
+                                  }));
+  }
+
+  void emit_sums(const State& state, const Tile& tile, const Keys& keys, Block& block) {
+    const std::string key_axis = fusion::axis_name(keys_);
+    const std::string column_axis = fusion::axis_name(roles_->columns);
+    const SymExpr offset = value_offset();
+    const SymExpr key_step = axis(keys_) ? offset.linear_in(key_axis)->coefficient : SymExpr(0);
+    const SymExpr at = replaced(replaced(offset, key_axis, keys.first), column_axis, 0);
+    const loop::Buffer* buffer = buffers_.buffer_of(values().base, loop::Access::kIn);
+    append(block, nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
+             return loop::Contract::make(
+                 arena_,
+                 {state.out, {expr(tile.slot * columns())}, {constant(columns()), constant(1)}},
+                 {state.scores, {constant(0)}, {constant(tiles_.keys), constant(1)}},
+                 {buffer, {expr(at)}, {constant(1), expr(key_step)}}, rows, columns(), nullptr,
+                 {expr(keys.end)}, true);
+           }));
+  }
+
+  // -- results
+  void emit_results(const State& state, const Tile& tile, Block& block) {
+    append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
+             bind(roles_->rows, tile.row + r, rows);
+             const SymExpr slot = nest_.let(tile.slot + r, "slot", rows);
+             const Expr sum = let(load(state.sum, slot), "total", rows);
+             emit_norms(sum, load(state.largest, slot), rows);
+             if (!has_columns_) return;
+             const Expr scale = reciprocal(sum, rows);
+             append(rows, nest_.loop_over("c", 0, columns(), vector_mode(2),
+                                          [&](const SymExpr& c, Block& inner) {
+                                            bind(roles_->columns, c, inner);
+                                            const Expr total =
+                                                load(state.out, slot * columns() + c);
+                                            emit_element(apply(ScalarOp::kMul, {total, scale}),
+                                                         inner);
+                                          }));
+           }));
+  }
+
+  const Context& context_;
+  loop::Arena& arena_;
+  const Node& node_;
+  const GroupNodes nodes_;
+  KernelBuffers& buffers_;
+  LoweredKernel& lowered_;
+  const DType accumulator_;
+  const size_t keys_;  // the axis
+  const NestAxes axes_;
+  Evaluator evaluator_;
+  TileNest nest_;
+  std::optional<graph::AttentionAxes> roles_;
+  std::optional<ScoreProduct> product_;  // computed here
+  std::vector<const Axis*> kept_;        // without that of columns
+  std::vector<const Axis*> outer_;       // nor that of rows
+  bool has_columns_ = false, has_first_ = false, has_limit_ = false;
+  schedule::AttentionTiles tiles_;
+  Index depth_at_;
+};
+
+}  // namespace
+
+void lower_attention(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered) {
+  AttentionLowering(context, buffers, lowered).lower();
+}
+
+}  // namespace mlcc::lower

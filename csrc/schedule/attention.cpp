@@ -1,0 +1,50 @@
+#include "schedule/attention.h"
+
+#include <algorithm>
+
+#include "schedule/contraction.h"
+#include "support/error.h"
+
+namespace mlcc::schedule {
+namespace {
+
+// The scores of a tile stay in a first-level cache beside the rows that make them.
+constexpr int64_t kMostKeys = 128;
+constexpr int64_t kMostTiles = 8;
+
+}  // namespace
+
+std::string AttentionTiles::str() const {
+  std::string heights;
+  for (const int64_t count : rows) heights += (heights.empty() ? "" : "|") + std::to_string(count);
+  return detail::join("tile=", heights, "x", keys, " tiles=", tiles);
+}
+
+AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& machine) {
+  ContractionFacts product;
+  product.rows = facts.rows;
+  product.expected_rows = facts.expected_rows;
+  product.columns = facts.columns;
+  product.accumulator = facts.accumulator;
+  const ContractionTiles of_product = choose_tiles(product, machine);
+  AttentionTiles tiles;
+  tiles.rows = of_product.rows;
+  tiles.grain_terms = of_product.grain_terms;
+  // A block of keys and its values stay in a second-level cache while the tiles take turns.
+  const auto whole_panels = [&](int64_t keys) {
+    return std::max<int64_t>(1, keys / facts.panel) * facts.panel;
+  };
+  const int64_t fitting = machine.second_level_bytes / 4 / std::max<int64_t>(1, facts.key_bytes);
+  tiles.keys = whole_panels(std::min(
+      {kMostKeys, fitting, (facts.keys + facts.panel - 1) / facts.panel * facts.panel}));
+  const int64_t height = tiles.rows.front();
+  const int64_t all = (facts.expected_rows + height - 1) / height;
+  // Parallel iterations that are enough for threads to share evenly.
+  const int64_t enough = machine.threads == 1 ? 1 : 8 * machine.threads;
+  tiles.tiles = std::clamp<int64_t>(all * facts.others / enough, 1, std::min(all, kMostTiles));
+  // So that tiles of each height fill the rows of the largest ones, see lower/attention.cpp.
+  if (tiles.rows.size() > 1) tiles.tiles = std::max<int64_t>(2, tiles.tiles / 2 * 2);
+  return tiles;
+}
+
+}  // namespace mlcc::schedule
