@@ -318,17 +318,15 @@ class AttentionLowering {
     facts.others = expected(extent_of(outer_));
     facts.panel = panel();
     facts.accumulator = accumulator_;
-    int64_t depth = 0;
     if (product_) {
-      depth = 1;
-      for (const ScoreProduct::Depth& one : product_->depth) depth *= expected(one.extent);
-      facts.key_bytes = depth * dtype_size(product_->keys.base->type().dtype);
+      facts.key_bytes = dtype_size(product_->keys.base->type().dtype);
+      for (const ScoreProduct::Depth& one : product_->depth)
+        facts.key_bytes *= expected(one.extent);
     }
     if (has_columns_) {
       facts.columns = columns();
-      facts.key_bytes += facts.columns * dtype_size(values().base->type().dtype);
+      facts.value_bytes = facts.columns * dtype_size(values().base->type().dtype);
     }
-    facts.terms = depth + facts.columns;
     return schedule::choose_attention(facts, context_.machine);
   }
 

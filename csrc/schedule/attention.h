@@ -15,9 +15,9 @@ struct AttentionFacts {
   int64_t rows = 0;  // queries that have keys in common
   int64_t expected_rows = 1;
   int64_t keys = 1;
-  int64_t key_bytes = 4;  // of a key and its value
-  int64_t terms = 1;      // products for a query and a key
-  int64_t columns = 1;    // of values
+  int64_t key_bytes = 0;    // of one; 0: scores are not computed here
+  int64_t value_bytes = 0;  // of one
+  int64_t columns = 1;      // of values
   int64_t others = 1;     // attentions of the same form: batches, heads
   int64_t panel = 1;      // keys that lie together
   DType accumulator = DType::kF32;
