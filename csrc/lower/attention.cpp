@@ -514,8 +514,8 @@ class AttentionLowering {
 
   // Few rows, and keys that lie as they came: one product of vectors after the other.
   void emit_dots(const State& state, const Tile& tile, const Keys& keys, Block& block) {
-    append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
-             append(rows, nest_.loop_over("j", 0, keys.end, {}, [&](const SymExpr& j, Block& inner) {
+    append(block, nest_.loop_over("j", 0, keys.end, {}, [&](const SymExpr& j, Block& rows) {
+             append(rows, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
                       const Expr dot = dot_over(0, tile.row + r, keys.first + j, {}, inner);
                       store(state.scores, r * tiles_.keys + j, dot, inner);
                     }));

@@ -116,8 +116,10 @@ class RandomGraph {
       add_update(value);
     else if (kind < 98)
       add_scan(value);
-    else
+    else if (kind < 99)
       add_contraction(value);
+    else
+      add_attention(value);
   }
 
   // ---- pointwise
@@ -375,6 +377,45 @@ class RandomGraph {
       if (kept[i].rhs_dim >= 0) right[static_cast<size_t>(kept[i].rhs_dim)] = axis;
     }
     add_value(graph_->contract(lhs, rhs, left, right, extents, shape, dtype));
+  }
+
+  // A value attends to itself, along its last but one dimension.
+  void add_attention(Value* value) {
+    const DType dtype = dtype_of(value);
+    const size_t rank = shape_of(value).size();
+    if ((dtype != DType::kF32 && dtype != DType::kF64) || rank < 2 || !options_.float_reductions)
+      return;
+    std::vector<Value*> alike;
+    for (Value* other : values_)
+      if (dtype_of(other) == dtype && shape_of(other) == shape_of(value)) alike.push_back(other);
+    const Shape shape = shape_of(value);
+    const SymExpr keys = shape[rank - 2];
+    // The axes are those of the result, and one behind them.
+    const auto index = [&](size_t rows, size_t columns) {
+      Shape at;
+      for (size_t d = 0; d + 2 < rank; ++d) at.push_back(SymExpr::symbol(graph::axis_name(d)));
+      at.push_back(SymExpr::symbol(graph::axis_name(rows)));
+      at.push_back(SymExpr::symbol(graph::axis_name(columns)));
+      return at;
+    };
+    Shape of_scores = shape;
+    of_scores.back() = keys;
+    Value* scores =
+        graph_->contract(value, pick(alike), index(rank - 2, rank), index(rank - 1, rank),
+                         {shape.back()}, of_scores, dtype);
+    if (Value* other = partner(dtype, of_scores); flip_coin(70)) {
+      Value* scaled = graph_->pointwise(Op::kMul, {scores, other});
+      if (shape_of(scaled) == of_scores) scores = scaled;
+    }
+    const SymExpr row = SymExpr::symbol(graph::axis_name(rank - 2));
+    const Shape range = {flip_coin(30) ? SymExpr::max(row - 2, 0) : SymExpr(0),
+                         flip_coin(50) ? SymExpr::min(row + 1, keys) : keys};
+    const bool empty_is_zero = flip_coin(50);
+    add_value(graph_->attend(scores, pick(alike), index(rank - 2, rank), index(rank, rank - 1), keys,
+                             range, empty_is_zero, shape, dtype));
+    of_scores.pop_back();
+    if (flip_coin(40))
+      add_value(graph_->log_sum_exp(scores, index(rank - 2, rank - 1), keys, range, of_scores));
   }
 
   void choose_outputs() {

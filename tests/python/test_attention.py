@@ -1,0 +1,201 @@
+"""Attention as kernels: from calls and from parts, masks, grouped heads, sizes, special values, gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks import suite
+from tests.python.accuracy import check_all, to_double
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def check(function: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> None:
+    """As good as eager, judged against float64, and lies in memory as eager's result does."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        eager = function(*args)
+        exact = function(*to_double(list(args)))
+        found = torch.compile(function, backend="mlcc", dynamic=dynamic)(*args)
+    if eager.dtype == torch.float64:
+        torch.testing.assert_close(found, eager, rtol=1e-12, atol=1e-12)
+    else:
+        check_all(found, eager, exact)
+    assert found.stride() == eager.stride()
+
+
+def heads(queries: int, keys: int, width: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    shape = (2, 4, keys, width)
+    return [
+        torch.randn(2, 4, queries, width, dtype=dtype),
+        torch.randn(shape, dtype=dtype),
+        torch.randn(shape, dtype=dtype),
+    ]
+
+
+def softmax_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+
+
+SIZES = [(1, 77, 64), (5, 33, 80), (13, 13, 16), (40, 48, 64), (130, 259, 128), (64, 300, 256)]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "width"), SIZES)
+def test_sizes(queries: int, keys: int, width: int, dynamic: bool) -> None:
+    q, k, v = heads(queries, keys, width)
+    attend = F.scaled_dot_product_attention
+    check(attend, q, k, v, dynamic=dynamic)
+    check(lambda q, k, v: attend(q, k, v, is_causal=True), q, k, v, dynamic=dynamic)
+    check(lambda q, k, v: attend(q, k, v, scale=0.3), q, k, v[..., :7].contiguous(), dynamic=dynamic)
+    check(softmax_parts, q, k, v, dynamic=dynamic)
+    check(softmax_parts, q[0, 0], k[0, 0], v[0, 0], dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    q, k, v = heads(70, 45, 64, dtype)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)
+    check(softmax_parts, q, k, v)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_masks(dynamic: bool) -> None:
+    q, k, v = heads(50, 90, 32)
+    masks = [
+        torch.rand(50, 90) > 0.3,
+        torch.rand(2, 1, 1, 90) > 0.3,
+        torch.randn(4, 50, 90),
+        torch.randn(2, 4, 50, 1),
+        torch.randn(50, 90).t().contiguous().t(),
+    ]
+    for mask in masks:
+        check(
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+            *(q, k, v, mask),
+            dynamic=dynamic,
+        )
+
+
+def test_score_modifications() -> None:
+    q, k, v = heads(50, 60, 32)
+    slopes = torch.rand(4)
+
+    def weigh(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(scores, -1) @ v
+
+    def alibi(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        distance = torch.arange(60)[None, :] - torch.arange(50)[:, None]
+        return weigh(q @ k.mT + s[:, None, None] * distance, v)
+
+    def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return weigh(20 * torch.tanh(q @ k.mT / 20), v)
+
+    def windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        distance = torch.arange(50)[:, None] - torch.arange(60)[None, :]
+        return weigh((q @ k.mT).masked_fill((distance < 0) | (distance > 9), -math.inf), v)
+
+    check(alibi, q, k, v, slopes)
+    check(capped, q, k, v)
+    check(windowed, q, k, v)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 70])
+@pytest.mark.parametrize("shared", [1, 2])
+def test_grouped_heads(queries: int, shared: int) -> None:
+    q, k, v = heads(queries, 90, 64)
+    attend = F.scaled_dot_product_attention
+    mask = torch.randn(4, queries, 90)
+
+    def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        causal = attend(q, k, v, enable_gqa=True, is_causal=True)
+        return attend(q, k, v, attn_mask=m, enable_gqa=True) + causal
+
+    check(grouped, q, k[:, :shared], v[:, :shared], mask)
+
+
+def test_layouts() -> None:
+    """Heads that are cut out of rows, transposed keys, and values that lie across."""
+    x = torch.randn(2, 50, 3 * 4 * 32)
+
+    def merged(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (p.unflatten(-1, (4, 32)).transpose(1, 2) for p in x.chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    check(merged, x)
+    q, k, v = heads(50, 60, 32)
+    across = v.mT.contiguous().mT
+    check(F.scaled_dot_product_attention, q, k.mT.contiguous().mT, across)
+    check(softmax_parts, q, k.mT.contiguous().mT, across)
+
+
+def same(function: Callable[..., torch.Tensor], *args: torch.Tensor) -> None:
+    with torch.no_grad():
+        eager = function(*args)
+        found = torch.compile(function, backend="mlcc", dynamic=False)(*args)
+    torch.testing.assert_close(found, eager, equal_nan=True)
+    torch._dynamo.reset()
+
+
+def test_rows_without_keys() -> None:
+    """The call gives zeros, a softmax NaN; what is infinite or NaN goes where eager has it."""
+    q, k, v = heads(20, 30, 32)
+    mask = torch.rand(20, 30) > 0.5
+    mask[3] = False
+    same(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), q, k, v, mask)
+    same(
+        lambda q, k, v, m: torch.softmax((q @ k.mT).masked_fill(~m, -math.inf), -1) @ v,
+        *(q, k, v, mask),
+    )
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_special_values(special: float, which: int) -> None:
+    tensors = heads(20, 30, 32)
+    tensors[which][1, 2, 5, 7] = special
+    same(softmax_parts, *tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients(dtype: torch.dtype) -> None:
+    q, k, v = (x.requires_grad_() for x in heads(40, 50, 32, dtype))
+    grad = torch.randn(2, 4, 40, 32, dtype=dtype)
+    attend = F.scaled_dot_product_attention
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    for function in (
+        attend,
+        softmax_parts,
+        lambda q, k, v: attend(q, k, v, is_causal=True),
+        lambda q, k, v: attend(q, k[:, :2], v[:, :2], enable_gqa=True),
+    ):
+        eager = torch.autograd.grad(function(q, k, v), (q, k, v), grad)
+        compiled = torch.compile(function, backend="mlcc", dynamic=False)
+        found = torch.autograd.grad(compiled(q, k, v), (q, k, v), grad)
+        torch.testing.assert_close(found, eager, **tolerance)
+        torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("function", [F.scaled_dot_product_attention, softmax_parts])
+def test_scores_are_nowhere_in_memory(function: Callable[..., torch.Tensor]) -> None:
+    """8,192 queries and keys: their scores would take 256 MiB."""
+    q, k, v = (torch.randn(1, 1, 8192, 16) for _ in range(3))
+    compiled = torch.compile(function, backend="mlcc", dynamic=False)
+    with torch.no_grad():
+        found = compiled(q, k, v)
+        torch.testing.assert_close(found, F.scaled_dot_product_attention(q, k, v))
+        peak = suite.peak_bytes(lambda: compiled(q, k, v))
+    if peak is None:
+        pytest.skip("this system does not tell")
+    assert peak < 32 * 2**20
