@@ -53,13 +53,46 @@ class AttentionLowering {
     if (roles_) product_ = graph::score_product(node_, *roles_, context_.graph.assumptions());
     if (product_ && !context_.plan.inlined.count(product_->product)) product_.reset();
     find_axes();
-    if (has_tiles())
+    if (has_tiles()) {
+      find_masks();
       emit_tiles();
-    else
+    } else
       emit_points();
   }
 
  private:
+  // What scores are computed from besides the product: rows along the axis of keys that caches do
+  // not hold. Tiles read short pieces of them far apart, which a CPU's prefetchers do not foresee.
+  struct Mask {
+    graph::Value* value;
+    SymExpr offset;
+  };
+
+  void find_masks() {
+    Recording recording;
+    KernelBuffers scratch(context_);
+    Evaluator recorder(context_, scratch, context_.group.domain, nullptr, &recording);
+    Block block;
+    recorder.push(&block);
+    if (product_) {
+      graph::Value* product = product_->product->result();
+      recorder.define_row(product, Variable::make(arena_, product->type().dtype,
+                                                  arena_.fresh_name("product")));
+    }
+    recorder.evaluate(node_.operand(0), node_.attr<Index>("lhs"));
+    recorder.pop();
+    for (const Recording::MemoryAccess& access : recording.accesses) {
+      const SymExpr offset = axes_.map(access.offset);
+      const auto linear = offset.linear_in(fusion::axis_name(keys_));
+      const int64_t bytes = context_.expected(mlcc::product(access.value->type().shape)) *
+                            dtype_size(access.value->type().dtype);
+      if (!access.is_masked && linear && linear->coefficient.equals_constant(1) &&
+          offset.contains(fusion::axis_name(roles_->rows)) &&
+          bytes > context_.machine.second_level_bytes)
+        masks_.push_back({access.value, offset});
+    }
+  }
+
   // -- axes
   const Axis* axis(size_t d) const {
     for (const Axis& axis : axes_.axes())
@@ -434,6 +467,7 @@ class AttentionLowering {
     const SymExpr high = has_limit_ ? highest_limit(tile.row, last_row) : extent(keys_);
     const Keys keys{first, nest_.let(SymExpr::min(high - first, tiles_.keys), "end", block)};
     Block body;
+    emit_requests(state, tile, keys, body);
     emit_scores(state, tile, keys, body);
     append(body, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
              emit_weights(state, tile, keys, r, inner);
@@ -448,6 +482,27 @@ class AttentionLowering {
                       {is_seen, apply(ScalarOp::kLt, {expr(low), expr(first + tiles_.keys)})});
     }
     block.push_back(loop::If::make(arena_, is_seen, std::move(body)));
+  }
+
+  // Asked for before scores are made, which takes longer than memory.
+  void emit_requests(const State& state, const Tile& tile, const Keys& keys, Block& block) {
+    static constexpr int64_t kLineBytes = 64;
+    for (const Mask& mask : masks_) {
+      const loop::Buffer* buffer = buffers_.buffer_of(mask.value, loop::Access::kIn);
+      const int64_t step = kLineBytes / dtype_size(mask.value->type().dtype);
+      append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
+               const SymExpr row =
+                   replaced(mask.offset, fusion::axis_name(roles_->rows), tile.row + r);
+               append(rows, nest_.loop_over("l", 0, ceil_div(keys.end, step), {},
+                                            [&](const SymExpr& l, Block& inner) {
+                                              const SymExpr at =
+                                                  replaced(row, fusion::axis_name(keys_),
+                                                           keys.first + l * step);
+                                              inner.push_back(loop::Prefetch::make(
+                                                  arena_, buffer, {expr(at)}));
+                                            }));
+             }));
+    }
   }
 
   // -- scores
@@ -655,6 +710,7 @@ class AttentionLowering {
   std::vector<const Axis*> kept_;        // without that of columns
   std::vector<const Axis*> outer_;       // nor that of rows
   bool has_columns_ = false, has_first_ = false, has_limit_ = false;
+  std::vector<Mask> masks_;
   schedule::AttentionTiles tiles_;
   Index depth_at_;
 };
