@@ -144,8 +144,10 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
+  static constexpr schedule::Machine kMachine = {.dots_bf16 = true, .dots_bytes = true};
   options.tiles = graph::TileOptions{
-      [](DType accumulator) { return schedule::tile_columns(schedule::Machine{}, accumulator); }};
+      [](DType accumulator) { return schedule::tile_columns(kMachine, accumulator); },
+      [](DType lhs, DType rhs) { return schedule::dot_terms(kMachine, lhs, rhs); }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

@@ -220,6 +220,7 @@ class ContractionLowering {
         nest_->stack("tile", accumulator_, tiles_.rows.front() * tiles_.columns, block);
     const TilePlace place{buffer, first_row, first_column, panel, tile_rows, live};
     emit_sums(place, block);
+    emit_terms_left(place, block);
     emit_rest(place, block);
   }
 
@@ -252,6 +253,21 @@ class ContractionLowering {
     if (first == 0) return append(block, contractions(place, whole, false));
     append(block, zeros(place));
     append(block, sums_over(place, 0, first, std::max<int64_t>(1, tiles_.depth / terms), whole));
+  }
+
+  // The terms behind the last whole word: code for as many as there are, or may be.
+  void emit_terms_left(const TilePlace& place, Block& block) {
+    const SymExpr left = roles_->terms_left();
+    if (left.equals_constant(0)) return;
+    const Axis &words = *roles_->depth()[0], &terms = *roles_->depth()[1];
+    const auto add = [&](int64_t count) {
+      return contractions(place, {{&words, words.extent, 1}, {&terms, 0, count}}, true);
+    };
+    if (const auto count = left.as_constant()) return append(block, add(*count));
+    for (int64_t count = 1; count < *terms.extent.as_constant(); ++count) {
+      const Expr is_this = apply(ScalarOp::kEq, {expr(left), constant(count)});
+      block.push_back(loop::If::make(arena_, is_this, add(count), {}));
+    }
   }
 
   // Loops over the axes [i, end), of which the last is cut into parts of at most `most`.

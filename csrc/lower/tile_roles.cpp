@@ -18,6 +18,9 @@ namespace {
 // What a packed operand's column is made of.
 constexpr const char* kPanel = "panel";
 constexpr const char* kLane = "lane";
+// What a reduced axis is made of that is cut into words of terms and ends with a part of one.
+constexpr const char* kWord = "word";
+constexpr const char* kTerm = "term";
 
 SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
   return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
@@ -35,6 +38,9 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   for (size_t d = 0; d < domain.size(); ++d) assumptions.set_index(fusion::axis_name(d), domain[d]);
   const std::optional<Packing> packing = find_packing(contraction);
   assumptions.set_index(kLane, columns);
+  const Cut cut = packing ? find_cut(contraction, packing->operand) : Cut();
+  const bool is_cut = cut.terms > 1;
+  if (is_cut) assumptions.set_index(kTerm, cut.terms);
   for (const size_t i : {0, 1}) {
     const auto view = graph::strided_view(contraction.operand(i));
     const SymExpr offset =
@@ -44,6 +50,9 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     if (packing && packing->operand == i)
       in_panels = replaced(offset, fusion::axis_name(packing->axis),
                            SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
+    if (is_cut)
+      in_panels = replaced(in_panels, fusion::axis_name(cut.axis),
+                           SymExpr::symbol(kWord) * cut.terms + SymExpr::symbol(kTerm));
     operands_.push_back(
         {view->base, assumptions.simplify(offset), assumptions.simplify(in_panels)});
     indices.push_back(operands_.back().in_panels);
@@ -52,6 +61,12 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     is_packed_ = true;
     vector_ = packing->operand;
     indices.push_back(SymExpr::symbol(fusion::axis_name(packing->axis)));
+  }
+  if (is_cut) {
+    const SymExpr& extent = domain[cut.axis];
+    words_ = {{kWord, SymExpr::floordiv(extent, cut.terms), true}, {kTerm, cut.terms, true}};
+    terms_left_ = SymExpr::mod(extent, cut.terms);
+    indices.push_back(SymExpr::symbol(fusion::axis_name(cut.axis)));
   }
   axes_.emplace(domain, context.group.reduced, std::move(indices), context.graph.assumptions());
   for (Operand& operand : operands_) {
@@ -78,6 +93,23 @@ std::optional<TileRoles::Packing> TileRoles::find_packing(const Node& contractio
       }
   }
   return std::nullopt;
+}
+
+// The reduced axis where an operand takes it apart, floordiv(d2, 2) and mod(d2, 2), by what does
+// not divide it. Only where there is no other: what is left over is one sum then.
+TileRoles::Cut TileRoles::find_cut(const Node& contraction, size_t operand) {
+  const auto& reduced = contraction.attr<Index>("reduced");
+  if (reduced.size() != 1) return {};
+  const size_t axis = contraction.result()->type().shape.size();
+  for (const SymExpr& e : contraction.attr<Index>(operand == 0 ? "lhs" : "rhs"))
+    for (const SymExpr::Function& function : e.functions()) {
+      const auto terms = function.divisor.as_constant();
+      if (function.kind == AtomKind::kMod && terms && *terms > 1 &&
+          function.numerator == SymExpr::symbol(graph::axis_name(axis)) &&
+          !reduced[0].divide_exactly(*terms))
+        return {axis, *terms};
+    }
+  return {};
 }
 
 std::optional<SymExpr> TileRoles::find_step(size_t operand, const Axis& axis) const {
@@ -129,7 +161,7 @@ void TileRoles::find_roles() {
   if (!find_columns()) return void(columns_ = nullptr);
   for (const Axis& axis : axes_->axes()) {
     if (axis.reduced) {
-      depth_.push_back(&axis);
+      if (words_.empty()) depth_.push_back(&axis);
     } else if (&axis != columns_) {
       const auto step = find_step(broadcast(), axis);
       const bool can_be_rows = step && !operands_[vector_].in_panels.contains(axis.name);
@@ -142,6 +174,7 @@ void TileRoles::find_roles() {
       }
     }
   }
+  for (const Axis& axis : words_) depth_.push_back(&axis);
   if (!are_steps_known()) columns_ = nullptr;
 }
 

@@ -37,6 +37,9 @@ class TileRoles {
   const schedule::Axis& columns() const { return *columns_; }
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
   const std::vector<const schedule::Axis*>& depth() const { return depth_; }
+  // Where instructions multiply several terms, of which the sum's length is no multiple, depth is
+  // whole words, and the terms of one; so many terms are left over, the first ones of a last word.
+  SymExpr terms_left() const { return terms_left_; }
   // Of the other axes, those along which the vector operand does not move: its tiles are multiplied
   // with all of their rows. And those along which it does: products of their own.
   std::vector<const schedule::Axis*> shared_outer() const;
@@ -53,7 +56,12 @@ class TileRoles {
     size_t operand;
     size_t axis;  // of the domain
   };
+  struct Cut {
+    size_t axis = 0;    // of the domain
+    int64_t terms = 1;  // 1: it is not cut
+  };
   std::optional<Packing> find_packing(const graph::Node& contraction) const;
+  static Cut find_cut(const graph::Node& contraction, size_t operand);
   void find_roles();
   bool find_columns();
   bool are_steps_known() const;
@@ -69,6 +77,8 @@ class TileRoles {
   SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes
   SymExpr first_panel_;    // where the axis of columns is a part of that
   SymExpr column_step_ = 1;
+  std::vector<schedule::Axis> words_;  // instead of the reduced axis: words and terms, or nothing
+  SymExpr terms_left_ = 0;
   const schedule::Axis* columns_ = nullptr;
   const schedule::Axis* rows_ = nullptr;
   std::vector<const schedule::Axis*> depth_, outer_;

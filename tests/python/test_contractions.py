@@ -69,6 +69,16 @@ def test_dtypes_of_linear(dtype: torch.dtype, depth: int) -> None:
     check_jit(torch.mm, torch.randn(70, depth).to(dtype), torch.randn(depth, 40).to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("depth", [3, 5, 65, 257, 1023])
+@pytest.mark.parametrize("rows", [1, 12, 31])
+def test_odd_depths(dtype: torch.dtype, depth: int, rows: int) -> None:
+    check_module(torch.nn.Linear(depth, 70, dtype=dtype), torch.randn(rows, depth, dtype=dtype))
+    a, b = torch.randn(2, 260, depth).to(dtype), torch.randn(2, depth, 40).to(dtype)
+    check_jit(torch.bmm, a, b)
+    check_jit(torch.bmm, a, b, dynamic=True)
+
+
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "x86-64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_cpus(cpu: str, dtype: torch.dtype) -> None:
@@ -211,6 +221,18 @@ def test_values_that_are_not_finite(value: float, depth: int) -> None:
     assert torch.equal(found.sign().nan_to_num(), eager.sign().nan_to_num())
 
 
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_half_a_pair_ends_where_its_row_does(value: float) -> None:
+    """The elements behind it are those of the next row, or none."""
+    linear = torch.nn.Linear(333, 45, dtype=torch.bfloat16)
+    x = torch.randn(13, 333, dtype=torch.bfloat16)
+    x[1::2, 0] = value
+    with torch.no_grad():
+        found = mlcc.jit(linear, dynamic=False)(x)
+    assert found[::2].isfinite().all()
+    assert not found[1::2].isfinite().any()
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_one_column(dynamic: bool) -> None:
     check_jit(
@@ -239,11 +261,13 @@ def test_integers_wrap(dtype: torch.dtype, rows: int) -> None:
     assert torch.equal(mlcc.jit(torch.mm)(a, b), a @ b)
 
 
-@pytest.mark.parametrize("depth", [36, 64, 1000])
-def test_products_of_bytes(depth: int) -> None:
-    a = torch.randint(-128, 128, (70, depth), dtype=torch.int8)
+@pytest.mark.parametrize("depth", [3, 5, 36, 64, 99, 638, 1000])
+@pytest.mark.parametrize("rows", [70, 300])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_products_of_bytes(depth: int, rows: int, dynamic: bool) -> None:
+    a = torch.randint(-128, 128, (rows, depth), dtype=torch.int8)
     b = torch.randint(-128, 128, (depth, 48), dtype=torch.int8)
-    assert torch.equal(mlcc.jit(torch._int_mm, dynamic=False)(a, b), torch._int_mm(a, b))
+    assert torch.equal(mlcc.jit(torch._int_mm, dynamic=dynamic)(a, b), torch._int_mm(a, b))
 
 
 @pytest.mark.parametrize(

@@ -205,12 +205,17 @@ llvm::Value* Product::add_correction(const OpContext&, const Parts&, llvm::Value
 
 namespace {
 
-// Whether `depth` neighbours along the innermost depth axis lie side by side in A and in B, and B's
-// columns lie behind each other in such words.
-bool has_words(const Contraction& contraction, int64_t depth) {
+// Whether the innermost depth axis is a word: up to `depth` neighbours, which lie side by side in A
+// and in B, where B's columns are words behind each other. One that is not full takes loads that
+// leave elements out.
+bool has_words(const OpContext& c, const Contraction& contraction, int64_t depth) {
   const TileOperand &a = contraction.a, &b = contraction.b;
   const int64_t size = dtype_size(a.dtype);
-  return size == dtype_size(b.dtype) && is_constant(contraction.depths.back(), depth) &&
+  const auto* terms = llvm::dyn_cast<llvm::ConstantInt>(contraction.depths.back());
+  if (terms == nullptr || terms->getSExtValue() < 1 || terms->getSExtValue() > depth) return false;
+  const bool is_full = terms->getSExtValue() == depth;
+  return size == dtype_size(b.dtype) &&
+         (is_full || (c.has.avx512bw && contraction.live_columns == nullptr)) &&
          is_constant(a.steps.back(), size) && is_constant(b.steps.back(), size) &&
          is_constant(b.steps[0], size * depth);
 }
@@ -221,13 +226,13 @@ std::unique_ptr<Product> choose_product(const OpContext& c, int64_t vector_bits,
                                         const Contraction& contraction) {
   const DType a = contraction.a.dtype, b = contraction.b.dtype, sum = contraction.c.dtype;
   const bool has_vectors = vector_bits != 0;
-  if (dtype_size(a) == 2 && has_words(contraction, 2)) {
+  if (dtype_size(a) == 2 && has_words(c, contraction, 2)) {
     if (has_vectors && a == DType::kBF16 && b == DType::kBF16 && c.has.avx512bf16)
       return std::make_unique<BrainPairs>(a, b, sum, 2);
     if (has_vectors && a == DType::kI16) return std::make_unique<ShortPairs>(a, b, sum, 2);
     return std::make_unique<Product>(a, b, sum, 2);
   }
-  if (dtype_size(a) == 1 && has_words(contraction, 4)) {
+  if (dtype_size(a) == 1 && has_words(c, contraction, 4)) {
     const bool has_quads =
         vector_bits == 512 ? c.has.avx512vnni : c.has.avx512vnni || c.has.avxvnni;
     if (has_vectors && has_quads) return std::make_unique<ByteQuads>(a, b, sum, 4);

@@ -50,7 +50,8 @@ class Product {
 };
 
 // The family for a contraction on this machine: the fastest for which the innermost depth axis and
-// B's columns lie as it wants them. Where its depth is above 1 that axis is its word.
+// B's columns lie as it wants them. Where its depth is above 1 that axis is its word, or a part of
+// one: then the rest of the word counts as zeros.
 std::unique_ptr<Product> choose_product(const OpContext& c, int64_t vector_bits,
                                         const Contraction& contraction);
 

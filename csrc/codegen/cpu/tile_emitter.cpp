@@ -29,7 +29,10 @@ class TileEmitter {
   TileEmitter(const OpContext& c, int64_t vector_bits, const Contraction& contraction)
       : c_(c), ir_(c.ir), tile_(contraction), product_(choose_product(c, vector_bits, contraction)),
         depths_(contraction.depths), needs_(product_->needs()) {
-    if (product_->depth() > 1) depths_.pop_back();
+    if (product_->depth() > 1) {
+      terms_ = llvm::cast<llvm::ConstantInt>(depths_.back())->getSExtValue();
+      depths_.pop_back();
+    }
     word_bytes_ = product_->depth() * dtype_size(tile_.b.dtype);
     is_contiguous_ = is_constant(tile_.b.steps[0], word_bytes_);
     lanes_ = std::max<int64_t>(vector_bits / (8 * dtype_size(tile_.c.dtype)), 1);
@@ -238,9 +241,7 @@ class TileEmitter {
     for (size_t g = 0; g < groups; ++g) b.push_back(product_->prepare_b(c_, load_b(g, cursor.b)));
     llvm::Value** sum = sums.data() + set * sums_of_set();
     for (int64_t row = 0; row < rows_; ++row) {
-      llvm::LoadInst* word = ir_.CreateAlignedLoad(product_->word_a(ir_.getContext()),
-                                                   row_pointer(cursor, row), alignment(tile_.a));
-      tile_.a.annotate(word);
+      llvm::Value* word = load_a(row_pointer(cursor, row));
       Parts a;
       for (size_t g = 0; g < groups; ++g, ++sum) {
         if (g == 0 || groups_[g].width != groups_[g - 1].width)
@@ -251,6 +252,27 @@ class TileEmitter {
     for (size_t g = 0; g < groups && corrections() != 0; ++g, ++sum)
       *sum = product_->add_correction(c_, b[g], *sum);
     return sums;
+  }
+
+  bool has_whole_words() const { return terms_ == product_->depth(); }
+
+  llvm::Value* load_a(llvm::Value* pointer) {
+    llvm::Type* type = product_->word_a(ir_.getContext());
+    const auto load = [&](llvm::Type* of, llvm::Value* at) {
+      llvm::LoadInst* part = ir_.CreateAlignedLoad(of, at, alignment(tile_.a));
+      tile_.a.annotate(part);
+      return part;
+    };
+    if (has_whole_words()) return load(type, pointer);
+    llvm::Value* word = nullptr;
+    for (int64_t i = 0; i < terms_; ++i) {
+      const int64_t bytes = i * dtype_size(tile_.a.dtype);
+      llvm::Type* element = ir_.getIntNTy(static_cast<unsigned>(8 * dtype_size(tile_.a.dtype)));
+      llvm::Value* part = ir_.CreateZExt(load(element, behind(pointer, integer(bytes))), type);
+      part = ir_.CreateShl(part, static_cast<uint64_t>(8 * bytes));
+      word = word == nullptr ? part : ir_.CreateOr(word, part);
+    }
+    return word;
   }
 
   // ---- B
@@ -292,6 +314,7 @@ class TileEmitter {
     llvm::Type* word = product_->word_b(ir_.getContext());
     llvm::Type* type = with_lanes(word, group.width);
     llvm::Value* first = behind(pointer, times(tile_.b.steps[0], group.first));
+    if (!has_whole_words()) return load_parts_of_words(group, first, type);
     if (!is_contiguous_ || (live_ != nullptr && group.width == 1))
       return load_lanes(g, pointer, word);
     llvm::Instruction* load = nullptr;
@@ -306,6 +329,22 @@ class TileEmitter {
       return load_lanes(g, pointer, word);
     tile_.b.annotate(load);
     return load;
+  }
+
+  // The elements that each word has, and zeros; nothing behind them is read.
+  llvm::Value* load_parts_of_words(const ColumnGroup& group, llvm::Value* pointer,
+                                   llvm::Type* words) {
+    const auto depth = static_cast<unsigned>(product_->depth());
+    llvm::SmallVector<llvm::Constant*, 64> is_there;
+    for (unsigned i = 0; i < group.width * depth; ++i)
+      is_there.push_back(ir_.getInt1(static_cast<int64_t>(i % depth) < terms_));
+    llvm::Type* element = ir_.getIntNTy(static_cast<unsigned>(8 * dtype_size(tile_.b.dtype)));
+    llvm::Type* type = llvm::FixedVectorType::get(element, group.width * depth);
+    llvm::Instruction* load =
+        ir_.CreateMaskedLoad(type, pointer, alignment(tile_.b), llvm::ConstantVector::get(is_there),
+                             llvm::Constant::getNullValue(type));
+    tile_.b.annotate(load);
+    return ir_.CreateBitCast(load, words);
   }
 
   // AVX2's masked load. Not LLVM's, whose mask of bits would be widened at each use.
@@ -397,7 +436,8 @@ class TileEmitter {
   llvm::IRBuilder<>& ir_;
   const Contraction& tile_;
   const std::unique_ptr<Product> product_;
-  Parts depths_;  // but for the axis that is a word
+  Parts depths_;       // but for the axis that is a word
+  int64_t terms_ = 1;  // of a word
   RegisterNeeds needs_;
   int64_t word_bytes_;  // of B
   bool is_contiguous_;  // B's words

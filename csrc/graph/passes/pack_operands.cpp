@@ -92,21 +92,26 @@ Shape with_cut(Shape shape, size_t dim, int64_t inner) {
   return shape;
 }
 
+// The value with one of its dimensions filled up with zeros to a multiple of `by`.
+Value* filled(Graph& graph, Value* value, size_t dim, int64_t by) {
+  const SymExpr extent = value->type().shape[dim];
+  if (extent.divide_exactly(by)) return value;
+  const SymExpr whole = SymExpr::floordiv(extent + (by - 1), by) * by;
+  const Attr zero = is_float(value->type().dtype) ? Attr(0.0) : Attr(int64_t{0});
+  return graph.pad(value, static_cast<int64_t>(dim), 0, whole, zero);
+}
+
 // Axes of the result without columns, panels, reduced axes, columns, and the terms that lie side by
 // side: the last reduced axis is cut for these.
 Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns, const Cut& cut,
             Shape& index) {
   const auto dim = static_cast<size_t>(columns.dims[columns.axis]);
-  const SymExpr extent = value->type().shape[dim];
-  const SymExpr filled = SymExpr::floordiv(extent + (cut.columns - 1), cut.columns) * cut.columns;
-  if (!(filled == extent)) {
-    const Attr zero = is_float(value->type().dtype) ? Attr(0.0) : Attr(int64_t{0});
-    value = graph.pad(value, static_cast<int64_t>(dim), 0, filled, zero);
-  }
+  value = filled(graph, value, dim, cut.columns);
   // From the last dimension on, so that numbers of those before stay as they are.
   const size_t last_axis = columns.dims.size() - 1;
   const auto last = static_cast<size_t>(columns.dims[last_axis]);
   const bool has_terms = cut.terms > 1;
+  if (has_terms) value = filled(graph, value, last, cut.terms);
   Shape shape = value->type().shape;
   const auto cut_terms = [&] { return with_cut(shape, last, cut.terms); };
   if (has_terms && last > dim) shape = cut_terms();
@@ -142,13 +147,15 @@ Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns
   return graph.pointwise(Op::kCopy, {graph.permute(value, std::move(order))});
 }
 
-// Terms that may lie side by side in the packed operand: they are as many in the last reduced axis,
-// and lie so in the other operand.
+// Terms that may lie side by side in the packed operand: the last reduced axis is a multiple of
+// them, or the only one and longer, and they lie so in the other operand.
 int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles) {
   if (!tiles.terms || columns.dims.back() < 0) return 1;
   const int64_t terms = tiles.terms(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
   const auto& reduced = node.attr<Shape>("reduced");
-  if (terms == 1 || reduced.empty() || !reduced.back().divide_exactly(terms)) return 1;
+  if (terms == 1 || reduced.empty()) return 1;
+  const int64_t most = reduced.back().as_constant().value_or(terms);
+  if (!reduced.back().divide_exactly(terms) && (reduced.size() > 1 || most < terms)) return 1;
   const size_t other = 1 - columns.operand;
   const auto dims = dims_of_axes(node, other);
   if (!dims || dims->back() < 0) return 1;

@@ -128,6 +128,27 @@ TEST(Contract, depth_of_one_word) {
   expect_tile(kF32, {5, 32}, kOneWord, 1);
 }
 
+// What lies between the columns counts nothing, and nothing behind the last one is read.
+TEST(Contract, depth_of_a_part_of_a_word) {
+  const std::vector<Dtypes> bytes = {
+      {"u8", "i8", "i32"}, {"i8", "i8", "i32"}, {"u8", "u8", "i32"}, {"i8", "u8", "i32"}};
+  for (const char* terms : {"1", "2", "3"}) {
+    const std::string b_size = std::string("4 * $N - 4 + ") + terms;
+    const std::string depths = std::string("1, ") + terms;
+    const Layout quads = {"$M * 4 + %k", "4, 4, 1", b_size.c_str(), "4, 4, 1", depths.c_str()};
+    for (const Dtypes& dtypes : bytes)
+      for (const Shape& shape : {Shape{1, 32}, {7, 32}, {3, 21}, {2, 32, 18}})
+        expect_tile(dtypes, shape, quads, 1);
+  }
+  const Layout pairs = {"$M * 3 + %k", "3, 2, 1", "2 * $N - 1", "2, 2, 1", "1, 1"};
+  for (const Dtypes& dtypes : {Dtypes{"bf16", "bf16", "f32"},
+                               {"f16", "f16", "f32"},
+                               {"bf16", "f16", "f32"},
+                               {"i16", "i16", "i32"}})
+    for (const Shape& shape : {Shape{1, 32}, {7, 32}, {3, 21}, {2, 32, 18}})
+      expect_tile(dtypes, shape, pairs, 1);
+}
+
 TEST(Contract, more_sums_than_registers) {
   expect_tile(kF32, {40, 40}, kRows, 5);
   expect_tile(kF32, {13, 100, 77, false}, kRows, 5);
