@@ -143,7 +143,7 @@ class ContractionLowering {
     const TileRoles& roles = *roles_;
     tiles_ = choose();
     lowered_.schedule.tiles = tiles_;
-    const SymExpr panels = ceil_div(roles.columns().extent, tiles_.columns);
+    const SymExpr panels = ceil_div(roles.columns().extent, tiles_.columns * tiles_.panels);
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
@@ -155,7 +155,7 @@ class ContractionLowering {
     // What the runtime splits is counted with the largest tile.
     const SymExpr blocks = blocks_of(rows, images);
     const SymExpr terms =
-        extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * tiles_.columns;
+        extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * wide_columns();
     nest_->add_range(extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
               [&](SymExpr at, Block& block) {
                 append(block, head);
@@ -193,6 +193,9 @@ class ContractionLowering {
     facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.separate_outer())));
     facts.row_bytes = dtype_size(roles.operand(roles.broadcast()).base->type().dtype);
     facts.accumulator = accumulator_;
+    facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
+                                 roles.column_step().equals_constant(1) &&
+                                 roles.shared_outer().empty();
     // Windows have terms in common.
     const auto& shape = roles.operand(roles.broadcast()).base->type().shape;
     facts.row_terms =
@@ -210,22 +213,26 @@ class ContractionLowering {
                  const SymExpr& tile_rows, Block& block) {
     const TileRoles& roles = *roles_;
     const SymExpr first_row = let(SymExpr::min(tile * tile_rows, rows - tile_rows), "row", block);
-    const SymExpr first_column = let(panel * tiles_.columns, "column", block);
-    const bool is_whole = (roles.columns().extent.as_constant().value_or(1) % tiles_.columns) == 0;
+    const int64_t columns = wide_columns();
+    const SymExpr first_column = let(panel * columns, "column", block);
+    const bool is_whole = (roles.columns().extent.as_constant().value_or(1) % columns) == 0;
     const SymExpr live =
-        is_whole ? SymExpr(tiles_.columns)
-                 : let(SymExpr::min(roles.columns().extent - first_column, tiles_.columns), "live",
-                       block);
+        is_whole ? SymExpr(columns)
+                 : let(SymExpr::min(roles.columns().extent - first_column, columns), "live", block);
     const loop::Buffer* buffer =
-        nest_->stack("tile", accumulator_, tiles_.rows.front() * tiles_.columns, block);
-    const TilePlace place{buffer, first_row, first_column, panel, tile_rows, live};
+        nest_->stack("tile", accumulator_, tiles_.rows.front() * columns, block);
+    const TilePlace place{buffer, 0, first_row, first_column, panel, tile_rows, live};
     emit_sums(place, block);
     emit_terms_left(place, block);
     emit_rest(place, block);
   }
 
+  // Of the sums that stand in one buffer.
+  int64_t wide_columns() const { return tiles_.panels * tiles_.columns; }
+
   struct TilePlace {
     const loop::Buffer* buffer;
+    SymExpr offset;  // in the buffer
     SymExpr first_row, first_column, panel, rows, live_columns;
   };
 
@@ -250,7 +257,7 @@ class ContractionLowering {
     }
     std::vector<DepthAxis> whole;
     for (size_t i = first; i < depth.size(); ++i) whole.push_back({depth[i], 0, depth[i]->extent});
-    if (first == 0) return append(block, contractions(place, whole, false));
+    if (first == 0) return append(block, contractions_of_panels(place, whole, false));
     append(block, zeros(place));
     append(block, sums_over(place, 0, first, std::max<int64_t>(1, tiles_.depth / terms), whole));
   }
@@ -283,7 +290,7 @@ class ContractionLowering {
     const auto whole = [&] {
       std::vector<DepthAxis> all = outer_depth_;
       all.insert(all.end(), inner.begin(), inner.end());
-      return contractions(place, all, true);
+      return contractions_of_panels(place, all, true);
     };
     if (i + 1 < end)
       return loop_over(axis.name, 0, axis.extent, {}, [&](const SymExpr& at, Block& block) {
@@ -308,10 +315,28 @@ class ContractionLowering {
   Block zeros(const TilePlace& place) {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     return loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& block) {
-      append(block, loop_over("c", 0, tiles_.columns, mode, [&](const SymExpr& column, Block& b) {
+      append(block, loop_over("c", 0, wide_columns(), mode, [&](const SymExpr& column, Block& b) {
                b.push_back(loop::Store::make(arena_, place.buffer,
-                                             {expr(row * tiles_.columns + column)}, zero()));
+                                             {expr(row * wide_columns() + column)}, zero()));
              }));
+    });
+  }
+
+  // Those of panels side by side, which lie so in the operand that is read in vectors too.
+  Block contractions_of_panels(const TilePlace& place, const std::vector<DepthAxis>& depth,
+                               bool adds) {
+    if (tiles_.panels == 1) return contractions(place, depth, adds);
+    const SymExpr count = ceil_div(place.live_columns, tiles_.columns);
+    return loop_over("panel", 0, count, {}, [&](const SymExpr& panel, Block& block) {
+      TilePlace part = place;
+      part.offset = panel * tiles_.columns;
+      part.first_column = place.first_column + part.offset;
+      if (!place.live_columns.equals_constant(wide_columns()))
+        part.live_columns =
+            let(SymExpr::min(place.live_columns - part.offset, tiles_.columns), "live", block);
+      else
+        part.live_columns = tiles_.columns;
+      append(block, contractions(part, depth, adds));
     });
   }
 
@@ -349,7 +374,7 @@ class ContractionLowering {
     const bool is_masked =
         !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
     return loop::Contract::make(
-        arena_, {place.buffer, {constant(0)}, {constant(tiles_.columns), constant(1)}},
+        arena_, {place.buffer, {expr(place.offset)}, {constant(wide_columns()), constant(1)}},
         tile_of(broadcast, row_step), tile_of(vector, roles.column_step()), rows, tiles_.columns,
         is_masked ? expr(place.live_columns) : nullptr, std::move(extents), adds);
   }
@@ -365,7 +390,7 @@ class ContractionLowering {
                                       nest_->bind(roles.columns(), place.first_column + column, inner);
                                       const Expr sum =
                                           loop::Load::make(arena_, place.buffer,
-                                                           {expr(row * tiles_.columns + column)});
+                                                           {expr(row * wide_columns() + column)});
                                       emit_element(*evaluator_, rounded(sum, inner), inner);
                                     }));
            }));

@@ -22,6 +22,9 @@ struct ContractionFacts {
   int64_t others = 1;     // products of the same form: batches
   int64_t row_bytes = 4;  // of an element of the operand that is broadcast
   DType accumulator = DType::kF32;
+  // Whether each term's columns lie side by side over the whole matrix, so that a tile's are a
+  // short piece of a long row.
+  bool reads_pieces_of_rows = false;
 };
 
 struct ContractionTiles {
@@ -29,8 +32,9 @@ struct ContractionTiles {
   // when the kernel runs.
   std::vector<int64_t> rows;
   int64_t columns = 1;
-  int64_t depth = 1;  // terms that meet in one accumulator, at most
-  int64_t tiles = 1;  // one below the other, which take the same columns in turns
+  int64_t depth = 1;   // terms that meet in one accumulator, at most
+  int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time
+  int64_t tiles = 1;   // one below the other, which take the same columns in turns
   // Whether all rows are gone through before the next columns; else all columns before the next
   // tiles.
   bool panels_outermost = false;

@@ -105,6 +105,17 @@ def test_no_elements(rows: int, columns: int, depth: int, dynamic: bool) -> None
     check_jit(torch.mm, torch.randn(rows, depth), torch.randn(depth, columns), dynamic=dynamic)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 13])
+@pytest.mark.parametrize(("columns", "depth"), [(33, 9), (1500, 100), (2080, 7), (5000, 33)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_few_long_rows(rows: int, columns: int, depth: int, dtype: torch.dtype) -> None:
+    a, b = torch.randn(3, rows, depth).to(dtype), torch.randn(3, depth, columns).to(dtype)
+    for dynamic in (False, True):
+        check_jit(torch.mm, a[0], b[0], dynamic=dynamic)
+        check_jit(lambda a, b: torch.relu(a @ b + 1), a, b, dynamic=dynamic)
+    check_jit(torch.mm, a[0], torch.cat([b[0], b[0]], 1)[:, 3 : columns - 2])
+
+
 def strided(rows: int, columns: int, form: str) -> torch.Tensor:
     """A matrix that lies in memory in one of several ways."""
     if form == "transposed":

@@ -125,7 +125,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
     return rewriter.no_match(*node, "what is added has another dtype");
   if (rhs->type().shape.back().equals_constant(1))
     return rewriter.no_match(*node, "a tile has more than one column");
-  if (!is_wanted && !is_worth_code(*lhs, *rhs, rewriter.graph()))
+  if (!is_wanted && !is_worth_code(*lhs, *rhs, rewriter.graph(), *options.tiles))
     return rewriter.no_match(*node, "its operands change with each call, and it has few rows");
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();

@@ -51,6 +51,26 @@ TEST(Contraction, unknown_rows_have_tiles_down_to_one) {
   }
 }
 
+TEST(Contraction, pieces_of_long_rows_are_read_side_by_side) {
+  Machine machine = machine_of(512);
+  machine.threads = 2;
+  ContractionFacts facts = facts_of(1, 8192, 4096);
+  EXPECT_EQ(choose_tiles(facts, machine).panels, 1);
+  facts.reads_pieces_of_rows = true;
+  EXPECT_EQ(choose_tiles(facts, machine).panels, 8192 / 32 / 2);
+  EXPECT_LT(choose_tiles(facts, machine).depth, 64);
+  machine.threads = 64;  // not in shorter pieces than a stream has
+  EXPECT_EQ(choose_tiles(facts, machine).panels, 512 / 32);
+  machine.threads = 1;
+  facts.rows = facts.expected_rows = 12;  // sums stay in a cache
+  EXPECT_EQ(choose_tiles(facts, machine).panels * 32 * 12 * 4 / 1024, 31);
+  facts.columns = 500;
+  EXPECT_EQ(choose_tiles(facts, machine).panels, 1);
+  facts.columns = 8192;
+  facts.rows = facts.expected_rows = 600;
+  EXPECT_EQ(choose_tiles(facts, machine).panels, 1);
+}
+
 TEST(Contraction, a_block_of_tiles_fits_half_of_a_second_level_cache) {
   Machine machine = machine_of(512);
   machine.second_level_bytes = 1 << 20;
