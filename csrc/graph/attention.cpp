@@ -126,6 +126,44 @@ bool cut_depth(ScoreProduct& found, Assumptions& assumptions) {
 
 bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
 
+namespace {
+
+constexpr const char* kWord = "word";
+constexpr const char* kTerm = "term";
+
+// Offsets of values, where a key is a word of several and the term in it.
+SymExpr value_offset(const Node& attend, const AttentionAxes& axes) {
+  const auto view = strided_view(attend.operand(1));
+  const SymExpr offset = linearize(attend.attr<Index>("rhs"), view->strides) + view->offset;
+  Assumptions assumptions;
+  assumptions.set_index(kTerm, axes.terms);
+  const SymExpr key =
+      axes.terms == 1 ? SymExpr::symbol(kWord)
+                      : SymExpr::symbol(kWord) * axes.terms + SymExpr::symbol(kTerm);
+  return assumptions.simplify(replaced(offset, axis_name(axes.keys), key));
+}
+
+// Of the last of the axes along which values move evenly and scores do not.
+std::optional<size_t> find_columns(const Node& attend, AttentionAxes& axes) {
+  const Index &values = attend.attr<Index>("rhs"), &scores = attend.attr<Index>("lhs");
+  for (const SymExpr& e : values) {
+    const auto terms = divisor_of(e, axis_name(axes.keys));
+    if (!terms) return std::nullopt;
+    axes.terms = std::max(axes.terms, *terms);
+  }
+  const SymExpr offset = value_offset(attend, axes);
+  for (size_t axis = axes.keys; axis-- > 0;) {
+    if (has_axis(scores, axis) || !has_axis(values, axis)) continue;
+    const auto linear = offset.linear_in(axis_name(axis));
+    if (linear && linear->coefficient.equals_constant(axes.terms) &&
+        has_steps(offset, {axis_name(axis), kWord, kTerm}))
+      return axis;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<AttentionAxes> attention_axes(const Node& attention) {
   const Index& shape = attention.result()->type().shape;
   const size_t rank = shape.size();
@@ -133,17 +171,9 @@ std::optional<AttentionAxes> attention_axes(const Node& attention) {
   Index values;
   if (attention.op() == Op::kAttend) {
     values = attention.attr<Index>("rhs");
-    const auto view = strided_view(attention.operand(1));
-    for (size_t d = 0; d < values.size(); ++d) {
-      const auto name = values[d].as_symbol();
-      if (!name || !is_axis_name(*name) || !view->strides[d].equals_constant(1)) continue;
-      const size_t axis = std::stoul(name->substr(1));
-      if (axis < rank && !has_axis(attention.attr<Index>("lhs"), axis)) axes.columns = axis;
-    }
-    const SymExpr offset = linearize(values, view->strides);
-    if (axes.columns == rank || !offset.linear_in(axis_name(axes.columns)) ||
-        !has_steps(offset, {axis_name(axes.columns), axis_name(rank)}))
-      return std::nullopt;
+    const auto columns = find_columns(attention, axes);
+    if (!columns) return std::nullopt;
+    axes.columns = *columns;
   }
   for (const bool may_be_one : {false, true})
     for (size_t axis = rank; axis-- > 0 && axes.rows == rank;)
@@ -152,6 +182,15 @@ std::optional<AttentionAxes> attention_axes(const Node& attention) {
         axes.rows = axis;
   if (axes.rows == rank) return std::nullopt;
   return axes;
+}
+
+ValuePlace value_place(const Node& attend, const AttentionAxes& axes) {
+  const SymExpr offset = value_offset(attend, axes);
+  const auto step = [&](const char* name) { return offset.linear_in(name)->coefficient; };
+  SymExpr rest = offset;
+  for (const std::string& name : {std::string(kWord), std::string(kTerm), axis_name(axes.columns)})
+    rest = replaced(rest, name, 0);
+  return {strided_view(attend.operand(1))->base, rest, step(kWord), step(kTerm)};
 }
 
 std::optional<ScoreProduct> score_product(const Node& attention, const AttentionAxes& axes,

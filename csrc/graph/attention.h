@@ -17,9 +17,18 @@ struct AttentionAxes {
   size_t rows;     // queries: of those that values do not know the last one that has a length
   size_t columns;  // of values, which lie side by side along it; logsumexp: that of keys
   size_t keys;
+  int64_t terms = 1;  // values of so many keys lie side by side for each column
 };
 // Nothing where values lie in another way.
 std::optional<AttentionAxes> attention_axes(const Node& attention);
+
+// How values lie: offset = key / terms * key_step + key % terms * term_step + column * terms + the
+// rest, which is over the other axes.
+struct ValuePlace {
+  Value* base;
+  SymExpr rest, key_step, term_step;
+};
+ValuePlace value_place(const Node& attend, const AttentionAxes& axes);
 
 // A contraction that scores are computed from, element by element. The offsets of its operands'
 // elements are over the axes of the node of attention, and those of depth.

@@ -327,15 +327,11 @@ class AttentionLowering {
     return offset;
   }
 
-  graph::StridedView values() const { return *graph::strided_view(node_.operand(1)); }
-
-  SymExpr value_offset() const {
-    const graph::StridedView view = values();
-    return axes_.map(graph::linearize(node_.attr<Index>("rhs"), view.strides) + view.offset);
-  }
-
+  // Where an element of the values lies, at the current place.
   Expr load_value() {
-    return load(buffers_.buffer_of(values().base, loop::Access::kIn), value_offset());
+    const graph::StridedView view = *graph::strided_view(node_.operand(1));
+    const SymExpr at = graph::linearize(node_.attr<Index>("rhs"), view.strides) + view.offset;
+    return load(buffers_.buffer_of(view.base, loop::Access::kIn), axes_.map(at));
   }
 
   // -- tiles
@@ -358,7 +354,7 @@ class AttentionLowering {
     }
     if (has_columns_) {
       facts.columns = columns();
-      facts.value_bytes = facts.columns * dtype_size(values().base->type().dtype);
+      facts.value_bytes = facts.columns * dtype_size(node_.operand(1)->type().dtype);
     }
     return schedule::choose_attention(facts, context_.machine);
   }
@@ -372,7 +368,8 @@ class AttentionLowering {
 
   // Of a task: what is known so far of its rows.
   struct State {
-    const loop::Buffer *out = nullptr, *largest = nullptr, *sum = nullptr, *scores = nullptr;
+    const loop::Buffer *out = nullptr, *largest = nullptr, *sum = nullptr, *scores = nullptr,
+                       *weights = nullptr;  // may be the same as scores
     SymExpr height;
   };
 
@@ -414,6 +411,11 @@ class AttentionLowering {
     state.largest = nest_.stack("largest", accumulator_, slots, block);
     state.sum = nest_.stack("sum", accumulator_, slots, block);
     state.scores = nest_.stack("scores", accumulator_, tiles_.rows.front() * tiles_.keys, block);
+    // Products of words take weights as values are.
+    state.weights = roles_->terms == 1
+                        ? state.scores
+                        : nest_.stack("weights", node_.operand(1)->type().dtype,
+                                      tiles_.rows.front() * tiles_.keys, block);
     if (has_columns_) state.out = nest_.stack("out", accumulator_, slots * columns(), block);
     append(block, nest_.loop_over("r", 0, slots, {}, [&](const SymExpr& slot, Block& inner) {
              store(state.largest, slot, lowest(), inner);
@@ -635,7 +637,7 @@ class AttentionLowering {
                               [&](const SymExpr& j, Block& body) {
                                 const Expr one =
                                     let(weight(load(state.scores, base + j), shift), "w", body);
-                                store(state.scores, base + j, one, body);
+                                store(state.weights, base + j, as_weight(state, one), body);
                                 return one;
                               });
     store(state.sum, slot, apply(ScalarOp::kFma, {load(state.sum, slot), repair, total}), block);
@@ -643,11 +645,13 @@ class AttentionLowering {
     const auto clear = [&](const SymExpr& begin, const SymExpr& end) {
       append(block, nest_.loop_over("j", begin, end, vector_mode(1),
                                     [&](const SymExpr& j, Block& inner) {
-                                      store(state.scores, base + j, number(0), inner);
+                                      store(state.weights, base + j, as_weight(state, number(0)),
+                                            inner);
                                     }));
     };
+    const SymExpr end = ceil_div(keys.end, roles_->terms) * roles_->terms;
     if (has_first_) clear(0, from);
-    if (has_limit_) clear(to, keys.end);
+    if (has_limit_ || roles_->terms > 1) clear(to, end);
     append(block, nest_.loop_over("c", 0, columns(), vector_mode(2),
                                   [&](const SymExpr& c, Block& inner) {
                                     const SymExpr at = slot * columns() + c;
@@ -657,20 +661,31 @@ class AttentionLowering {
                                   }));
   }
 
+  Expr as_weight(const State& state, Expr weight) {
+    return loop::Cast::make(arena_, state.weights->dtype, weight);
+  }
+
+  // Words of values that lie side by side for each column meet in one instruction.
   void emit_sums(const State& state, const Tile& tile, const Keys& keys, Block& block) {
-    const std::string key_axis = fusion::axis_name(keys_);
-    const std::string column_axis = fusion::axis_name(roles_->columns);
-    const SymExpr offset = value_offset();
-    const SymExpr key_step = axis(keys_) ? offset.linear_in(key_axis)->coefficient : SymExpr(0);
-    const SymExpr at = replaced(replaced(offset, key_axis, keys.first), column_axis, 0);
-    const loop::Buffer* buffer = buffers_.buffer_of(values().base, loop::Access::kIn);
+    const graph::ValuePlace place = graph::value_place(node_, *roles_);
+    const int64_t terms = roles_->terms;
+    const SymExpr at =
+        axes_.map(place.rest) + SymExpr::floordiv(keys.first, terms) * place.key_step;
+    const loop::Buffer* buffer = buffers_.buffer_of(place.base, loop::Access::kIn);
+    std::vector<Expr> extents = {expr(ceil_div(keys.end, terms))};
+    std::vector<Expr> of_weights = {constant(tiles_.keys), constant(terms)};
+    std::vector<Expr> of_values = {constant(terms), expr(place.key_step)};
+    if (terms > 1) {
+      extents.push_back(constant(terms));
+      of_weights.push_back(constant(1));
+      of_values.push_back(expr(place.term_step));
+    }
     append(block, nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
              return loop::Contract::make(
                  arena_,
                  {state.out, {expr(tile.slot * columns())}, {constant(columns()), constant(1)}},
-                 {state.scores, {constant(0)}, {constant(tiles_.keys), constant(1)}},
-                 {buffer, {expr(at)}, {constant(1), expr(key_step)}}, rows, columns(), nullptr,
-                 {expr(keys.end)}, true);
+                 {state.weights, {constant(0)}, of_weights}, {buffer, {expr(at)}, of_values}, rows,
+                 columns(), nullptr, extents, true);
            }));
   }
 

@@ -222,6 +222,56 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   });
 }
 
+// Values of attention, of which several keys lie side by side for each column where one instruction
+// adds up as many products.
+bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* node) {
+  static constexpr int64_t kRowsWorthWords = 64;
+  Graph& graph = rewriter.graph();
+  const auto axes = attention_axes(*node);
+  if (!axes || axes->terms > 1) return false;
+  Value* values = node->operand(1);
+  const DType dtype = values->type().dtype;
+  const int64_t terms = options.tiles->terms ? options.tiles->terms(dtype, dtype) : 1;
+  if (terms == 1 || !is_float(dtype)) return false;
+  const SymExpr& rows = node->result()->type().shape[axes->rows];
+  if (!is_static_value(*values) && expected(rows, graph) < kRowsWorthWords)
+    return rewriter.no_match(*node, "few queries share what would be packed in each call");
+  const Shape& rhs = node->attr<Shape>("rhs");
+  const auto dim_of = [&](size_t axis) {
+    return std::find(rhs.begin(), rhs.end(), SymExpr::symbol(axis_name(axis))) - rhs.begin();
+  };
+  const ptrdiff_t key_dim = dim_of(axes->keys), column_dim = dim_of(axes->columns);
+  const auto rank = static_cast<ptrdiff_t>(rhs.size());
+  if (key_dim == rank || column_dim == rank)
+    return rewriter.no_match(*node, "keys or columns are no dimension of values");
+  return rewriter.replace_by_new(node, [&] {
+    const SymExpr keys = values->type().shape[static_cast<size_t>(key_dim)];
+    const SymExpr filled = SymExpr::floordiv(keys + (terms - 1), terms) * terms;
+    Value* packed = values;
+    if (!(filled == keys)) packed = graph.pad(packed, key_dim, 0, filled, 0.0);
+    packed = graph.reshape(packed, with_cut(packed->type().shape, static_cast<size_t>(key_dim), terms));
+    // All others as they stand, then words, columns and the terms of a word.
+    std::vector<int64_t> order;
+    Shape index;
+    for (ptrdiff_t d = 0; d < rank; ++d) {
+      if (d == key_dim || d == column_dim) continue;
+      order.push_back(d > key_dim ? d + 1 : d);
+      index.push_back(rhs[static_cast<size_t>(d)]);
+    }
+    const SymExpr key = SymExpr::symbol(axis_name(axes->keys));
+    order.insert(order.end(),
+                 {key_dim, column_dim > key_dim ? column_dim + 1 : column_dim, key_dim + 1});
+    index.insert(index.end(), {SymExpr::floordiv(key, terms),
+                               SymExpr::symbol(axis_name(axes->columns)),
+                               SymExpr::mod(key, terms)});
+    packed = graph.pointwise(Op::kCopy, {graph.permute(packed, std::move(order))});
+    const TensorType& type = node->result()->type();
+    return graph.attend(node->operand(0), packed, node->attr<Shape>("lhs"), std::move(index),
+                        node->attr<Shape>("reduced")[0], node->attr<Shape>("range"),
+                        node->attr<bool>("empty_is_zero"), type.shape, type.dtype);
+  });
+}
+
 }  // namespace
 
 bool pack_operands(Graph& graph, const PackOptions& options) {
@@ -229,7 +279,10 @@ bool pack_operands(Graph& graph, const PackOptions& options) {
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
   for (Node* node : graph.nodes())
-    if (node->op() == Op::kContract) has_changed |= rewrite(rewriter, options, node);
+    if (node->op() == Op::kContract)
+      has_changed |= rewrite(rewriter, options, node);
+    else if (node->op() == Op::kAttend)
+      has_changed |= rewrite_values(rewriter, options, node);
   return has_changed;
 }
 
