@@ -130,7 +130,7 @@ _EXTERN_REASONS = {
     "aten.baddbmm": CONTRACTION,
     "aten.bmm": CONTRACTION,
     "aten.convolution": CONTRACTION,
-    "aten.convolution_backward": "contraction",
+    "aten.convolution_backward": CONTRACTION,
     "aten.mm": CONTRACTION,
     "aten._int_mm": CONTRACTION,
     "aten._scaled_dot_product_flash_attention_for_cpu": "attention",

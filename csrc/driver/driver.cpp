@@ -16,10 +16,10 @@
 #include "driver/verifying_kernel.h"
 #include "fusion/fusion.h"
 #include "fusion/in_place.h"
+#include "graph/convolution.h"
 #include "graph/index_map.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/contractions.h"
-#include "graph/passes/convolutions.h"
 #include "graph/passes/pipeline.h"
 #include "graph/static_values.h"
 #include "graph/text.h"
@@ -45,7 +45,7 @@ bool counts_as_work(const graph::Node& node) {
 
 bool is_contraction_call(const graph::Node& node) {
   return graph::is_product_call(node) || graph::is_convolution_call(node) ||
-         graph::is_attention_call(node);
+         graph::is_convolution_gradient_call(node) || graph::is_attention_call(node);
 }
 
 class Compiler {

@@ -113,21 +113,30 @@ bool Rewriter::replace_by(Node* node, Value* existing) const {
 }
 
 bool Rewriter::replace_by_new(Node* node, const std::function<Value*()>& make) const {
-  Value* result = node->result();
-  if (is_written(*result)) return no_match(*node, "an extern call writes into the value");
+  return replace_all_by_new(node, [&] { return std::vector<Value*>{make()}; });
+}
+
+bool Rewriter::replace_all_by_new(Node* node,
+                                  const std::function<std::vector<Value*>()>& make) const {
+  for (const auto& result : node->results())
+    if (is_written(*result)) return no_match(*node, "an extern call writes into the value");
   if (!options_.may_rewrite()) return false;
   graph_.set_insertion_point(node);
-  Value* replacement = make();
-  const bool is_view = strided_view(replacement)->base != replacement;
-  const bool is_new_alias =
-      owns_memory(*result) && !owns_memory(*replacement) && is_handed_out(graph_, *result);
-  const bool must_move = is_layout_seen(graph_, *result) && !lie_alike(*result, *replacement);
-  if (is_view && (is_new_alias || must_move))
-    replacement = graph_.pointwise(Op::kCopy, {replacement});
+  const std::vector<Value*> replacements = make();
+  for (size_t i = 0; i < replacements.size(); ++i) {
+    Value *result = node->result(i), *replacement = replacements[i];
+    if (replacement == nullptr) continue;
+    const bool is_view = strided_view(replacement)->base != replacement;
+    const bool is_new_alias =
+        owns_memory(*result) && !owns_memory(*replacement) && is_handed_out(graph_, *result);
+    const bool must_move = is_layout_seen(graph_, *result) && !lie_alike(*result, *replacement);
+    if (is_view && (is_new_alias || must_move))
+      replacement = graph_.pointwise(Op::kCopy, {replacement});
+    graph_.set_strides(replacement, result->type().strides);
+    replacement->producer()->set_source(node->source());
+    graph_.replace_all_uses(result, replacement);
+  }
   graph_.set_insertion_point(nullptr);
-  graph_.set_strides(replacement, result->type().strides);
-  replacement->producer()->set_source(node->source());
-  graph_.replace_all_uses(result, replacement);
   graph_.erase(node);
   return true;
 }

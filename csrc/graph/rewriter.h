@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "graph/graph.h"
 #include "graph/passes/options.h"
@@ -37,6 +38,8 @@ class Rewriter {
   // The same with a value that `make` builds in front of the node; it takes over the result's
   // strides and source. `make` must not return a value that was there before.
   bool replace_by_new(Node* node, const std::function<Value*()>& make) const;
+  // The same of a node with several results: one value for each, null for those without uses.
+  bool replace_all_by_new(Node* node, const std::function<std::vector<Value*>()>& make) const;
 
  private:
   Graph& graph_;

@@ -44,6 +44,11 @@ def layer_of(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     return nn.Sequential(layer, nn.LeakyReLU(0.5)).eval(), (inputs, *image)
 
 
+def strides(x: Tensor) -> list[int]:
+    """The stride of a single element means nothing."""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
+
+
 def check(ours: Tensor, module: nn.Module, x: Tensor) -> None:
     """Values against float64, as exact as eager's but for a small factor; strides as eager's."""
     with torch.no_grad():
@@ -51,10 +56,7 @@ def check(ours: Tensor, module: nn.Module, x: Tensor) -> None:
         exact = module.double()(x.double())
         module.float()
     assert ours.shape == eager.shape
-    # The stride of a single element means nothing.
-    assert [s for s, n in zip(ours.stride(), ours.shape, strict=True) if n > 1] == [
-        s for s, n in zip(eager.stride(), eager.shape, strict=True) if n > 1
-    ]
+    assert strides(ours) == strides(eager)
     if ours.numel():
         scale = exact.abs().max()
         error = (ours - exact).abs().max() / scale
@@ -170,13 +172,93 @@ def test_chains(memory_format: torch.memory_format) -> None:
             assert ours.stride() == eager.stride()
 
 
-def test_training() -> None:
-    """Gradients of weights, biases and images."""
+TRANSPOSED: dict[str, tuple[int, int, tuple[int, ...], dict[str, Any]]] = {
+    "2x2 of stride 2": (64, 32, (8, 9), {"kernel_size": 2, "stride": 2}),
+    "4x4 of stride 2": (40, 48, (7, 7), {"kernel_size": 4, "stride": 2, "padding": 1}),
+    "3x3 of stride 2": (
+        *(16, 32, (9, 7)),
+        {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1},
+    ),
+    "3x3": (32, 33, (9, 9), {"kernel_size": 3, "padding": 2, "dilation": 2, "bias": False}),
+    "gaps": (32, 32, (5, 6), {"kernel_size": (1, 2), "stride": 3, "output_padding": (2, 1)}),
+    "groups": (32, 64, (8, 8), {"kernel_size": 3, "padding": 1, "groups": 2}),
+    "dilated": (16, 16, (8, 8), {"kernel_size": 3, "stride": 2, "dilation": 2}),
+    "1d": (16, 32, (30,), {"kernel_size": 5, "padding": 2, "stride": 3}),
+    "3d": (8, 32, (4, 5, 6), {"kernel_size": 2, "stride": (2, 1, 2), "padding": (0, 1, 1)}),
+}
+
+
+def transposed_layer(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """The same as `layer_of` of a transposed convolution."""
+    inputs, outputs, image, arguments = TRANSPOSED[name]
+    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[len(image) - 1]
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(8, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2))
+    layer = kind(inputs, outputs, **arguments)
+    return nn.Sequential(layer, nn.LeakyReLU(0.5)).eval(), (inputs, *image)
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed(name: str) -> None:
+    """Transposed convolutions of images in both formats."""
+    module, shape = transposed_layer(name)
+    x = torch.randn(2, *shape)
     compiled = mlcc.jit(module)
-    x = torch.randn(2, 8, 12, 12, requires_grad=True)
-    wanted = torch.autograd.grad(module(x).square().sum(), (x, *module.parameters()))
-    got = torch.autograd.grad(compiled(x).square().sum(), (x, *module.parameters()))
-    for ours, eager in zip(got, wanted, strict=True):
-        torch.testing.assert_close(ours, eager, atol=1e-3, rtol=1e-4)
+    with torch.no_grad():
+        check(compiled(x), module, x)
+        if len(shape) == 3:
+            last = x.contiguous(memory_format=torch.channels_last)
+            check(compiled(last), module, last)
+
+
+def gradients(module: nn.Module, function: Any, x: Tensor) -> list[Tensor]:
+    """Of a sum, of which each element has another weight."""
+    x = x.detach().requires_grad_()
+    return list(torch.autograd.grad(function(x).sin().sum(), (x, *module.parameters())))
+
+
+def check_gradients(module: nn.Module, function: Any, x: Tensor) -> None:
+    """Against float64, as exact as eager's but for a small factor; strides as eager's."""
+    ours, eager = gradients(module, function, x), gradients(module, module, x)
+    exact = gradients(module.double(), module, x.double())
+    module.float()
+    for mine, theirs, wanted in zip(ours, eager, exact, strict=True):
+        assert mine.shape == theirs.shape
+        assert strides(mine) == strides(theirs)
+        scale = wanted.abs().max()
+        error = (mine - wanted).abs().max() / scale
+        assert error <= max(4 * (theirs - wanted).abs().max() / scale, 2e-6)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", [*CASES, *TRANSPOSED])
+def test_gradients(name: str, dynamic: bool) -> None:
+    """Gradients of the image, the weights and the bias, of two layers: what the first computes is an image."""
+    module, shape = (layer_of if name in CASES else transposed_layer)(name)
+    torch._dynamo.reset()
+    first = nn.Sequential(nn.LeakyReLU(0.5), module)
+    compiled = torch.compile(first, backend="mlcc", dynamic=dynamic)
+    for batch in (3, 8) if dynamic else (3,):
+        check_gradients(first, compiled, torch.randn(batch, *shape))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 6])
+@pytest.mark.parametrize("side", [3, 12, 96])
+def test_parts(batch: int, side: int) -> None:
+    """Gradients of weights that are summed over several images, one by one, or over rows of them."""
+    module = nn.Sequential(nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 16, 3, 2, 1))
+    compiled = torch.compile(module, backend="mlcc", dynamic=False)
+    check_gradients(module, compiled, torch.randn(batch, 16, side, side))
+
+
+def test_training() -> None:
+    """Steps of a network with batch norms, some of whose convolutions stay calls, in both formats."""
+    layers = [nn.Conv2d(3, 32, 7, 2, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    layers += [nn.Conv2d(32, 64, 3, 2, 1, bias=False), nn.BatchNorm2d(64), nn.Hardswish()]
+    layers += [nn.Conv2d(64, 64, 3, 1, 1, groups=64), nn.ReLU(), nn.ConvTranspose2d(64, 24, 2, 2)]
+    layers += [nn.GELU(), nn.Conv2d(24, 5, 1)]
+    module = nn.Sequential(*layers)
+    compiled = torch.compile(module, backend="mlcc")
+    x = torch.randn(2, 3, 64, 48)
+    check_gradients(module, compiled, x)
+    check_gradients(module, compiled, x.contiguous(memory_format=torch.channels_last))
+    check_gradients(module, compiled, torch.randn(3, 3, 32, 32))

@@ -25,9 +25,6 @@ namespace mlcc::graph {
 
 struct ConvolutionOptions : PassOptions {};
 
-// Whether the node is such a call.
-bool is_convolution_call(const Node& node);
-
 bool convolutions(Graph& graph, const ConvolutionOptions& options);
 
 }  // namespace mlcc::graph

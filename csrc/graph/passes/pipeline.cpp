@@ -6,6 +6,7 @@
 #include "graph/passes/attention.h"
 #include "graph/passes/canonicalize.h"
 #include "graph/passes/contractions.h"
+#include "graph/passes/convolution_gradients.h"
 #include "graph/passes/convolutions.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
@@ -83,6 +84,7 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   // First, since they make pointwise ops of what calls add.
   runner.run(Pass::kContractions);
   runner.run(Pass::kConvolutions);
+  runner.run(Pass::kConvolutionGradients);
   // After contractions, which it looks for, and before divisions and products are rewritten.
   runner.run(Pass::kAttention);
   // Each of the five makes work for the others, so they take turns until none has any: every

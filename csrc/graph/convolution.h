@@ -1,0 +1,73 @@
+// Calls of convolutions and of their gradients, and the contractions that they are over images
+// whose channels are last.
+//
+// Windows of weights [o, c / groups, ..] relate a large image [n, .., c] to a small one [n, .., o]:
+// element p of the small one meets the elements p * stride + k * dilation - padding of the large
+// one. A convolution computes the small one, its gradient the large one; transposed ones the other
+// way round.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace mlcc::graph {
+
+struct Convolution {
+  Value *image, *weight;
+  Value* bias = nullptr;      // of a convolution, if it has any
+  Value* gradient = nullptr;  // of its result, where gradients are asked for
+  std::vector<int64_t> stride, padding, dilation;
+  int64_t groups = 1;
+  bool is_transposed = false;
+  std::array<bool, 3> wanted{};  // gradients of the image, the weights, the bias
+
+  // Dimensions of an image beside batch and channels.
+  size_t image_rank() const { return weight->type().shape.size() - 2; }
+  SymExpr window(size_t d) const { return weight->type().shape[d + 2]; }
+};
+
+bool is_convolution_call(const Node& node);  // aten.convolution
+bool is_convolution_gradient_call(const Node& node);
+
+// What such a call says; nothing where a part of it is not known.
+std::optional<Convolution> convolution_of(const Node& node);
+
+// The dimensions [0, 2, .., 1] that bring channels last, and those that bring them back.
+std::vector<int64_t> to_channels_last(size_t rank);
+std::vector<int64_t> from_channels_last(size_t rank);
+
+std::vector<SymExpr> channels_last_shape(const std::vector<SymExpr>& shape);
+
+bool has_no_element(const Value& value);
+
+// Whether an image lies channels-last, or is computed from one that does.
+bool is_channels_last(Value* image);
+// Whether somebody gets a value as it lies in memory who is no convolution. One by itself, of
+// channels-first images to such, takes 1.0 to 1.3 times as long as a library's: 2.3 ms of 2.0 at
+// 28x28x128, 3.8 of 2.9 at 128x128x32, 0.6 each way being the layout.
+bool is_image_seen(const Graph& graph, const Value& value);
+
+// A large image filled up with zeros such that no window of a small one of `small`, a shape with
+// channels last, reaches beyond it.
+Value* filled_image(Graph& graph, const Convolution& conv, Value* large,
+                    const std::vector<SymExpr>& small);
+
+// The small image of a large one that is filled up. All images have their channels last.
+Value* small_image(Graph& graph, const Convolution& conv, Value* filled,
+                   const std::vector<SymExpr>& small, DType dtype);
+
+// Whether a large image can be computed from contractions over the small one: where the stride is
+// not 1, one for each phase of the elements of the large one, whose sizes have to be known then.
+bool has_large_image(const Convolution& conv, const std::vector<SymExpr>& large,
+                     const std::vector<SymExpr>& small);
+Value* large_image(Graph& graph, const Convolution& conv, Value* small,
+                   const std::vector<SymExpr>& large, DType dtype);
+
+// Sums over all windows of the products of both images: the gradient of the weights.
+Value* weight_sums(Graph& graph, const Convolution& conv, Value* large, Value* small, DType dtype);
+
+}  // namespace mlcc::graph
