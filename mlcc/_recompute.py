@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mlcc import _torch_compat
+from mlcc import _saved_images, _torch_compat
 
 # Free: they move no data.
 _VIEWS = "detach diagonal split_with_sizes transpose unbind"
@@ -23,4 +23,5 @@ _FUSED = (
 def partition(generated: Iterable[str]) -> Callable[..., Any]:
     """The partition function for AOTAutograd. `generated`: overloads with a row in the op table."""
     pointwise = {name.removeprefix("aten.").partition(".")[0] for name in generated}
-    return _torch_compat.min_cut(_VIEWS.split(), sorted({*_FUSED.split(), *pointwise}))
+    cut = _torch_compat.min_cut(_VIEWS.split(), sorted({*_FUSED.split(), *pointwise}))
+    return _saved_images.save_channels_last(cut, pointwise)

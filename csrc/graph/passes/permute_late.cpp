@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/contraction.h"
+#include "graph/convolution.h"
 #include "graph/rewriter.h"
 
 namespace mlcc::graph {
@@ -57,6 +58,14 @@ bool is_image(const Node& node, const Images& images) {
            return images.count(operand) != 0 &&
                   (!is_pointwise(node) || shape_of(operand) == shape_of(node.result()));
          });
+}
+
+// An input whose channels are last and that is read as if they were not.
+bool is_image_input(const Node& node) {
+  if (node.op() != Op::kPermute) return false;
+  const Value& input = *node.operand(0);
+  return input.producer() == nullptr && shape_of(&input).size() >= 4 &&
+         node.attr<Dims>("dims") == from_channels_last(shape_of(&input).size());
 }
 
 // The permute of an image that `value` is.
@@ -189,6 +198,8 @@ bool permute_late(Graph& graph, const PermuteLateOptions& options) {
                           node->op() == Op::kCat;
     if (can_move && rewrite(rewriter, node, images))
       has_changed = true;
+    else if (is_image_input(*node))
+      images.insert(node->operand(0));
     else if (is_image(*node, images))
       images.insert(node->result());
   }

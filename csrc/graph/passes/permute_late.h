@@ -11,7 +11,8 @@
 //   2]}
 //
 // Requires a verified graph. What the caller or an extern call gets is computed as it has to lie:
-// there the permute stays. Other permutes than those of images stay, too. Keeps dtypes and shapes;
+// there the permute stays. Other permutes than those of images stay, too; an input is one whose
+// channels are last and that is permuted to have them in front. Keeps dtypes and shapes;
 // leaves values without users to dce.
 #pragma once
 
