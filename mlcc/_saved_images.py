@@ -6,6 +6,7 @@ pass reads may lie as both passes have it anyway: it is saved as a tensor whose 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -22,8 +23,10 @@ _OF_IMAGES = frozenset(
     ]
 )
 
-# Channels of a group below which a convolution is left to a library (graph/passes/convolutions.cpp).
+# Channels of a group, and pixels of all images, below which a convolution is left to a library
+# (graph/passes/convolutions.cpp, graph/convolution.cpp).
 _LEAST_CHANNELS = 16
+_LEAST_PIXELS = 256
 
 
 def save_channels_last(
@@ -97,6 +100,9 @@ def _is_image(node: Node) -> bool:
 def _has_code(node: Node, images: set[Any]) -> bool:
     image, weight, *_, is_transposed, _, groups = node.args
     if weight.meta["val"].dtype not in (torch.float32, torch.float64):
+        return False
+    count, _, *sides = (image if is_transposed else node).meta["val"].shape
+    if _torch_compat.is_known(count * math.prod(sides) < _LEAST_PIXELS):
         return False
     rows, columns = weight.meta["val"].shape[:2]
     if groups > 1 and not is_transposed and rows == groups and columns == 1:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/contraction.h"
+#include "graph/static_values.h"
 #include "graph/strided_view.h"
 
 namespace mlcc::graph {
@@ -22,6 +23,8 @@ constexpr std::string_view kGradientName = "aten.convolution_backward.default";
 // 196), and more do not stay in a second-level cache.
 constexpr int64_t kLeastTerms = 128;
 constexpr int64_t kMostTerms = 4096;
+// Pixels that make a copy of the weights in each call little of the work.
+constexpr int64_t kLeastPixels = 256;
 // Rows of a tile of the weights' gradient, about: where there are fewer channels, a window's
 // elements and their channels are rows together.
 constexpr int64_t kTileRows = 12;
@@ -228,6 +231,15 @@ bool is_image_seen(const Graph& graph, const Value& value) {
     return op_info(user->op()).op_class == OpClass::kIndexMap &&
            is_image_seen(graph, *user->result());
   });
+}
+
+bool are_weights_worth_packing(const Graph& graph, const Value& weight, const Value& image) {
+  const Shape& shape = image.type().shape;
+  SymExpr pixels = shape[0];
+  for (size_t d = 2; d < shape.size(); ++d) pixels *= shape[d];
+  return is_static_value(weight) || pixels.evaluate([&](std::string_view name) {
+    return graph.size_hint(name);
+  }) >= kLeastPixels;
 }
 
 bool is_channels_last(Value* image) {

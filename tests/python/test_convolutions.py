@@ -237,11 +237,11 @@ def test_gradients(name: str, dynamic: bool) -> None:
     torch._dynamo.reset()
     first = nn.Sequential(nn.LeakyReLU(0.5), module)
     compiled = torch.compile(first, backend="mlcc", dynamic=dynamic)
-    for batch in (3, 8) if dynamic else (3,):
+    for batch in (12, 3) if dynamic else (12,):
         check_gradients(first, compiled, torch.randn(batch, *shape))
 
 
-@pytest.mark.parametrize("batch", [1, 4, 6])
+@pytest.mark.parametrize("batch", [1, 4, 6, 30])
 @pytest.mark.parametrize("side", [3, 12, 96])
 def test_parts(batch: int, side: int) -> None:
     """Gradients of weights that are summed over several images, one by one, or over rows of them."""

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "graph/convolution.h"
-#include "graph/passes/pack_operands.h"
 #include "graph/rewriter.h"
 #include "graph/strided_view.h"
 
@@ -25,10 +24,6 @@ constexpr int64_t kLeastColumns = 16;
 // channels-first; where they have to be brought there and back it is 0.6, 0.7 and 0.12. Shifted
 // images that one kernel adds up, at most.
 constexpr int64_t kMostShifts = 9;
-
-int64_t expected(const SymExpr& size, const Graph& graph) {
-  return size.evaluate([&](std::string_view name) { return graph.size_hint(name); });
-}
 
 // [o, 1, ..] as [.., 1, o].
 Numbers weights_to_last(size_t spatial) {
@@ -127,10 +122,9 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (!is_sum && !is_channels_last(conv->image) && is_image_seen(rewriter.graph(), *node->result()))
     return rewriter.no_match(*node,
                              "its image would be brought channels-last and back for it alone");
-  SymExpr rows = type.shape[0];
-  for (size_t d = 2; d < type.shape.size(); ++d) rows *= type.shape[d];
-  if (!is_worth_packing(*conv->weight, expected(rows, rewriter.graph())))
-    return rewriter.no_match(*node, "its weights change with each call, and it has few rows");
+  if (!are_weights_worth_packing(rewriter.graph(), *conv->weight,
+                                 conv->is_transposed ? *conv->image : *node->result()))
+    return rewriter.no_match(*node, "its weights change with each call, and it has few pixels");
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
     Value* image = is_sum ? depthwise(graph, *conv, result, *window)
