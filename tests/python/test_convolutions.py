@@ -250,6 +250,13 @@ def test_parts(batch: int, side: int) -> None:
     check_gradients(module, compiled, torch.randn(batch, 16, side, side))
 
 
+def test_images_of_calls() -> None:
+    """Gradients of weights from images that calls lay channels-first."""
+    module = nn.Sequential(nn.Conv2d(64, 32, 1), nn.ReLU(), nn.Conv2d(32, 64, 1))
+    compiled = torch.compile(module, backend="mlcc", dynamic=False)
+    check_gradients(module, compiled, torch.randn(8, 64, 4, 4))
+
+
 def test_training() -> None:
     """Steps of a network with batch norms, some of whose convolutions stay calls, in both formats."""
     layers = [nn.Conv2d(3, 32, 7, 2, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]

@@ -171,11 +171,14 @@ int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& ti
   return is_beside ? terms : 1;
 }
 
-// Whether an operand of a convolution does not lie as its dimensions stand, of which the last one
-// is that of the innermost terms: tiles would read each of them from another line of a cache.
+// Whether an operand of a convolution or of its gradients does not lie as its dimensions stand, of
+// which the last one is that of the innermost terms, or of channels: tiles would read each of them
+// from another line of a cache. Products of matrices and batches of them have fewer dimensions.
 bool reads_apart(const Node& node, size_t operand) {
   const size_t rank = node.operand(operand)->type().shape.size();
-  return node.result()->type().shape.size() > 2 && !axes_of_operand(node, 1 - operand)[0] &&
+  const size_t result_rank = node.result()->type().shape.size();
+  const bool is_convolution = result_rank > 2 && !axes_of_operand(node, 1 - operand)[0];
+  return (is_convolution || result_rank > 3) && rank > 2 &&
          !is_dense_along(*node.operand(operand), rank - 1);
 }
 
@@ -189,9 +192,24 @@ bool reads_rows_of_keys(const Node& node, const Columns& columns, const Graph& g
          expected(rows_beside(node, columns.operand), graph) < kFewQueries;
 }
 
+// Copies of operands that would be read apart, where none is packed.
+bool gather_operands(const Rewriter& rewriter, Node* node) {
+  if (node->result()->type().shape.size() < 4 || (!reads_apart(*node, 0) && !reads_apart(*node, 1)))
+    return rewriter.no_match(*node, "no operand has an axis for columns");
+  return rewriter.replace_by_new(node, [&] {
+    std::vector<Value*> operands = node->operands();
+    for (const size_t i : {0, 1})
+      if (reads_apart(*node, i)) operands[i] = rewriter.graph().pointwise(Op::kCopy, {operands[i]});
+    const TensorType& type = node->result()->type();
+    return rewriter.graph().contract(operands[0], operands[1], node->attr<Shape>("lhs"),
+                                     node->attr<Shape>("rhs"), node->attr<Shape>("reduced"),
+                                     type.shape, type.dtype);
+  });
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const std::optional<Columns> columns = find_columns(*node);
-  if (!columns) return rewriter.no_match(*node, "no operand has an axis for columns");
+  if (!columns) return gather_operands(rewriter, node);
   Value* value = node->operand(columns->operand);
   const auto dim = static_cast<size_t>(columns->dims[columns->axis]);
   const Graph& graph = rewriter.graph();
