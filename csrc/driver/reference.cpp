@@ -156,8 +156,8 @@ int64_t Reference::num_terms(std::span<const int64_t> sizes) const {
   for (const Step& step : steps_) {
     if (!step.accumulates) continue;
     const OpClass op_class = class_of(*step.group);
-    const bool is_reduced = op_class == OpClass::kReduction ||
-                            op_class == OpClass::kContraction || op_class == OpClass::kAttention;
+    const bool is_reduced = op_class == OpClass::kReduction || op_class == OpClass::kContraction ||
+                            op_class == OpClass::kAttention;
     int64_t terms = 1;
     for (size_t d = 0; d < step.group->domain.size(); ++d)
       if (!is_reduced || step.group->reduced[d]) terms *= evaluate(step.group->domain[d], sizes);

@@ -16,11 +16,11 @@
 namespace mlcc::fusion {
 
 using graph::Access;
+using graph::is_attention;
 using graph::Node;
 using graph::Op;
 using graph::OpClass;
 using graph::Value;
-using graph::is_attention;
 using Index = std::vector<SymExpr>;
 
 Index axis_symbols(size_t rank) {
@@ -204,15 +204,14 @@ class Planner {
           changes_before(*product->product, {node}))
         continue;
       const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
-      const bool is_read_here_only =
-          std::all_of(path.begin(), path.end(), [&](const Node* part) {
-            const Value* value = part->result();
-            return !plan_.required.count(value) && !plan_.copied.count(part) &&
-                   std::all_of(value->users().begin(), value->users().end(), [&](const Node* user) {
-                     return path.count(user) != 0 ||
-                            (is_attention(*user) && user->operand(0) == node->operand(0));
-                   });
-          });
+      const bool is_read_here_only = std::all_of(path.begin(), path.end(), [&](const Node* part) {
+        const Value* value = part->result();
+        return !plan_.required.count(value) && !plan_.copied.count(part) &&
+               std::all_of(value->users().begin(), value->users().end(), [&](const Node* user) {
+                 return path.count(user) != 0 ||
+                        (is_attention(*user) && user->operand(0) == node->operand(0));
+               });
+      });
       if (is_read_here_only) scores_.insert(path.begin(), path.end());
     }
   }

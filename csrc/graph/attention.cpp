@@ -137,9 +137,9 @@ SymExpr value_offset(const Node& attend, const AttentionAxes& axes) {
   const SymExpr offset = linearize(attend.attr<Index>("rhs"), view->strides) + view->offset;
   Assumptions assumptions;
   assumptions.set_index(kTerm, axes.terms);
-  const SymExpr key =
-      axes.terms == 1 ? SymExpr::symbol(kWord)
-                      : SymExpr::symbol(kWord) * axes.terms + SymExpr::symbol(kTerm);
+  const SymExpr key = axes.terms == 1
+                          ? SymExpr::symbol(kWord)
+                          : SymExpr::symbol(kWord) * axes.terms + SymExpr::symbol(kTerm);
   return assumptions.simplify(replaced(offset, axis_name(axes.keys), key));
 }
 
@@ -215,11 +215,12 @@ std::optional<ScoreProduct> score_product(const Node& attention, const Attention
     const SymExpr over_own =
         linearize(found.product->attr<Index>(i == 0 ? "lhs" : "rhs"), view->strides) + view->offset;
     operands[i] = {view->base, over_own.substitute([&](std::string_view name) {
-      if (!is_axis_name(name)) return std::optional<SymExpr>();
-      const size_t axis = std::stoul(std::string(name.substr(1)));
-      return std::optional(axis < rank ? search.place[axis]
-                                       : SymExpr::symbol(found.depth[axis - rank].name));
-    })};
+                     if (!is_axis_name(name)) return std::optional<SymExpr>();
+                     const size_t axis = std::stoul(std::string(name.substr(1)));
+                     return std::optional(axis < rank
+                                              ? search.place[axis]
+                                              : SymExpr::symbol(found.depth[axis - rank].name));
+                   })};
     operands[i].offset = assumptions.simplify(operands[i].offset);
   }
   const std::string rows = axis_name(axes.rows), keys = axis_name(axes.keys);
@@ -254,8 +255,8 @@ bool makes_scores(const Node& contraction) {
   for (size_t i = 0; i < nodes.size(); ++i)
     for (const Node* user : nodes[i]->result()->users()) {
       if (is_attention(*user) && user->operand(0) == nodes[i]->result()) return true;
-      const bool passes = is_single_index_map(user->op()) ||
-                          op_info(user->op()).op_class == OpClass::kPointwise;
+      const bool passes =
+          is_single_index_map(user->op()) || op_info(user->op()).op_class == OpClass::kPointwise;
       if (passes && std::find(nodes.begin(), nodes.end(), user) == nodes.end())
         nodes.push_back(user);
     }

@@ -1,5 +1,5 @@
-// Attention: what fusion and lowering ask about `attend` and `logsumexp`, whose scores are as a rule
-// computed from a contraction of queries and keys.
+// Attention: what fusion and lowering ask about `attend` and `logsumexp`, whose scores are as a
+// rule computed from a contraction of queries and keys.
 #pragma once
 
 #include <optional>

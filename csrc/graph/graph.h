@@ -298,11 +298,11 @@ class Graph {
   Value* contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                   std::vector<SymExpr> rhs_index, std::vector<SymExpr> reduced,
                   std::vector<SymExpr> shape, DType dtype);
-  // result[d0, ..] = sum over k of w[k] * values[rhs], divided by the sum of all w[k], where w[k] is
-  // exp(scores[lhs]), for the reduced axis k in range [range[0], range[1]): two expressions over the
-  // axes without k, monotone along each. The axes are as in contract, k is the last one. Where no w
-  // counts (there is no k, or all scores are -inf) the result is NaN; 0 if `empty_is_zero`. The
-  // result has the dtype of the scores, in which sums are added up, or that of the values.
+  // result[d0, ..] = sum over k of w[k] * values[rhs], divided by the sum of all w[k], where w[k]
+  // is exp(scores[lhs]), for the reduced axis k in range [range[0], range[1]): two expressions over
+  // the axes without k, monotone along each. The axes are as in contract, k is the last one. Where
+  // no w counts (there is no k, or all scores are -inf) the result is NaN; 0 if `empty_is_zero`.
+  // The result has the dtype of the scores, in which sums are added up, or that of the values.
   Value* attend(Value* scores, Value* values, std::vector<SymExpr> lhs, std::vector<SymExpr> rhs,
                 SymExpr keys, std::vector<SymExpr> range, bool empty_is_zero,
                 std::vector<SymExpr> shape, DType dtype);

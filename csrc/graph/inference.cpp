@@ -528,8 +528,8 @@ void check_range(const Checker& check, size_t rank) {
   check.require(range.size() == 2, "the range has ", range.size(), " bounds, expected 2");
   for (const SymExpr& bound : range)
     for (const std::string& name : bound.symbols())
-      check.require(!is_axis_name(name) || std::stoul(name.substr(1)) < rank, "the range names axis ",
-                    name, " of ", rank);
+      check.require(!is_axis_name(name) || std::stoul(name.substr(1)) < rank,
+                    "the range names axis ", name, " of ", rank);
 }
 
 TensorType infer_attention(const Checker& check) {

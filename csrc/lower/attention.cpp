@@ -76,8 +76,8 @@ class AttentionLowering {
     recorder.push(&block);
     if (product_) {
       graph::Value* product = product_->product->result();
-      recorder.define_row(product, Variable::make(arena_, product->type().dtype,
-                                                  arena_.fresh_name("product")));
+      recorder.define_row(
+          product, Variable::make(arena_, product->type().dtype, arena_.fresh_name("product")));
     }
     recorder.evaluate(node_.operand(0), node_.attr<Index>("lhs"));
     recorder.pop();
@@ -209,8 +209,8 @@ class AttentionLowering {
     evaluator_.push(&block);
     for (const Node* node : context_.group.nodes) {
       if (node->op() != Op::kLogSumExp) continue;
-      const Expr norm = let(
-          apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest}), "norm", block);
+      const Expr norm =
+          let(apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest}), "norm", block);
       evaluator_.define_row(node->result(), norm);
       if (nodes_.is_output(node->result()))
         evaluator_.store(node->result(), nodes_.position(*node), norm);
@@ -222,8 +222,8 @@ class AttentionLowering {
   Expr reciprocal(Expr sum, Block& block) {
     Expr result = apply(ScalarOp::kDiv, {number(1), sum});
     if (node_.attr<bool>("empty_is_zero"))
-      result = apply(ScalarOp::kSelect,
-                     {apply(ScalarOp::kEq, {sum, number(0)}), number(0), result});
+      result =
+          apply(ScalarOp::kSelect, {apply(ScalarOp::kEq, {sum, number(0)}), number(0), result});
     return let(result, "reciprocal", block);
   }
 
@@ -392,18 +392,17 @@ class AttentionLowering {
     const SymExpr tasks = ceil_div(rows, task_rows);
     SymExpr terms = extent(keys_) * task_rows;
     terms = terms * (has_columns_ ? 2 * columns() : panel());
-    nest_.add_range(extent_of(outer_) * tasks, terms, tiles_.grain_terms,
-                    [&](const SymExpr& at, Block& block) {
-                      State state;
-                      state.height = nest_.choose_height(tiles_.rows, rows, block);
-                      const SymExpr task = nest_.let(SymExpr::mod(at, tasks), "task", block);
-                      nest_.bind_axes(outer_, SymExpr::floordiv(at, tasks), block);
-                      const SymExpr begin = nest_.let(task * task_rows, "begin", block);
-                      const SymExpr count = nest_.let(
-                          ceil_div(SymExpr::min(rows - begin, task_rows), state.height), "count",
-                          block);
-                      emit_task(state, begin, count, block);
-                    });
+    nest_.add_range(
+        extent_of(outer_) * tasks, terms, tiles_.grain_terms, [&](const SymExpr& at, Block& block) {
+          State state;
+          state.height = nest_.choose_height(tiles_.rows, rows, block);
+          const SymExpr task = nest_.let(SymExpr::mod(at, tasks), "task", block);
+          nest_.bind_axes(outer_, SymExpr::floordiv(at, tasks), block);
+          const SymExpr begin = nest_.let(task * task_rows, "begin", block);
+          const SymExpr count = nest_.let(
+              ceil_div(SymExpr::min(rows - begin, task_rows), state.height), "count", block);
+          emit_task(state, begin, count, block);
+        });
   }
 
   void emit_task(State state, const SymExpr& begin, const SymExpr& count, Block& block) {
@@ -412,15 +411,14 @@ class AttentionLowering {
     state.sum = nest_.stack("sum", accumulator_, slots, block);
     state.scores = nest_.stack("scores", accumulator_, tiles_.rows.front() * tiles_.keys, block);
     // Products of words take weights as values are.
-    state.weights = roles_->terms == 1
-                        ? state.scores
-                        : nest_.stack("weights", node_.operand(1)->type().dtype,
-                                      tiles_.rows.front() * tiles_.keys, block);
+    state.weights = roles_->terms == 1 ? state.scores
+                                       : nest_.stack("weights", node_.operand(1)->type().dtype,
+                                                     tiles_.rows.front() * tiles_.keys, block);
     if (has_columns_) state.out = nest_.stack("out", accumulator_, slots * columns(), block);
     append(block, nest_.loop_over("r", 0, slots, {}, [&](const SymExpr& slot, Block& inner) {
-             store(state.largest, slot, lowest(), inner);
-             store(state.sum, slot, number(0), inner);
-           }));
+      store(state.largest, slot, lowest(), inner);
+      store(state.sum, slot, number(0), inner);
+    }));
     if (has_columns_)
       append(block, nest_.loop_over("c", 0, slots * columns(), vector_mode(2),
                                     [&](const SymExpr& at, Block& inner) {
@@ -428,20 +426,19 @@ class AttentionLowering {
                                     }));
     const SymExpr rows = extent(roles_->rows), keys = extent(keys_);
     const SymExpr first_row = SymExpr::min(begin, rows - state.height);
-    const SymExpr last_row =
-        SymExpr::min(begin + tiles_.tiles * tiles_.rows.front(), rows) - 1;
+    const SymExpr last_row = SymExpr::min(begin + tiles_.tiles * tiles_.rows.front(), rows) - 1;
     const SymExpr low = has_first_ ? lowest_first(first_row, last_row) : SymExpr(0);
     const SymExpr high = has_limit_ ? highest_limit(first_row, last_row) : keys;
     append(block,
-           nest_.loop_over(
-               "b", nest_.let(SymExpr::floordiv(low, tiles_.keys), "from", block),
-               nest_.let(ceil_div(high, tiles_.keys), "to", block), {},
-               [&](const SymExpr& b, Block& inner) {
-                 const SymExpr first = nest_.let(b * tiles_.keys, "first", inner);
-                 append(inner, over_tiles(state, begin, count, [&](const Tile& tile, Block& body) {
-                          emit_block(state, tile, first, body);
-                        }));
-               }));
+           nest_.loop_over("b", nest_.let(SymExpr::floordiv(low, tiles_.keys), "from", block),
+                           nest_.let(ceil_div(high, tiles_.keys), "to", block), {},
+                           [&](const SymExpr& b, Block& inner) {
+                             const SymExpr first = nest_.let(b * tiles_.keys, "first", inner);
+                             append(inner, over_tiles(state, begin, count,
+                                                      [&](const Tile& tile, Block& body) {
+                                                        emit_block(state, tile, first, body);
+                                                      }));
+                           }));
     append(block, over_tiles(state, begin, count, [&](const Tile& tile, Block& inner) {
              emit_results(state, tile, inner);
            }));
@@ -472,8 +469,8 @@ class AttentionLowering {
     emit_requests(state, tile, keys, body);
     emit_scores(state, tile, keys, body);
     append(body, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
-             emit_weights(state, tile, keys, r, inner);
-           }));
+      emit_weights(state, tile, keys, r, inner);
+    }));
     if (has_columns_) emit_sums(state, tile, keys, body);
     if (!has_first_ && !has_limit_) return append(block, body);
     // Else no row of the tile has keys here.
@@ -493,17 +490,14 @@ class AttentionLowering {
       const loop::Buffer* buffer = buffers_.buffer_of(mask.value, loop::Access::kIn);
       const int64_t step = kLineBytes / dtype_size(mask.value->type().dtype);
       append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
-               const SymExpr row =
-                   replaced(mask.offset, fusion::axis_name(roles_->rows), tile.row + r);
-               append(rows, nest_.loop_over("l", 0, ceil_div(keys.end, step), {},
-                                            [&](const SymExpr& l, Block& inner) {
-                                              const SymExpr at =
-                                                  replaced(row, fusion::axis_name(keys_),
-                                                           keys.first + l * step);
-                                              inner.push_back(loop::Prefetch::make(
-                                                  arena_, buffer, {expr(at)}));
-                                            }));
-             }));
+        const SymExpr row = replaced(mask.offset, fusion::axis_name(roles_->rows), tile.row + r);
+        append(rows, nest_.loop_over(
+                         "l", 0, ceil_div(keys.end, step), {}, [&](const SymExpr& l, Block& inner) {
+                           const SymExpr at =
+                               replaced(row, fusion::axis_name(keys_), keys.first + l * step);
+                           inner.push_back(loop::Prefetch::make(arena_, buffer, {expr(at)}));
+                         }));
+      }));
     }
   }
 
@@ -512,18 +506,18 @@ class AttentionLowering {
     if (!product_) return;
     if (runs_along_depth()) return emit_dots(state, tile, keys, block);
     append(block, nest_.loop_over(
-                      "p", 0, ceil_div(keys.end, panel()), {},
-                      [&](const SymExpr& p, Block& inner) {
+                      "p", 0, ceil_div(keys.end, panel()), {}, [&](const SymExpr& p, Block& inner) {
                         const SymExpr at = nest_.let(p * panel(), "key", inner);
                         append(inner, nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
-                                 return panel_of_scores(state, tile, keys, p, at, rows);
-                               }));
+                          return panel_of_scores(state, tile, keys, p, at, rows);
+                        }));
                       }));
   }
 
   // Whether keys lie side by side along the terms of a score instead of beside each other.
   bool runs_along_depth() const {
-    return product_->panel == 0 && !step(product_->keys, fusion::axis_name(keys_)).equals_constant(1);
+    return product_->panel == 0 &&
+           !step(product_->keys, fusion::axis_name(keys_)).equals_constant(1);
   }
 
   static SymExpr step(const ScoreProduct::Operand& operand, const std::string& name) {
@@ -561,47 +555,44 @@ class AttentionLowering {
       of_keys = replaced(of_keys, key_axis, keys.first + at);
       live = expr(SymExpr::min(keys.end - at, panel()));
     }
-    return loop::Contract::make(
-        arena_, {state.scores, {expr(at)}, {constant(tiles_.keys), constant(1)}},
-        tile_ref(product_->queries, origin(product_->queries, tile.row),
-                 axes_.map(step(product_->queries, row_axis))),
-        tile_ref(product_->keys, of_keys, key_step), rows, panel(), live, std::move(extents),
-        false);
+    return loop::Contract::make(arena_,
+                                {state.scores, {expr(at)}, {constant(tiles_.keys), constant(1)}},
+                                tile_ref(product_->queries, origin(product_->queries, tile.row),
+                                         axes_.map(step(product_->queries, row_axis))),
+                                tile_ref(product_->keys, of_keys, key_step), rows, panel(), live,
+                                std::move(extents), false);
   }
 
   // Few rows, and keys that lie as they came: one product of vectors after the other.
   void emit_dots(const State& state, const Tile& tile, const Keys& keys, Block& block) {
     append(block, nest_.loop_over("j", 0, keys.end, {}, [&](const SymExpr& j, Block& rows) {
-             append(rows, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
-                      const Expr dot = dot_over(0, tile.row + r, keys.first + j, {}, inner);
-                      store(state.scores, r * tiles_.keys + j, dot, inner);
-                    }));
-           }));
+      append(rows, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
+        const Expr dot = dot_over(0, tile.row + r, keys.first + j, {}, inner);
+        store(state.scores, r * tiles_.keys + j, dot, inner);
+      }));
+    }));
   }
 
   Expr dot_over(size_t i, const SymExpr& row, const SymExpr& key, const Index& at, Block& block) {
     const auto& depth = product_->depth;
     const bool is_last = i + 1 >= depth.size();
-    return reduce("k", 0, i < depth.size() ? depth[i].extent : SymExpr(1),
-                  is_last ? vector_mode(2) : loop::LoopMode{}, ScalarOp::kAdd, number(0), block,
-                  [&](const SymExpr& k, Block& body) {
-                    Index inner = at;
-                    inner.push_back(k);
-                    if (!is_last) return dot_over(i + 1, row, key, inner, body);
-                    const auto element = [&](const ScoreProduct::Operand& operand) {
-                      SymExpr offset =
-                          replaced(operand.offset, fusion::axis_name(roles_->rows), row);
-                      offset = replaced(offset, fusion::axis_name(keys_), key);
-                      for (size_t d = 0; d < depth.size(); ++d)
-                        offset = replaced(offset, depth[d].name, inner[d]);
-                      const loop::Buffer* buffer =
-                          buffers_.buffer_of(operand.base, loop::Access::kIn);
-                      return loop::Cast::make(arena_, accumulator_,
-                                              load(buffer, axes_.map(offset)));
-                    };
-                    return apply(ScalarOp::kMul,
-                                 {element(product_->queries), element(product_->keys)});
-                  });
+    return reduce(
+        "k", 0, i < depth.size() ? depth[i].extent : SymExpr(1),
+        is_last ? vector_mode(2) : loop::LoopMode{}, ScalarOp::kAdd, number(0), block,
+        [&](const SymExpr& k, Block& body) {
+          Index inner = at;
+          inner.push_back(k);
+          if (!is_last) return dot_over(i + 1, row, key, inner, body);
+          const auto element = [&](const ScoreProduct::Operand& operand) {
+            SymExpr offset = replaced(operand.offset, fusion::axis_name(roles_->rows), row);
+            offset = replaced(offset, fusion::axis_name(keys_), key);
+            for (size_t d = 0; d < depth.size(); ++d)
+              offset = replaced(offset, depth[d].name, inner[d]);
+            const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
+            return loop::Cast::make(arena_, accumulator_, load(buffer, axes_.map(offset)));
+          };
+          return apply(ScalarOp::kMul, {element(product_->queries), element(product_->keys)});
+        });
   }
 
   // -- weights
@@ -619,46 +610,41 @@ class AttentionLowering {
                    : keys.end;
     const SymExpr base = nest_.let(r * tiles_.keys, "base", block);
     const loop::LoopMode mode = vector_mode(4);
-    const Expr most = reduce("j", from, to, mode, ScalarOp::kMax, lowest(), block,
-                             [&](const SymExpr& j, Block& body) {
-                               bind(keys_, keys.first + j, body);
-                               const Expr of_product =
-                                   product_ ? load(state.scores, base + j) : nullptr;
-                               const Expr one = let(score(of_product, body), "score", body);
-                               store(state.scores, base + j, one, body);
-                               return one;
-                             });
+    const Expr most = reduce(
+        "j", from, to, mode, ScalarOp::kMax, lowest(), block, [&](const SymExpr& j, Block& body) {
+          bind(keys_, keys.first + j, body);
+          const Expr of_product = product_ ? load(state.scores, base + j) : nullptr;
+          const Expr one = let(score(of_product, body), "score", body);
+          store(state.scores, base + j, one, body);
+          return one;
+        });
     const Expr before = let(load(state.largest, slot), "before", block);
     const Expr largest = let(apply(ScalarOp::kMax, {before, most}), "largest", block);
     const Expr shift = shift_of(largest, block);
     const Expr repair = let(weight(before, shift), "repair", block);
     store(state.largest, slot, largest, block);
-    const Expr total = reduce("j", from, to, mode, ScalarOp::kAdd, number(0), block,
-                              [&](const SymExpr& j, Block& body) {
-                                const Expr one =
-                                    let(weight(load(state.scores, base + j), shift), "w", body);
-                                store(state.weights, base + j, as_weight(state, one), body);
-                                return one;
-                              });
+    const Expr total = reduce(
+        "j", from, to, mode, ScalarOp::kAdd, number(0), block, [&](const SymExpr& j, Block& body) {
+          const Expr one = let(weight(load(state.scores, base + j), shift), "w", body);
+          store(state.weights, base + j, as_weight(state, one), body);
+          return one;
+        });
     store(state.sum, slot, apply(ScalarOp::kFma, {load(state.sum, slot), repair, total}), block);
     if (!has_columns_) return;
     const auto clear = [&](const SymExpr& begin, const SymExpr& end) {
-      append(block, nest_.loop_over("j", begin, end, vector_mode(1),
-                                    [&](const SymExpr& j, Block& inner) {
-                                      store(state.weights, base + j, as_weight(state, number(0)),
-                                            inner);
-                                    }));
+      append(block,
+             nest_.loop_over("j", begin, end, vector_mode(1), [&](const SymExpr& j, Block& inner) {
+               store(state.weights, base + j, as_weight(state, number(0)), inner);
+             }));
     };
     const SymExpr end = ceil_div(keys.end, roles_->terms) * roles_->terms;
     if (has_first_) clear(0, from);
     if (has_limit_ || roles_->terms > 1) clear(to, end);
-    append(block, nest_.loop_over("c", 0, columns(), vector_mode(2),
-                                  [&](const SymExpr& c, Block& inner) {
-                                    const SymExpr at = slot * columns() + c;
-                                    store(state.out, at,
-                                          apply(ScalarOp::kMul, {load(state.out, at), repair}),
-                                          inner);
-                                  }));
+    append(block,
+           nest_.loop_over("c", 0, columns(), vector_mode(2), [&](const SymExpr& c, Block& inner) {
+             const SymExpr at = slot * columns() + c;
+             store(state.out, at, apply(ScalarOp::kMul, {load(state.out, at), repair}), inner);
+           }));
   }
 
   Expr as_weight(const State& state, Expr weight) {
@@ -681,32 +667,29 @@ class AttentionLowering {
       of_values.push_back(expr(place.term_step));
     }
     append(block, nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
-             return loop::Contract::make(
-                 arena_,
-                 {state.out, {expr(tile.slot * columns())}, {constant(columns()), constant(1)}},
-                 {state.weights, {constant(0)}, of_weights}, {buffer, {expr(at)}, of_values}, rows,
-                 columns(), nullptr, extents, true);
-           }));
+      return loop::Contract::make(
+          arena_, {state.out, {expr(tile.slot * columns())}, {constant(columns()), constant(1)}},
+          {state.weights, {constant(0)}, of_weights}, {buffer, {expr(at)}, of_values}, rows,
+          columns(), nullptr, extents, true);
+    }));
   }
 
   // -- results
   void emit_results(const State& state, const Tile& tile, Block& block) {
     append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
-             bind(roles_->rows, tile.row + r, rows);
-             const SymExpr slot = nest_.let(tile.slot + r, "slot", rows);
-             const Expr sum = let(load(state.sum, slot), "total", rows);
-             emit_norms(sum, load(state.largest, slot), rows);
-             if (!has_columns_) return;
-             const Expr scale = reciprocal(sum, rows);
-             append(rows, nest_.loop_over("c", 0, columns(), vector_mode(2),
-                                          [&](const SymExpr& c, Block& inner) {
-                                            bind(roles_->columns, c, inner);
-                                            const Expr total =
-                                                load(state.out, slot * columns() + c);
-                                            emit_element(apply(ScalarOp::kMul, {total, scale}),
-                                                         inner);
-                                          }));
-           }));
+      bind(roles_->rows, tile.row + r, rows);
+      const SymExpr slot = nest_.let(tile.slot + r, "slot", rows);
+      const Expr sum = let(load(state.sum, slot), "total", rows);
+      emit_norms(sum, load(state.largest, slot), rows);
+      if (!has_columns_) return;
+      const Expr scale = reciprocal(sum, rows);
+      append(rows, nest_.loop_over("c", 0, columns(), vector_mode(2),
+                                   [&](const SymExpr& c, Block& inner) {
+                                     bind(roles_->columns, c, inner);
+                                     const Expr total = load(state.out, slot * columns() + c);
+                                     emit_element(apply(ScalarOp::kMul, {total, scale}), inner);
+                                   }));
+    }));
   }
 
   const Context& context_;

@@ -1,9 +1,9 @@
-// Lowers attention and what follows it. One phase, whose iterations are a few tiles of queries; their
-// scores are never in memory as a whole. For each block of keys a tile's scores are contracted into
-// a buffer of its own, masked and scaled there by whatever lies between the contraction and the
-// scores, and turned into weights; what was added up so far is repaired where a larger score was
-// found (M. Milakov, N. Gimelshein: Online normalizer calculation for softmax, 2018), and the
-// weights are the left operand of the next contraction.
+// Lowers attention and what follows it. One phase, whose iterations are a few tiles of queries;
+// their scores are never in memory as a whole. For each block of keys a tile's scores are
+// contracted into a buffer of its own, masked and scaled there by whatever lies between the
+// contraction and the scores, and turned into weights; what was added up so far is repaired where a
+// larger score was found (M. Milakov, N. Gimelshein: Online normalizer calculation for softmax,
+// 2018), and the weights are the left operand of the next contraction.
 //
 //   for %p in 0..heads * tasks parallel {
 //     for %b in ..blocks of keys {

@@ -102,12 +102,12 @@ class ContractionLowering {
     std::vector<const Axis*> kept, reduced;
     for (const Axis& axis : roles_->axes().axes()) (axis.reduced ? reduced : kept).push_back(&axis);
     nest_->add_range(extent_of(kept), extent_of(reduced), schedule::kGrainPoints,
-              [&](const SymExpr& at, Block& block) {
-                nest_->bind_axes(kept, at, block);
-                Expr sum = sum_over(reduced, 0, zero(), block);
-                sum = loop::Cast::make(arena_, node_.result()->type().dtype, sum);
-                emit_element(*evaluator_, sum, block);
-              });
+                     [&](const SymExpr& at, Block& block) {
+                       nest_->bind_axes(kept, at, block);
+                       Expr sum = sum_over(reduced, 0, zero(), block);
+                       sum = loop::Cast::make(arena_, node_.result()->type().dtype, sum);
+                       emit_element(*evaluator_, sum, block);
+                     });
   }
 
   Expr sum_over(const std::vector<const Axis*>& axes, size_t i, Expr init, Block& block) {
@@ -156,29 +156,30 @@ class ContractionLowering {
     const SymExpr blocks = blocks_of(rows, images);
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * wide_columns();
-    nest_->add_range(extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
-              [&](SymExpr at, Block& block) {
-                append(block, head);
-                const SymExpr inner = tiles_.panels_outermost ? blocks : panels;
-                const SymExpr last = let(SymExpr::mod(at, inner),
-                                         tiles_.panels_outermost ? "block" : "panel", block);
-                at = let(SymExpr::floordiv(at, inner), "rest", block);
-                const SymExpr outer = tiles_.panels_outermost ? panels : blocks;
-                const SymExpr first = let(SymExpr::mod(at, outer),
-                                          tiles_.panels_outermost ? "panel" : "block", block);
-                const SymExpr panel = tiles_.panels_outermost ? first : last;
-                const SymExpr row_block = tiles_.panels_outermost ? last : first;
-                nest_->bind_axes(roles.separate_outer(), SymExpr::floordiv(at, outer), block);
-                const SymExpr per_block = let(ceil_div(all_tiles, blocks), "count", block);
-                const SymExpr begin = row_block * per_block;
-                const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
-                append(block, loop_over("tile", begin, end, {}, [&](const SymExpr& tile, Block& b) {
-                         if (shared.empty()) return emit_tile(panel, tile, rows, tile_rows, b);
-                         nest_->bind_axes(shared, let(SymExpr::floordiv(tile, row_tiles), "image", b), b);
-                         emit_tile(panel, let(SymExpr::mod(tile, row_tiles), "part", b), rows,
-                                   tile_rows, b);
-                       }));
-              });
+    nest_->add_range(
+        extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
+        [&](SymExpr at, Block& block) {
+          append(block, head);
+          const SymExpr inner = tiles_.panels_outermost ? blocks : panels;
+          const SymExpr last =
+              let(SymExpr::mod(at, inner), tiles_.panels_outermost ? "block" : "panel", block);
+          at = let(SymExpr::floordiv(at, inner), "rest", block);
+          const SymExpr outer = tiles_.panels_outermost ? panels : blocks;
+          const SymExpr first =
+              let(SymExpr::mod(at, outer), tiles_.panels_outermost ? "panel" : "block", block);
+          const SymExpr panel = tiles_.panels_outermost ? first : last;
+          const SymExpr row_block = tiles_.panels_outermost ? last : first;
+          nest_->bind_axes(roles.separate_outer(), SymExpr::floordiv(at, outer), block);
+          const SymExpr per_block = let(ceil_div(all_tiles, blocks), "count", block);
+          const SymExpr begin = row_block * per_block;
+          const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
+          append(block, loop_over("tile", begin, end, {}, [&](const SymExpr& tile, Block& b) {
+                   if (shared.empty()) return emit_tile(panel, tile, rows, tile_rows, b);
+                   nest_->bind_axes(shared, let(SymExpr::floordiv(tile, row_tiles), "image", b), b);
+                   emit_tile(panel, let(SymExpr::mod(tile, row_tiles), "part", b), rows, tile_rows,
+                             b);
+                 }));
+        });
   }
 
   schedule::ContractionTiles choose() const {
@@ -342,9 +343,8 @@ class ContractionLowering {
 
   // One contraction; where the tile's rows are known only at run time one for each size.
   Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
-    return nest_->by_height(tiles_.rows, place.rows, [&](int64_t rows) {
-      return contraction(place, rows, depth, adds);
-    });
+    return nest_->by_height(tiles_.rows, place.rows,
+                            [&](int64_t rows) { return contraction(place, rows, depth, adds); });
   }
 
   loop::Stmt contraction(const TilePlace& place, int64_t rows, const std::vector<DepthAxis>& depth,
@@ -385,14 +385,14 @@ class ContractionLowering {
     const TileRoles& roles = *roles_;
     append(block, loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& rows) {
              if (roles.rows() != nullptr) nest_->bind(*roles.rows(), place.first_row + row, rows);
-             append(rows, loop_over("c", 0, place.live_columns, mode,
-                                    [&](const SymExpr& column, Block& inner) {
-                                      nest_->bind(roles.columns(), place.first_column + column, inner);
-                                      const Expr sum =
-                                          loop::Load::make(arena_, place.buffer,
-                                                           {expr(row * wide_columns() + column)});
-                                      emit_element(*evaluator_, rounded(sum, inner), inner);
-                                    }));
+             append(rows,
+                    loop_over("c", 0, place.live_columns, mode,
+                              [&](const SymExpr& column, Block& inner) {
+                                nest_->bind(roles.columns(), place.first_column + column, inner);
+                                const Expr sum = loop::Load::make(
+                                    arena_, place.buffer, {expr(row * wide_columns() + column)});
+                                emit_element(*evaluator_, rounded(sum, inner), inner);
+                              }));
            }));
   }
 

@@ -39,13 +39,13 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
   const auto whole_panels = [&](int64_t keys) {
     return std::max<int64_t>(1, keys / facts.panel) * facts.panel;
   };
-  const int64_t fitting = machine.second_level_bytes / 4 /
-                          std::max<int64_t>(1, facts.key_bytes + facts.value_bytes);
+  const int64_t fitting =
+      machine.second_level_bytes / 4 / std::max<int64_t>(1, facts.key_bytes + facts.value_bytes);
   const int64_t most = facts.value_bytes > 0 && facts.value_bytes % kBytesThatMeet == 0
                            ? kMostKeysThatMeet
                            : kMostKeys;
-  tiles.keys = whole_panels(std::min(
-      {most, fitting, (facts.keys + facts.panel - 1) / facts.panel * facts.panel}));
+  tiles.keys = whole_panels(
+      std::min({most, fitting, (facts.keys + facts.panel - 1) / facts.panel * facts.panel}));
   const int64_t height = tiles.rows.front();
   const int64_t all = (facts.expected_rows + height - 1) / height;
   // Parallel iterations that are enough for threads to share evenly.

@@ -18,8 +18,8 @@ struct AttentionFacts {
   int64_t key_bytes = 0;    // of one; 0: scores are not computed here
   int64_t value_bytes = 0;  // of one
   int64_t columns = 1;      // of values
-  int64_t others = 1;     // attentions of the same form: batches, heads
-  int64_t panel = 1;      // keys that lie together
+  int64_t others = 1;       // attentions of the same form: batches, heads
+  int64_t panel = 1;        // keys that lie together
   DType accumulator = DType::kF32;
 };
 

@@ -77,7 +77,7 @@ struct Schedule {
   // Of a contraction, of attention, to which nothing else applies.
   std::optional<ContractionTiles> tiles;
   std::optional<AttentionTiles> attention;
-  std::string str() const;                // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
+  std::string str() const;  // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
 };
 
 // `hint` gives a typical value for a size symbol.

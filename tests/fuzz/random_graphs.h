@@ -400,9 +400,8 @@ class RandomGraph {
     };
     Shape of_scores = shape;
     of_scores.back() = keys;
-    Value* scores =
-        graph_->contract(value, pick(alike), index(rank - 2, rank), index(rank - 1, rank),
-                         {shape.back()}, of_scores, dtype);
+    Value* scores = graph_->contract(value, pick(alike), index(rank - 2, rank),
+                                     index(rank - 1, rank), {shape.back()}, of_scores, dtype);
     if (Value* other = partner(dtype, of_scores); flip_coin(70)) {
       Value* scaled = graph_->pointwise(Op::kMul, {scores, other});
       if (shape_of(scaled) == of_scores) scores = scaled;
@@ -411,8 +410,8 @@ class RandomGraph {
     const Shape range = {flip_coin(30) ? SymExpr::max(row - 2, 0) : SymExpr(0),
                          flip_coin(50) ? SymExpr::min(row + 1, keys) : keys};
     const bool empty_is_zero = flip_coin(50);
-    add_value(graph_->attend(scores, pick(alike), index(rank - 2, rank), index(rank, rank - 1), keys,
-                             range, empty_is_zero, shape, dtype));
+    add_value(graph_->attend(scores, pick(alike), index(rank - 2, rank), index(rank, rank - 1),
+                             keys, range, empty_is_zero, shape, dtype));
     of_scores.pop_back();
     if (flip_coin(40))
       add_value(graph_->log_sum_exp(scores, index(rank - 2, rank - 1), keys, range, of_scores));

@@ -35,7 +35,9 @@ def check(function: Callable[..., Any], *args: torch.Tensor, dynamic: bool = Fal
     assert found.stride() == eager.stride()
 
 
-def heads(queries: int, keys: int, width: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def heads(
+    queries: int, keys: int, width: int, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     shape = (2, 4, keys, width)
     return [
         torch.randn(2, 4, queries, width, dtype=dtype),
@@ -58,7 +60,9 @@ def test_sizes(queries: int, keys: int, width: int, dynamic: bool) -> None:
     attend = F.scaled_dot_product_attention
     check(attend, q, k, v, dynamic=dynamic)
     check(lambda q, k, v: attend(q, k, v, is_causal=True), q, k, v, dynamic=dynamic)
-    check(lambda q, k, v: attend(q, k, v, scale=0.3), q, k, v[..., :7].contiguous(), dynamic=dynamic)
+    check(
+        lambda q, k, v: attend(q, k, v, scale=0.3), q, k, v[..., :7].contiguous(), dynamic=dynamic
+    )
     check(softmax_parts, q, k, v, dynamic=dynamic)
     check(softmax_parts, q[0, 0], k[0, 0], v[0, 0], dynamic=dynamic)
 

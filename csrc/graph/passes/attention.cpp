@@ -172,8 +172,8 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
       call.is_causal ? SymExpr::min(SymExpr::symbol(axis_name(row)) + 1, keys) : keys;
   shape.back() = values->type().shape.back();
   Results results{};
-  results.means = graph.attend(scores, values, index(false, row, reduced), index(true, reduced, last),
-                               keys, {0, limit}, true, shape, dtype);
+  results.means = graph.attend(scores, values, index(false, row, reduced),
+                               index(true, reduced, last), keys, {0, limit}, true, shape, dtype);
   if (wants_norms) {
     shape.pop_back();
     results.norms =
@@ -231,7 +231,8 @@ struct Softmax {
   size_t dim;
 };
 
-bool is_only_read_by(const Graph& graph, const Value& value, std::initializer_list<const Node*> by) {
+bool is_only_read_by(const Graph& graph, const Value& value,
+                     std::initializer_list<const Node*> by) {
   return !graph.is_output(&value) &&
          std::all_of(value.users().begin(), value.users().end(), [&](const Node* user) {
            return std::find(by.begin(), by.end(), user) != by.end();
@@ -346,9 +347,8 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   return rewriter.replace_by_new(node, [&] {
     Value* rows = with_dense_rows(graph, product->rhs);
     Value* scores = softmax_of(graph, quotient)->scores;  // of which a contraction may stand now
-    return graph.attend(scores, rows, access->index, product->rhs_index,
-                        product->reduced[0], {0, product->reduced[0]}, false, type.shape,
-                        type.dtype);
+    return graph.attend(scores, rows, access->index, product->rhs_index, product->reduced[0],
+                        {0, product->reduced[0]}, false, type.shape, type.dtype);
   });
 }
 

@@ -1,9 +1,9 @@
 // attention: softmax-weighted means as nodes of the graph, from calls and from their parts.
 //
 // What it does: aten._scaled_dot_product_flash_attention_for_cpu becomes a contraction of queries
-// and keys, pointwise ops that scale and mask its scores, `attend`, and `logsumexp` where the call's
-// second result is used. A product of a softmax's result, which nothing else reads, becomes `attend`
-// of that softmax's operand, and the product that the scores come from a contraction.
+// and keys, pointwise ops that scale and mask its scores, `attend`, and `logsumexp` where the
+// call's second result is used. A product of a softmax's result, which nothing else reads, becomes
+// `attend` of that softmax's operand, and the product that the scores come from a contraction.
 //
 //   %0: f32[2, 4, 8, 64], %1: f32[2, 4, 8] =
 //     extern "aten._scaled_dot_product_flash_attention_for_cpu.default"(%q, %k, %v)

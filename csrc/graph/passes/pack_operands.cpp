@@ -267,7 +267,8 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
     const SymExpr filled = SymExpr::floordiv(keys + (terms - 1), terms) * terms;
     Value* packed = values;
     if (!(filled == keys)) packed = graph.pad(packed, key_dim, 0, filled, 0.0);
-    packed = graph.reshape(packed, with_cut(packed->type().shape, static_cast<size_t>(key_dim), terms));
+    packed =
+        graph.reshape(packed, with_cut(packed->type().shape, static_cast<size_t>(key_dim), terms));
     // All others as they stand, then words, columns and the terms of a word.
     std::vector<int64_t> order;
     Shape index;
@@ -279,9 +280,9 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
     const SymExpr key = SymExpr::symbol(axis_name(axes->keys));
     order.insert(order.end(),
                  {key_dim, column_dim > key_dim ? column_dim + 1 : column_dim, key_dim + 1});
-    index.insert(index.end(), {SymExpr::floordiv(key, terms),
-                               SymExpr::symbol(axis_name(axes->columns)),
-                               SymExpr::mod(key, terms)});
+    index.insert(index.end(),
+                 {SymExpr::floordiv(key, terms), SymExpr::symbol(axis_name(axes->columns)),
+                  SymExpr::mod(key, terms)});
     packed = graph.pointwise(Op::kCopy, {graph.permute(packed, std::move(order))});
     const TensorType& type = node->result()->type();
     return graph.attend(node->operand(0), packed, node->attr<Shape>("lhs"), std::move(index),
