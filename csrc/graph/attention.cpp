@@ -18,12 +18,6 @@ bool has_axis(const Index& index, size_t axis) {
                      [&](const SymExpr& e) { return e.contains(axis_name(axis)); });
 }
 
-SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
-  return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
-    return symbol == name ? std::optional(by) : std::nullopt;
-  });
-}
-
 // Follows scores down to the first contraction that they are computed from.
 class Search {
  public:
@@ -115,7 +109,7 @@ bool cut_depth(ScoreProduct& found, Assumptions& assumptions) {
       assumptions.set_index(depth[i].name, depth[i].extent);
     for (auto* operand : {&found.queries, &found.keys})
       operand->offset = assumptions.simplify(
-          replaced(operand->offset, name,
+          operand->offset.replaced(name,
                    SymExpr::symbol(name + "h") * divisor + SymExpr::symbol(name + "l")));
   }
   found.depth = std::move(depth);
@@ -140,7 +134,7 @@ SymExpr value_offset(const Node& attend, const AttentionAxes& axes) {
   const SymExpr key = axes.terms == 1
                           ? SymExpr::symbol(kWord)
                           : SymExpr::symbol(kWord) * axes.terms + SymExpr::symbol(kTerm);
-  return assumptions.simplify(replaced(offset, axis_name(axes.keys), key));
+  return assumptions.simplify(offset.replaced(axis_name(axes.keys), key));
 }
 
 // Of the last of the axes along which values move evenly and scores do not.
@@ -189,7 +183,7 @@ ValuePlace value_place(const Node& attend, const AttentionAxes& axes) {
   const auto step = [&](const char* name) { return offset.linear_in(name)->coefficient; };
   SymExpr rest = offset;
   for (const std::string& name : {std::string(kWord), std::string(kTerm), axis_name(axes.columns)})
-    rest = replaced(rest, name, 0);
+    rest = rest.replaced(name, 0);
   return {strided_view(attend.operand(1))->base, rest, step(kWord), step(kTerm)};
 }
 
@@ -240,7 +234,7 @@ std::optional<ScoreProduct> score_product(const Node& attention, const Attention
     assumptions.set_index(ScoreProduct::kLane, found.panel);
     const SymExpr place =
         SymExpr::symbol(ScoreProduct::kPanel) * found.panel + SymExpr::symbol(ScoreProduct::kLane);
-    found.keys.offset = assumptions.simplify(replaced(found.keys.offset, keys, place));
+    found.keys.offset = assumptions.simplify(found.keys.offset.replaced(keys, place));
     of_panels.insert(of_panels.end(), {ScoreProduct::kPanel, ScoreProduct::kLane});
   } else {
     of_panels.push_back(keys);

@@ -237,9 +237,7 @@ bool are_weights_worth_packing(const Graph& graph, const Value& weight, const Va
   const Shape& shape = image.type().shape;
   SymExpr pixels = shape[0];
   for (size_t d = 2; d < shape.size(); ++d) pixels *= shape[d];
-  return is_static_value(weight) || pixels.evaluate([&](std::string_view name) {
-    return graph.size_hint(name);
-  }) >= kLeastPixels;
+  return is_static_value(weight) || graph.expected(pixels) >= kLeastPixels;
 }
 
 bool is_channels_last(Value* image) {
@@ -438,10 +436,6 @@ Value* large_image(Graph& graph, const Convolution& conv, Value* small, const Sh
 
 namespace {
 
-int64_t expected(const SymExpr& size, const Graph& graph) {
-  return size.evaluate([&](std::string_view name) { return graph.size_hint(name); });
-}
-
 // Parts of a sum over images and their pixels: so many images, or so many rows of one.
 struct Parts {
   std::optional<int64_t> images;  // of a part; nothing: all, whose number is not known
@@ -464,12 +458,12 @@ int64_t largest_divisor(int64_t number, int64_t up_to) {
 Parts choose_parts(const Graph& graph, const SymExpr& images, const Shape& pixels,
                    int64_t most_parts) {
   int64_t of_row = 1;
-  for (size_t d = 1; d < pixels.size(); ++d) of_row *= expected(pixels[d], graph);
-  const int64_t of_image = std::max<int64_t>(1, expected(pixels[0], graph) * of_row);
+  for (size_t d = 1; d < pixels.size(); ++d) of_row *= graph.expected(pixels[d]);
+  const int64_t of_image = std::max<int64_t>(1, graph.expected(pixels[0]) * of_row);
   const auto count = images.as_constant();
   Parts parts;
   if (!count) {
-    const bool is_worth_it = of_image >= kLeastTerms && expected(images, graph) <= most_parts;
+    const bool is_worth_it = of_image >= kLeastTerms && graph.expected(images) <= most_parts;
     if (is_worth_it) parts.images = 1;
     return parts;
   }
@@ -524,8 +518,8 @@ Value* weight_sums(Graph& graph, const Convolution& conv, Value* large, Value* s
     large = filled_image(graph, conv, large, of_small);
   }
   const int64_t most_parts = std::max<int64_t>(
-      1, (expected(product(of_large), graph) + expected(product(of_small), graph)) /
-             std::max<int64_t>(1, expected(product(weight), graph)));
+      1, (graph.expected(product(of_large)) + graph.expected(product(of_small))) /
+             std::max<int64_t>(1, graph.expected(product(weight))));
   const Parts cut = choose_parts(graph, of_large[0], pixels, most_parts);
 
   Axes axes;

@@ -82,6 +82,10 @@ int64_t Graph::size_hint(std::string_view name) const {
   return kUnknownSize;
 }
 
+int64_t Graph::expected(const SymExpr& size) const {
+  return size.evaluate([this](std::string_view name) { return size_hint(name); });
+}
+
 Assumptions Graph::assumptions() const {
   Assumptions assumptions;
   for (const Symbol& symbol : symbols_) assumptions.set_range(symbol.name, symbol.range);

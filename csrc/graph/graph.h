@@ -227,6 +227,7 @@ class Graph {
   const std::vector<Symbol>& symbols() const { return symbols_; }
   // What a size symbol is taken to be where speed, never a result, depends on it.
   int64_t size_hint(std::string_view name) const;
+  int64_t expected(const SymExpr& size) const;  // by these
   Assumptions assumptions() const;
 
   // -- reading

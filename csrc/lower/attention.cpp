@@ -30,12 +30,6 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
-SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
-  return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
-    return symbol == name ? std::optional(by) : std::nullopt;
-  });
-}
-
 class AttentionLowering {
  public:
   AttentionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
@@ -183,7 +177,7 @@ class AttentionLowering {
   // The range of keys at the current place, where axis `rows` stands at `row`.
   SymExpr bound(size_t i, const SymExpr& row) const {
     const SymExpr at = axes_.map(node_.attr<Index>("range")[i]);
-    return roles_ ? replaced(at, fusion::axis_name(roles_->rows), row) : at;
+    return roles_ ? at.replaced(fusion::axis_name(roles_->rows), row) : at;
   }
 
   SymExpr clamped(const SymExpr& at, const SymExpr& low, const SymExpr& high) const {
@@ -300,8 +294,8 @@ class AttentionLowering {
         const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
         SymExpr at = operand.offset;
         if (product_->panel > 0) {
-          at = replaced(at, ScoreProduct::kPanel, SymExpr::floordiv(key, product_->panel));
-          at = replaced(at, ScoreProduct::kLane, SymExpr::mod(key, product_->panel));
+          at = at.replaced(ScoreProduct::kPanel, SymExpr::floordiv(key, product_->panel));
+          at = at.replaced(ScoreProduct::kLane, SymExpr::mod(key, product_->panel));
         }
         return loop::Cast::make(arena_, accumulator_, load(buffer, at_depth(axes_.map(at))));
       };
@@ -323,7 +317,7 @@ class AttentionLowering {
 
   SymExpr at_depth(SymExpr offset) const {
     for (size_t i = 0; i < depth_at_.size(); ++i)
-      offset = replaced(offset, product_->depth[i].name, depth_at_[i]);
+      offset = offset.replaced(product_->depth[i].name, depth_at_[i]);
     return offset;
   }
 
@@ -490,11 +484,11 @@ class AttentionLowering {
       const loop::Buffer* buffer = buffers_.buffer_of(mask.value, loop::Access::kIn);
       const int64_t step = kLineBytes / dtype_size(mask.value->type().dtype);
       append(block, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& rows) {
-        const SymExpr row = replaced(mask.offset, fusion::axis_name(roles_->rows), tile.row + r);
+        const SymExpr row = mask.offset.replaced(fusion::axis_name(roles_->rows), tile.row + r);
         append(rows, nest_.loop_over(
                          "l", 0, ceil_div(keys.end, step), {}, [&](const SymExpr& l, Block& inner) {
                            const SymExpr at =
-                               replaced(row, fusion::axis_name(keys_), keys.first + l * step);
+                               row.replaced(fusion::axis_name(keys_), keys.first + l * step);
                            inner.push_back(loop::Prefetch::make(arena_, buffer, {expr(at)}));
                          }));
       }));
@@ -526,8 +520,8 @@ class AttentionLowering {
 
   SymExpr origin(const ScoreProduct::Operand& operand, const SymExpr& row) const {
     SymExpr at = operand.offset;
-    for (const ScoreProduct::Depth& depth : product_->depth) at = replaced(at, depth.name, 0);
-    return axes_.map(replaced(at, fusion::axis_name(roles_->rows), row));
+    for (const ScoreProduct::Depth& depth : product_->depth) at = at.replaced(depth.name, 0);
+    return axes_.map(at.replaced(fusion::axis_name(roles_->rows), row));
   }
 
   loop::TileRef tile_ref(const ScoreProduct::Operand& operand, const SymExpr& at,
@@ -549,10 +543,10 @@ class AttentionLowering {
     Expr live = nullptr;
     if (product_->panel > 0) {
       key_step = axes_.map(step(product_->keys, ScoreProduct::kLane));
-      of_keys = replaced(replaced(of_keys, ScoreProduct::kLane, 0), ScoreProduct::kPanel,
+      of_keys = of_keys.replaced(ScoreProduct::kLane, 0).replaced(ScoreProduct::kPanel,
                          SymExpr::floordiv(keys.first, panel()) + p);
     } else {
-      of_keys = replaced(of_keys, key_axis, keys.first + at);
+      of_keys = of_keys.replaced(key_axis, keys.first + at);
       live = expr(SymExpr::min(keys.end - at, panel()));
     }
     return loop::Contract::make(arena_,
@@ -584,10 +578,10 @@ class AttentionLowering {
           inner.push_back(k);
           if (!is_last) return dot_over(i + 1, row, key, inner, body);
           const auto element = [&](const ScoreProduct::Operand& operand) {
-            SymExpr offset = replaced(operand.offset, fusion::axis_name(roles_->rows), row);
-            offset = replaced(offset, fusion::axis_name(keys_), key);
+            SymExpr offset = operand.offset.replaced(fusion::axis_name(roles_->rows), row);
+            offset = offset.replaced(fusion::axis_name(keys_), key);
             for (size_t d = 0; d < depth.size(); ++d)
-              offset = replaced(offset, depth[d].name, inner[d]);
+              offset = offset.replaced(depth[d].name, inner[d]);
             const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
             return loop::Cast::make(arena_, accumulator_, load(buffer, axes_.map(offset)));
           };

@@ -22,9 +22,7 @@ struct Context {
     return schedule::choose(facts, machine, [&](std::string_view name) { return hint(name); });
   }
 
-  int64_t expected(const SymExpr& size) const {
-    return size.evaluate([&](std::string_view name) { return hint(name); });
-  }
+  int64_t expected(const SymExpr& size) const { return graph.expected(size); }
 
   // Whether the kernel probably moves more than the caches hold.
   bool moves_much() const {

@@ -99,22 +99,17 @@ bool Evaluator::is_cut(const SymExpr& over_nest) const {
 // expression that it gives is one over the axes again.
 template <typename Function>
 auto Evaluator::in_segments(SymExpr over_nest, const Function& function) const {
-  const auto replaced = [](const SymExpr& e, std::string_view name, const SymExpr& by) {
-    return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
-      return symbol == name ? std::optional(by) : std::nullopt;
-    });
-  };
   const auto place_in = [](const Segment& segment) { return "in_" + segment.axis; };
   Assumptions assumptions = axes_->assumptions();
   for (const Segment& segment : segments_) {
     assumptions.set_index(place_in(segment), segment.end - segment.begin);
     over_nest =
-        replaced(over_nest, segment.axis, segment.begin + SymExpr::symbol(place_in(segment)));
+        over_nest.replaced(segment.axis, segment.begin + SymExpr::symbol(place_in(segment)));
   }
   auto result = function(over_nest, assumptions);
   if constexpr (std::is_same_v<decltype(result), SymExpr>)
     for (const Segment& segment : segments_)
-      result = replaced(result, place_in(segment), SymExpr::symbol(segment.axis) - segment.begin);
+      result = result.replaced(place_in(segment), SymExpr::symbol(segment.axis) - segment.begin);
   return result;
 }
 

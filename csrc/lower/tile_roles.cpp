@@ -22,12 +22,6 @@ constexpr const char* kLane = "lane";
 constexpr const char* kWord = "word";
 constexpr const char* kTerm = "term";
 
-SymExpr replaced(const SymExpr& e, std::string_view name, const SymExpr& by) {
-  return e.substitute([&](std::string_view symbol) -> std::optional<SymExpr> {
-    return symbol == name ? std::optional(by) : std::nullopt;
-  });
-}
-
 }  // namespace
 
 TileRoles::TileRoles(const Context& context, const Node& contraction, Index indices,
@@ -48,10 +42,10 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
         view->offset;
     SymExpr in_panels = offset;
     if (packing && packing->operand == i)
-      in_panels = replaced(offset, fusion::axis_name(packing->axis),
+      in_panels = offset.replaced(fusion::axis_name(packing->axis),
                            SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
     if (is_cut)
-      in_panels = replaced(in_panels, fusion::axis_name(cut.axis),
+      in_panels = in_panels.replaced(fusion::axis_name(cut.axis),
                            SymExpr::symbol(kWord) * cut.terms + SymExpr::symbol(kTerm));
     operands_.push_back(
         {view->base, assumptions.simplify(offset), assumptions.simplify(in_panels)});
@@ -206,12 +200,12 @@ bool TileRoles::are_steps_known() const {
 SymExpr TileRoles::origin(size_t operand, const SymExpr& row, const SymExpr& column,
                           const SymExpr& panel) const {
   SymExpr at = operands_[operand].in_panels;
-  for (const Axis* axis : depth_) at = replaced(at, axis->name, 0);
-  if (rows_ != nullptr) at = replaced(at, rows_->name, row);
-  at = replaced(at, columns_->name, column);
+  for (const Axis* axis : depth_) at = at.replaced(axis->name, 0);
+  if (rows_ != nullptr) at = at.replaced(rows_->name, row);
+  at = at.replaced(columns_->name, column);
   if (operand != vector_ || !is_packed_) return at;
   // Along the axis of columns panels are counted from the one where it begins.
-  return replaced(replaced(at, kLane, 0), kPanel, panel + first_panel_);
+  return at.replaced(kLane, 0).replaced(kPanel, panel + first_panel_);
 }
 
 }  // namespace mlcc::lower

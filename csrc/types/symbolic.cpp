@@ -535,6 +535,12 @@ SymExpr::try_evaluate(const std::function<int64_t(std::string_view)>& value_of) 
   }
 }
 
+SymExpr SymExpr::replaced(std::string_view symbol, const SymExpr& by) const {
+  return substitute([&](std::string_view name) -> std::optional<SymExpr> {
+    return name == symbol ? std::optional(by) : std::nullopt;
+  });
+}
+
 SymExpr SymExpr::substitute(
     const std::function<std::optional<SymExpr>(std::string_view)>& replacement) const {
   return map_atoms(*this, [&](const AtomPtr& atom) {

@@ -75,6 +75,7 @@ class SymExpr {
   try_evaluate(const std::function<int64_t(std::string_view)>& value_of) const;
   SymExpr
   substitute(const std::function<std::optional<SymExpr>(std::string_view)>& replacement) const;
+  SymExpr replaced(std::string_view symbol, const SymExpr& by) const;
   // The quotient if `divisor` divides this polynomial exactly.
   std::optional<SymExpr> divide_exactly(const SymExpr& divisor) const;
 

@@ -28,10 +28,6 @@ int64_t most_rows_unpacked(DType dtype, int64_t terms) {
   return terms == 2 ? 8 : 1;
 }
 
-int64_t expected(const SymExpr& size, const Graph& graph) {
-  return size.evaluate([&](std::string_view name) { return graph.size_hint(name); });
-}
-
 bool is_dense_along(Value& value, size_t dim) {
   return strided_view(&value)->strides[dim].equals_constant(1);
 }
@@ -189,7 +185,7 @@ bool reads_rows_of_keys(const Node& node, const Columns& columns, const Graph& g
   const int depth = columns.dims.back();
   return makes_scores(node) && depth >= 0 &&
          is_dense_along(*node.operand(columns.operand), static_cast<size_t>(depth)) &&
-         expected(rows_beside(node, columns.operand), graph) < kFewQueries;
+         graph.expected(rows_beside(node, columns.operand)) < kFewQueries;
 }
 
 // Copies of operands that would be read apart, where none is packed.
@@ -213,7 +209,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   Value* value = node->operand(columns->operand);
   const auto dim = static_cast<size_t>(columns->dims[columns->axis]);
   const Graph& graph = rewriter.graph();
-  const bool has_many_rows = expected(rows_beside(*node, columns->operand), graph) >=
+  const bool has_many_rows = graph.expected(rows_beside(*node, columns->operand)) >=
                              rows_worth_packing(value->type().dtype);
   if (!is_static_value(*value) && !has_many_rows && is_dense_along(*value, dim))
     return rewriter.no_match(*node, "few rows share what would be packed in each call");
@@ -252,7 +248,7 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
   const int64_t terms = options.tiles->terms ? options.tiles->terms(dtype, dtype) : 1;
   if (terms == 1 || !is_float(dtype)) return false;
   const SymExpr& rows = node->result()->type().shape[axes->rows];
-  if (!is_static_value(*values) && expected(rows, graph) < kRowsWorthWords)
+  if (!is_static_value(*values) && graph.expected(rows) < kRowsWorthWords)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
   const Shape& rhs = node->attr<Shape>("rhs");
   const auto dim_of = [&](size_t axis) {
@@ -311,7 +307,7 @@ bool is_worth_packing(const Value& operand, int64_t rows) {
 
 bool is_worth_code(const Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles) {
   const Shape& left = lhs.type().shape;
-  const int64_t rows = expected(left[left.size() - 2], graph);
+  const int64_t rows = graph.expected(left[left.size() - 2]);
   if (is_worth_packing(rhs, rows)) return true;
   const DType dtype = rhs.type().dtype;
   const int64_t terms = tiles.terms ? tiles.terms(lhs.type().dtype, dtype) : 1;
