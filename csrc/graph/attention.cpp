@@ -108,9 +108,8 @@ bool cut_depth(ScoreProduct& found, Assumptions& assumptions) {
     for (size_t i = depth.size() - 2; i < depth.size(); ++i)
       assumptions.set_index(depth[i].name, depth[i].extent);
     for (auto* operand : {&found.queries, &found.keys})
-      operand->offset = assumptions.simplify(
-          operand->offset.replaced(name,
-                   SymExpr::symbol(name + "h") * divisor + SymExpr::symbol(name + "l")));
+      operand->offset = assumptions.simplify(operand->offset.replaced(
+          name, SymExpr::symbol(name + "h") * divisor + SymExpr::symbol(name + "l")));
   }
   found.depth = std::move(depth);
   return true;

@@ -517,9 +517,9 @@ Value* weight_sums(Graph& graph, const Convolution& conv, Value* large, Value* s
   } else {
     large = filled_image(graph, conv, large, of_small);
   }
-  const int64_t most_parts = std::max<int64_t>(
-      1, (graph.expected(product(of_large)) + graph.expected(product(of_small))) /
-             std::max<int64_t>(1, graph.expected(product(weight))));
+  const int64_t most_parts =
+      std::max<int64_t>(1, (graph.expected(product(of_large)) + graph.expected(product(of_small))) /
+                               std::max<int64_t>(1, graph.expected(product(weight))));
   const Parts cut = choose_parts(graph, of_large[0], pixels, most_parts);
 
   Axes axes;

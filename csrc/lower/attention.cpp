@@ -543,8 +543,8 @@ class AttentionLowering {
     Expr live = nullptr;
     if (product_->panel > 0) {
       key_step = axes_.map(step(product_->keys, ScoreProduct::kLane));
-      of_keys = of_keys.replaced(ScoreProduct::kLane, 0).replaced(ScoreProduct::kPanel,
-                         SymExpr::floordiv(keys.first, panel()) + p);
+      of_keys = of_keys.replaced(ScoreProduct::kLane, 0)
+                    .replaced(ScoreProduct::kPanel, SymExpr::floordiv(keys.first, panel()) + p);
     } else {
       of_keys = of_keys.replaced(key_axis, keys.first + at);
       live = expr(SymExpr::min(keys.end - at, panel()));

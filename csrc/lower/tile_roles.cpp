@@ -43,10 +43,10 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     SymExpr in_panels = offset;
     if (packing && packing->operand == i)
       in_panels = offset.replaced(fusion::axis_name(packing->axis),
-                           SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
+                                  SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane));
     if (is_cut)
       in_panels = in_panels.replaced(fusion::axis_name(cut.axis),
-                           SymExpr::symbol(kWord) * cut.terms + SymExpr::symbol(kTerm));
+                                     SymExpr::symbol(kWord) * cut.terms + SymExpr::symbol(kTerm));
     operands_.push_back(
         {view->base, assumptions.simplify(offset), assumptions.simplify(in_panels)});
     indices.push_back(operands_.back().in_panels);
