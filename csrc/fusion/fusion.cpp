@@ -201,7 +201,7 @@ class Planner {
       if (!axes) continue;
       const auto product = graph::score_product(*node, *axes, assumptions_);
       if (!product || static_cast<int64_t>(product->path.size()) > options_.max_nodes ||
-          changes_before(*product->product, {node}))
+          is_any_written_between(order_.at(product->product), order_.at(node)))
         continue;
       const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
       const bool is_read_here_only = std::all_of(path.begin(), path.end(), [&](const Node* part) {
@@ -437,6 +437,13 @@ class Planner {
     for (const Node* reader : readers) last = std::max(last, order_.at(reader));
     return std::any_of(node.operands().begin(), node.operands().end(), [&](const Value* operand) {
       return is_written_between(operand, order_.at(&node), last);
+    });
+  }
+
+  bool is_any_written_between(int begin, int end) const {
+    return std::any_of(writes_.begin(), writes_.end(), [&](const auto& write) {
+      return std::any_of(write.second.begin(), write.second.end(),
+                         [&](int at) { return begin < at && at < end; });
     });
   }
 

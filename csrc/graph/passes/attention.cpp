@@ -99,7 +99,7 @@ bool mask_fits(const AttentionCall& call) {
   const Shape wanted = {call.queries->type().shape[0], call.queries->type().shape[1],
                         call.queries->type().shape[2], call.keys->type().shape[2]};
   const Shape& shape = call.mask->type().shape;
-  if (shape.size() > 4 || shape.size() < 2) return false;
+  if (shape.size() > 4 || shape.size() < 2 || !is_float(call.mask->type().dtype)) return false;
   for (size_t d = 0; d < shape.size(); ++d) {
     const SymExpr& size = wanted[4 - shape.size() + d];
     if (!(shape[d] == size) && !shape[d].equals_constant(1)) return false;
