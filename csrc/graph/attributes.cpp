@@ -45,9 +45,9 @@ constexpr std::array kAttend = {
     AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
     AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics},
     AttrSpec{"rhs", AttrKind::kIndex}};
-constexpr std::array kLogSumExp = {AttrSpec{"lhs", AttrKind::kIndex},
-                                   AttrSpec{"range", AttrKind::kIndex},
-                                   AttrSpec{"reduced", AttrKind::kSymbolics}};
+constexpr std::array kLogSumExp = {
+    AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
+    AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics}};
 
 }  // namespace
 

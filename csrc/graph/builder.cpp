@@ -185,9 +185,11 @@ Value* Graph::attend(Value* scores, Value* values, std::vector<SymExpr> lhs,
 }
 
 Value* Graph::log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
-                          std::vector<SymExpr> range, std::vector<SymExpr> shape) {
+                          std::vector<SymExpr> range, bool empty_is_zero,
+                          std::vector<SymExpr> shape) {
   return build(Op::kLogSumExp, {scores},
-               {{"lhs", std::move(lhs)},
+               {{"empty_is_zero", empty_is_zero},
+                {"lhs", std::move(lhs)},
                 {"range", std::move(range)},
                 {"reduced", std::vector<SymExpr>{std::move(keys)}}},
                {scores->type().dtype, std::move(shape), {}});

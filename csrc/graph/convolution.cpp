@@ -267,7 +267,14 @@ Value* filled_image(Graph& graph, const Convolution& conv, Value* large, const S
     const SymExpr needed =
         (small[d + 1] - 1) * conv.stride[d] + (conv.window(d) - 1) * conv.dilation[d] + 1;
     const auto spare = (large->type().shape[d + 1] - needed).as_constant();
-    if (conv.padding[d] == 0 && spare && *spare >= 0) continue;
+    if (conv.padding[d] == 0 && spare && *spare >= 0) {
+      // An axis alone goes over all of a dimension; what a transposed convolution added to it is
+      // seen by no window.
+      const bool is_axis = conv.stride[d] == 1 && conv.window(d).equals_constant(1);
+      if (is_axis && *spare > 0)
+        large = graph.slice(large, static_cast<int64_t>(d) + 1, 0, needed, 1);
+      continue;
+    }
     large = filled_with_zeros(graph, large, d + 1, conv.padding[d], needed);
   }
   return large;

@@ -307,9 +307,9 @@ class Graph {
   Value* attend(Value* scores, Value* values, std::vector<SymExpr> lhs, std::vector<SymExpr> rhs,
                 SymExpr keys, std::vector<SymExpr> range, bool empty_is_zero,
                 std::vector<SymExpr> shape, DType dtype);
-  // result[d0, ..] = log(sum of all w[k]) of the same; -inf where none counts.
+  // result[d0, ..] = log(sum of all w[k]) of the same; where none counts -inf, or 0 likewise.
   Value* log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
-                     std::vector<SymExpr> range, std::vector<SymExpr> shape);
+                     std::vector<SymExpr> range, bool empty_is_zero, std::vector<SymExpr> shape);
   // Operands are brought into the order of their references in the arguments, one per reference.
   std::vector<Value*> extern_call(ExternCall call, std::vector<Value*> operands,
                                   std::vector<TensorType> results);

@@ -203,8 +203,9 @@ class AttentionLowering {
     evaluator_.push(&block);
     for (const Node* node : context_.group.nodes) {
       if (node->op() != Op::kLogSumExp) continue;
-      const Expr norm =
-          let(apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest}), "norm", block);
+      Expr norm = apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest});
+      if (node->attr<bool>("empty_is_zero")) norm = zero_where_empty(sum, norm);
+      norm = let(norm, "norm", block);
       evaluator_.define_row(node->result(), norm);
       if (nodes_.is_output(node->result()))
         evaluator_.store(node->result(), nodes_.position(*node), norm);
@@ -212,12 +213,14 @@ class AttentionLowering {
     evaluator_.pop();
   }
 
+  Expr zero_where_empty(Expr sum, Expr value) {
+    return apply(ScalarOp::kSelect, {apply(ScalarOp::kEq, {sum, number(0)}), number(0), value});
+  }
+
   // What a weighted sum is multiplied with.
   Expr reciprocal(Expr sum, Block& block) {
     Expr result = apply(ScalarOp::kDiv, {number(1), sum});
-    if (node_.attr<bool>("empty_is_zero"))
-      result =
-          apply(ScalarOp::kSelect, {apply(ScalarOp::kEq, {sum, number(0)}), number(0), result});
+    if (node_.attr<bool>("empty_is_zero")) result = zero_where_empty(sum, result);
     return let(result, "reciprocal", block);
   }
 
@@ -502,10 +505,34 @@ class AttentionLowering {
     append(block, nest_.loop_over(
                       "p", 0, ceil_div(keys.end, panel()), {}, [&](const SymExpr& p, Block& inner) {
                         const SymExpr at = nest_.let(p * panel(), "key", inner);
-                        append(inner, nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
-                          return panel_of_scores(state, tile, keys, p, at, rows);
-                        }));
+                        for (const DepthPart& part : depth_parts())
+                          append(inner,
+                                 nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
+                                   return panel_of_scores(state, tile, keys, p, at, part, rows);
+                                 }));
                       }));
+  }
+
+  // Of the first axis of depth.
+  struct DepthPart {
+    SymExpr begin, extent;
+  };
+
+  // No accumulator takes more than 128 terms: with 255 errors were 1.4 to 1.9 times eager's.
+  std::vector<DepthPart> depth_parts() const {
+    static constexpr int64_t kMostTerms = 128;
+    SymExpr terms = 1;
+    for (const ScoreProduct::Depth& depth : product_->depth) terms = terms * depth.extent;
+    const auto known = terms.as_constant();
+    if (!known || *known <= kMostTerms)
+      return {{0, product_->depth.empty() ? SymExpr(1) : product_->depth.front().extent}};
+    const int64_t all = *product_->depth.front().extent.as_constant();
+    const int64_t count = std::min(all, (*known + kMostTerms - 1) / kMostTerms);
+    const int64_t length = (all + count - 1) / count;
+    std::vector<DepthPart> parts;
+    for (int64_t begin = 0; begin < all; begin += length)
+      parts.push_back({begin, std::min(length, all - begin)});
+    return parts;
   }
 
   // Whether keys lie side by side along the terms of a score instead of beside each other.
@@ -533,12 +560,19 @@ class AttentionLowering {
   }
 
   loop::Stmt panel_of_scores(const State& state, const Tile& tile, const Keys& keys,
-                             const SymExpr& p, const SymExpr& at, int64_t rows) {
+                             const SymExpr& p, const SymExpr& at, const DepthPart& part,
+                             int64_t rows) {
     const std::string row_axis = fusion::axis_name(roles_->rows);
     const std::string key_axis = fusion::axis_name(keys_);
     std::vector<Expr> extents;
     for (const ScoreProduct::Depth& depth : product_->depth) extents.push_back(expr(depth.extent));
-    SymExpr of_keys = origin(product_->keys, tile.row);
+    if (!extents.empty()) extents.front() = expr(part.extent);
+    const auto origin_of = [&](const ScoreProduct::Operand& operand) {
+      const SymExpr first = origin(operand, tile.row);
+      if (part.begin.equals_constant(0)) return first;
+      return first + axes_.map(step(operand, product_->depth.front().name)) * part.begin;
+    };
+    SymExpr of_keys = origin_of(product_->keys);
     SymExpr key_step = 1;
     Expr live = nullptr;
     if (product_->panel > 0) {
@@ -551,10 +585,10 @@ class AttentionLowering {
     }
     return loop::Contract::make(arena_,
                                 {state.scores, {expr(at)}, {constant(tiles_.keys), constant(1)}},
-                                tile_ref(product_->queries, origin(product_->queries, tile.row),
+                                tile_ref(product_->queries, origin_of(product_->queries),
                                          axes_.map(step(product_->queries, row_axis))),
                                 tile_ref(product_->keys, of_keys, key_step), rows, panel(), live,
-                                std::move(extents), false);
+                                std::move(extents), !part.begin.equals_constant(0));
   }
 
   // Few rows, and keys that lie as they came: one product of vectors after the other.

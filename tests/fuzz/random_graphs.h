@@ -414,7 +414,8 @@ class RandomGraph {
                              keys, range, empty_is_zero, shape, dtype));
     of_scores.pop_back();
     if (flip_coin(40))
-      add_value(graph_->log_sum_exp(scores, index(rank - 2, rank - 1), keys, range, of_scores));
+      add_value(graph_->log_sum_exp(scores, index(rank - 2, rank - 1), keys, range, empty_is_zero,
+                                    of_scores));
   }
 
   void choose_outputs() {

@@ -50,7 +50,15 @@ def softmax_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Te
     return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
 
 
-SIZES = [(1, 77, 64), (5, 33, 80), (13, 13, 16), (40, 48, 64), (130, 259, 128), (64, 300, 256)]
+SIZES = [
+    (12, 32, 255),
+    (1, 77, 64),
+    (5, 33, 80),
+    (13, 13, 16),
+    (40, 48, 64),
+    (130, 259, 128),
+    (64, 300, 256),
+]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -68,8 +76,9 @@ def test_sizes(queries: int, keys: int, width: int, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_dtypes(dtype: torch.dtype) -> None:
-    q, k, v = heads(70, 45, 64, dtype)
+@pytest.mark.parametrize(("queries", "width"), [(3, 64), (20, 64), (70, 63), (300, 64)])
+def test_dtypes(dtype: torch.dtype, queries: int, width: int) -> None:
+    q, k, v = heads(queries, 45, width, dtype)
     check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)
     check(softmax_parts, q, k, v)
 
@@ -189,6 +198,31 @@ def test_gradients(dtype: torch.dtype) -> None:
         found = torch.autograd.grad(compiled(q, k, v), (q, k, v), grad)
         torch.testing.assert_close(found, eager, **tolerance)
         torch._dynamo.reset()
+
+
+def test_values_are_what_scores_are_made_of() -> None:
+    x, y = torch.randn(40, 64), torch.randn(40, 64)
+
+    def twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        product = x @ y.t()
+        return (product * 0.1).softmax(-1) @ product
+
+    check(twice, x, y)
+
+
+def test_gradients_of_rows_without_keys() -> None:
+    q, k, v = (x.requires_grad_() for x in heads(20, 30, 32))
+    mask = torch.rand(20, 30) > 0.5
+    mask[3] = False
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    eager = torch.autograd.grad(attend(q, k, v).square().sum(), (q, k, v))
+    compiled = torch.compile(attend, backend="mlcc", dynamic=False)
+    found = torch.autograd.grad(compiled(q, k, v).square().sum(), (q, k, v))
+    assert all(x.isfinite().all() for x in eager)
+    torch.testing.assert_close(found, eager)
 
 
 @pytest.mark.parametrize("function", [F.scaled_dot_product_attention, softmax_parts])

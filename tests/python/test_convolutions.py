@@ -182,6 +182,16 @@ TRANSPOSED: dict[str, tuple[int, int, tuple[int, ...], dict[str, Any]]] = {
     "3x3": (32, 33, (9, 9), {"kernel_size": 3, "padding": 2, "dilation": 2, "bias": False}),
     "gaps": (32, 32, (5, 6), {"kernel_size": (1, 2), "stride": 3, "output_padding": (2, 1)}),
     "groups": (32, 64, (8, 8), {"kernel_size": 3, "padding": 1, "groups": 2}),
+    "rows that no window sees": (
+        *(32, 32, (2, 8)),
+        {
+            "kernel_size": (1, 3),
+            "stride": (1, 3),
+            "padding": (0, 2),
+            "dilation": 2,
+            "output_padding": (1, 1),
+        },
+    ),
     "dilated": (16, 16, (8, 8), {"kernel_size": 3, "stride": 2, "dilation": 2}),
     "1d": (16, 32, (30,), {"kernel_size": 5, "padding": 2, "stride": 3}),
     "3d": (8, 32, (4, 5, 6), {"kernel_size": 2, "stride": (2, 1, 2), "padding": (0, 1, 1)}),

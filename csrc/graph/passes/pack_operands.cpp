@@ -152,14 +152,17 @@ Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns
 }
 
 // Terms that may lie side by side in the packed operand: the last reduced axis is a multiple of
-// them, or the only one and longer, and they lie so in the other operand.
+// them, or the only one and longer (but of scores, whose tiles have no code for terms left over),
+// and they lie so in the other operand.
 int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles) {
   if (!tiles.terms || columns.dims.back() < 0) return 1;
   const int64_t terms = tiles.terms(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
   const auto& reduced = node.attr<Shape>("reduced");
   if (terms == 1 || reduced.empty()) return 1;
   const int64_t most = reduced.back().as_constant().value_or(terms);
-  if (!reduced.back().divide_exactly(terms) && (reduced.size() > 1 || most < terms)) return 1;
+  if (!reduced.back().divide_exactly(terms) &&
+      (reduced.size() > 1 || most < terms || makes_scores(node)))
+    return 1;
   const size_t other = 1 - columns.operand;
   const auto dims = dims_of_axes(node, other);
   if (!dims || dims->back() < 0) return 1;
