@@ -197,23 +197,31 @@ class Planner {
   void find_scores() {
     for (const Node* node : nodes_) {
       if (!is_attention(*node)) continue;
-      const auto axes = graph::attention_axes(*node);
-      if (!axes) continue;
-      const auto product = graph::score_product(*node, *axes, assumptions_);
-      if (!product || static_cast<int64_t>(product->path.size()) > options_.max_nodes ||
-          is_any_written_between(order_.at(product->product), order_.at(node)))
-        continue;
+      const auto product = product_of_scores(*node);
+      if (!product) continue;
       const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
       const bool is_read_here_only = std::all_of(path.begin(), path.end(), [&](const Node* part) {
         const Value* value = part->result();
         return !plan_.required.count(value) && !plan_.copied.count(part) &&
                std::all_of(value->users().begin(), value->users().end(), [&](const Node* user) {
-                 return path.count(user) != 0 ||
-                        (is_attention(*user) && user->operand(0) == node->operand(0));
+                 if (path.count(user) != 0 || user == node) return true;
+                 return is_attention(*user) && user->operand(0) == node->operand(0) &&
+                        product_of_scores(*user);
                });
       });
       if (is_read_here_only) scores_.insert(path.begin(), path.end());
     }
+  }
+
+  // What a kernel of this node alone could compute its scores from.
+  std::optional<graph::ScoreProduct> product_of_scores(const Node& attention) const {
+    const auto axes = graph::attention_axes(attention);
+    if (!axes) return std::nullopt;
+    auto product = graph::score_product(attention, *axes, assumptions_);
+    if (!product || static_cast<int64_t>(product->path.size()) > options_.max_nodes ||
+        is_any_written_between(order_.at(product->product), order_.at(&attention)))
+      return std::nullopt;
+    return product;
   }
 
   // Whether scores are computed from what `reader` makes: each element of a mask for a product of a
