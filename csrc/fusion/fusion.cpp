@@ -6,8 +6,10 @@
 #include <set>
 
 #include "fusion/in_place.h"
+#include "fusion/node_kinds.h"
 #include "fusion/online.h"
 #include "fusion/recompute.h"
+#include "fusion/scores.h"
 #include "graph/attention.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
@@ -33,73 +35,7 @@ bool Group::has_reduction() const {
   return std::find(reduced.begin(), reduced.end(), true) != reduced.end();
 }
 
-bool may_fail(const Node& node) {
-  const OpClass op_class = graph::op_info(node.op()).op_class;
-  return op_class == OpClass::kGather || op_class == OpClass::kUpdate;
-}
-
-bool is_reduction(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kReduction;
-}
-
-bool is_contraction(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kContraction;
-}
-
-bool is_free(const Node& node) {
-  return graph::is_single_index_map(node.op()) || node.op() == Op::kFull ||
-         node.op() == Op::kIota || node.op() == Op::kSizeValue;
-}
-
 namespace {
-
-bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() == Op::kGather; }
-
-bool is_update(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kUpdate; }
-
-// Updates and scans have a kernel of their own: what they write is read at other places than where
-// it is computed, and in another order.
-bool is_alone(const Node& node) {
-  return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan;
-}
-
-// What begins a group of its own, whose results come in tiles.
-bool comes_in_tiles(const Node& node) { return is_contraction(node) || is_attention(node); }
-
-// Pointwise ops, cat and pad: values that any reader may compute for itself at any index.
-bool is_inlinable(const Node& node) {
-  return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat ||
-         node.op() == Op::kPad;
-}
-
-// The shape a node iterates over.
-Index iteration_shape(const Node& node) {
-  if (is_update(node)) return node.operands().back()->type().shape;
-  if (comes_in_tiles(node)) return graph::contraction_extents(node);
-  return is_reduction(node) ? node.operand(0)->type().shape : node.result()->type().shape;
-}
-
-// Whether each element of one shape stands for one of the other. Of no elements that says nothing:
-// what is reduced from them has its own.
-bool has_as_many(const Index& shape, const Index& other) {
-  const SymExpr elements = product(shape);
-  return elements == product(other) && !elements.equals_constant(0);
-}
-
-// How often `reader` reads elements of `value`, which it reads itself or through free nodes. An
-// update goes once over each operand.
-SymExpr points_of_read(const Node& reader, const Value& value) {
-  if (is_attention(reader)) return product(value.type().shape);
-  if (!is_update(reader)) return product(iteration_shape(reader));
-  for (const Value* operand : reader.operands()) {
-    const Value* at = operand;
-    while (at != &value && at->producer() != nullptr &&
-           graph::is_single_index_map(at->producer()->op()))
-      at = at->producer()->operand(0);
-    if (at == &value) return product(operand->type().shape);
-  }
-  return product(iteration_shape(reader));
-}
 
 class Planner {
  public:
@@ -195,33 +131,14 @@ class Planner {
   // They, and the contraction that they are computed from, are made by the kernel that reads them,
   // a tile at a time.
   void find_scores() {
-    for (const Node* node : nodes_) {
-      if (!is_attention(*node)) continue;
-      const auto product = product_of_scores(*node);
-      if (!product) continue;
-      const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
-      const bool is_read_here_only = std::all_of(path.begin(), path.end(), [&](const Node* part) {
-        const Value* value = part->result();
-        return !plan_.required.count(value) && !plan_.copied.count(part) &&
-               std::all_of(value->users().begin(), value->users().end(), [&](const Node* user) {
-                 if (path.count(user) != 0 || user == node) return true;
-                 return is_attention(*user) && user->operand(0) == node->operand(0) &&
-                        product_of_scores(*user);
-               });
-      });
-      if (is_read_here_only) scores_.insert(path.begin(), path.end());
-    }
-  }
-
-  // What a kernel of this node alone could compute its scores from.
-  std::optional<graph::ScoreProduct> product_of_scores(const Node& attention) const {
-    const auto axes = graph::attention_axes(attention);
-    if (!axes) return std::nullopt;
-    auto product = graph::score_product(attention, *axes, assumptions_);
-    if (!product || static_cast<int64_t>(product->path.size()) > options_.max_nodes ||
-        is_any_written_between(order_.at(product->product), order_.at(&attention)))
-      return std::nullopt;
-    return product;
+    const auto may_be_inlined = [this](const Node& node) {
+      return !plan_.required.count(node.result()) && !plan_.copied.count(&node);
+    };
+    const auto is_written_between = [this](const Node& product, const Node& reader) {
+      return is_any_written_between(order_.at(&product), order_.at(&reader));
+    };
+    scores_ = find_inlined_scores(
+        nodes_, {assumptions_, options_.max_nodes, may_be_inlined, is_written_between});
   }
 
   // Whether scores are computed from what `reader` makes: each element of a mask for a product of a
@@ -426,18 +343,6 @@ class Planner {
     }
   }
 
-  // Whether an extern call writes through this view.
-  static bool is_write_window(const Node& view) {
-    return std::any_of(
-        view.result()->users().begin(), view.result()->users().end(), [&](const Node* user) {
-          if (graph::is_single_index_map(user->op())) return is_write_window(*user);
-          if (user->op() != Op::kExtern) return false;
-          const std::vector<int>& mutates = user->extern_call().facts.mutates;
-          return std::any_of(mutates.begin(), mutates.end(),
-                             [&](int i) { return user->operand(i) == view.result(); });
-        });
-  }
-
   // Whether what `node` would read from memory is written between its place and that of a reader.
   bool changes_before(const Node& node, const std::vector<const Node*>& readers) const {
     if (writes_.empty()) return false;
@@ -587,27 +492,6 @@ class Planner {
     collect_leaves(node.operand(0), at, assumptions, leaves);
   }
 
-  // Where scores are read by a node whose axes stand at `position`.
-  static Index scores_index(const Node& attention, const Index& position) {
-    Index index = attention.attr<Index>("lhs");
-    for (SymExpr& e : index) e = over_axes(e, position);
-    return index;
-  }
-
-  static SymExpr over_axes(const SymExpr& e, const Index& position) {
-    return e.substitute([&](std::string_view name) {
-      return graph::is_axis_name(name)
-                 ? std::optional(position[std::stoul(std::string(name.substr(1)))])
-                 : std::nullopt;
-    });
-  }
-
-  static Index take_index_position(const Node& node, const Index& position) {
-    const size_t dim = static_cast<size_t>(node.attr<int64_t>("dim"));
-    const size_t rank = node.operand(1)->type().shape.size();
-    return Index(position.begin() + dim, position.begin() + dim + rank);
-  }
-
   // -- joining groups
   struct Join {
     Placement placement;        // of the result
@@ -657,27 +541,12 @@ class Planner {
 
   // Of a logsumexp in the kernel of an attend that adds up the same exponentials.
   static std::optional<Join> join_of_norm(const Node& node, const Group& group) {
-    const Node& attend = *group.nodes.front();
-    if (attend.op() != Op::kAttend || attend.operand(0) != node.operand(0)) return std::nullopt;
-    const size_t rank = node.result()->type().shape.size();
-    const auto &own = node.attr<Index>("lhs"), &other = attend.attr<Index>("lhs");
-    Index place(rank + 1);
-    std::vector<bool> is_known(rank + 1);
-    for (size_t d = 0; d < own.size(); ++d) {
-      const auto name = own[d].as_symbol();
-      if (!name || !graph::is_axis_name(*name)) return std::nullopt;
-      const size_t axis = std::stoul(name->substr(1));
-      place[axis] = other[d];
-      is_known[axis] = true;
-    }
-    if (std::find(is_known.begin(), is_known.end(), false) != is_known.end()) return std::nullopt;
-    const auto &range = node.attr<Index>("range"), &other_range = attend.attr<Index>("range");
-    for (size_t i = 0; i < range.size(); ++i)
-      if (!(over_axes(range[i], place) == other_range[i])) return std::nullopt;
+    const auto place = norm_axes(node, *group.nodes.front());
+    if (!place) return std::nullopt;
     Join join;
-    join.read_position = place;
+    join.read_position = *place;
     join.reduced = group.reduced;
-    join.placement = {{place.begin(), place.begin() + static_cast<std::ptrdiff_t>(rank)}, true};
+    join.placement = {{place->begin(), place->end() - 1}, true};
     return join;
   }
 

@@ -1,0 +1,91 @@
+#include "fusion/scores.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "graph/attention.h"
+#include "graph/contraction.h"
+
+namespace mlcc::fusion {
+
+using graph::is_attention;
+using graph::Node;
+using graph::Op;
+using graph::Value;
+using Index = std::vector<SymExpr>;
+
+namespace {
+
+// What a kernel of this node alone could compute its scores from.
+std::optional<graph::ScoreProduct> product_of_scores(const Node& attention,
+                                                     const ScoreRules& rules) {
+  const auto axes = graph::attention_axes(attention);
+  if (!axes) return std::nullopt;
+  auto product = graph::score_product(attention, *axes, rules.assumptions);
+  if (!product || static_cast<int64_t>(product->path.size()) > rules.max_nodes ||
+      rules.is_written_between(*product->product, attention))
+    return std::nullopt;
+  return product;
+}
+
+SymExpr over_axes(const SymExpr& e, const Index& position) {
+  return e.substitute([&](std::string_view name) {
+    return graph::is_axis_name(name)
+               ? std::optional(position[std::stoul(std::string(name.substr(1)))])
+               : std::nullopt;
+  });
+}
+
+}  // namespace
+
+std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& nodes,
+                                                    const ScoreRules& rules) {
+  std::unordered_set<const Node*> scores;
+  for (const Node* node : nodes) {
+    if (!is_attention(*node)) continue;
+    const auto product = product_of_scores(*node, rules);
+    if (!product) continue;
+    const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
+    const auto is_one_of_these = [&](const Node* user) {
+      if (path.count(user) != 0 || user == node) return true;
+      return is_attention(*user) && user->operand(0) == node->operand(0) &&
+             product_of_scores(*user, rules);
+    };
+    const bool is_read_here_only = std::all_of(path.begin(), path.end(), [&](const Node* part) {
+      const std::vector<Node*>& users = part->result()->users();
+      return rules.may_be_inlined(*part) &&
+             std::all_of(users.begin(), users.end(), is_one_of_these);
+    });
+    if (is_read_here_only) scores.insert(path.begin(), path.end());
+  }
+  return scores;
+}
+
+Index scores_index(const Node& attention, const Index& position) {
+  Index index = attention.attr<Index>("lhs");
+  for (SymExpr& e : index) e = over_axes(e, position);
+  return index;
+}
+
+std::optional<Index> norm_axes(const Node& norm, const Node& attend) {
+  if (attend.op() != Op::kAttend || attend.operand(0) != norm.operand(0)) return std::nullopt;
+  const size_t rank = norm.result()->type().shape.size();
+  const auto &own = norm.attr<Index>("lhs"), &other = attend.attr<Index>("lhs");
+  Index place(rank + 1);
+  std::vector<bool> is_known(rank + 1);
+  for (size_t d = 0; d < own.size(); ++d) {
+    const auto name = own[d].as_symbol();
+    if (!name || !graph::is_axis_name(*name)) return std::nullopt;
+    const size_t axis = std::stoul(name->substr(1));
+    place[axis] = other[d];
+    is_known[axis] = true;
+  }
+  if (std::find(is_known.begin(), is_known.end(), false) != is_known.end()) return std::nullopt;
+  const auto &range = norm.attr<Index>("range"), &other_range = attend.attr<Index>("range");
+  for (size_t i = 0; i < range.size(); ++i)
+    if (!(over_axes(range[i], place) == other_range[i])) return std::nullopt;
+  return place;
+}
+
+}  // namespace mlcc::fusion

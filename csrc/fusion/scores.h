@@ -1,0 +1,36 @@
+// Scores of attention: which nodes make them in the kernel that reads them, and where it reads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace mlcc::fusion {
+
+struct ScoreRules {
+  const Assumptions& assumptions;
+  int64_t max_nodes;  // of those that make the scores of one node
+  // Whether a value need not lie in memory.
+  std::function<bool(const graph::Node&)> may_be_inlined;
+  // Whether memory is written after the product and before what reads the scores.
+  std::function<bool(const graph::Node& product, const graph::Node& reader)> is_written_between;
+};
+
+// The contractions that scores are computed from and what lies between them and the scores, where
+// nothing else reads these, and each node that does could make them.
+std::unordered_set<const graph::Node*> find_inlined_scores(const std::vector<graph::Node*>& nodes,
+                                                           const ScoreRules& rules);
+
+// Where scores are read by a node whose axes stand at `position`.
+std::vector<SymExpr> scores_index(const graph::Node& attention,
+                                  const std::vector<SymExpr>& position);
+
+// The axes of a logsumexp as those of an attend that adds up the same exponentials; nothing where
+// it does not.
+std::optional<std::vector<SymExpr>> norm_axes(const graph::Node& norm, const graph::Node& attend);
+
+}  // namespace mlcc::fusion
