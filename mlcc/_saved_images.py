@@ -24,7 +24,7 @@ _OF_IMAGES = frozenset(
 )
 
 # Channels of a group, and pixels of all images, below which a convolution is left to a library
-# (graph/passes/convolutions.cpp, graph/convolution.cpp).
+# (graph/convolution.h, graph/convolution.cpp).
 _LEAST_CHANNELS = 16
 _LEAST_PIXELS = 256
 

@@ -29,14 +29,6 @@ std::optional<graph::ScoreProduct> product_of_scores(const Node& attention,
   return product;
 }
 
-SymExpr over_axes(const SymExpr& e, const Index& position) {
-  return e.substitute([&](std::string_view name) {
-    return graph::is_axis_name(name)
-               ? std::optional(position[std::stoul(std::string(name.substr(1)))])
-               : std::nullopt;
-  });
-}
-
 }  // namespace
 
 std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& nodes,
@@ -64,7 +56,7 @@ std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& no
 
 Index scores_index(const Node& attention, const Index& position) {
   Index index = attention.attr<Index>("lhs");
-  for (SymExpr& e : index) e = over_axes(e, position);
+  for (SymExpr& e : index) e = graph::over_axes(e, position);
   return index;
 }
 
@@ -84,7 +76,7 @@ std::optional<Index> norm_axes(const Node& norm, const Node& attend) {
   if (std::find(is_known.begin(), is_known.end(), false) != is_known.end()) return std::nullopt;
   const auto &range = norm.attr<Index>("range"), &other_range = attend.attr<Index>("range");
   for (size_t i = 0; i < range.size(); ++i)
-    if (!(over_axes(range[i], place) == other_range[i])) return std::nullopt;
+    if (!(graph::over_axes(range[i], place) == other_range[i])) return std::nullopt;
   return place;
 }
 

@@ -115,12 +115,6 @@ bool cut_depth(ScoreProduct& found, Assumptions& assumptions) {
   return true;
 }
 
-}  // namespace
-
-bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
-
-namespace {
-
 constexpr const char* kWord = "word";
 constexpr const char* kTerm = "term";
 
@@ -156,6 +150,8 @@ std::optional<size_t> find_columns(const Node& attend, AttentionAxes& axes) {
 }
 
 }  // namespace
+
+bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
 
 std::optional<AttentionAxes> attention_axes(const Node& attention) {
   const Index& shape = attention.result()->type().shape;
@@ -196,25 +192,19 @@ std::optional<ScoreProduct> score_product(const Node& attention, const Attention
   ScoreProduct found;
   found.product = search.product;
   found.path = search.path;
-  const size_t rank = found.product->result()->type().shape.size();
+  Index place = search.place;  // of the product's axes
   const auto& reduced = found.product->attr<Index>("reduced");
   for (size_t i = 0; i < reduced.size(); ++i) {
     found.depth.push_back({"k" + std::to_string(i), reduced[i]});
     assumptions.set_index(found.depth.back().name, reduced[i]);
+    place.push_back(SymExpr::symbol(found.depth.back().name));
   }
   ScoreProduct::Operand operands[2];
   for (const size_t i : {0, 1}) {
     const auto view = strided_view(found.product->operand(i));
     const SymExpr over_own =
         linearize(found.product->attr<Index>(i == 0 ? "lhs" : "rhs"), view->strides) + view->offset;
-    operands[i] = {view->base, over_own.substitute([&](std::string_view name) {
-                     if (!is_axis_name(name)) return std::optional<SymExpr>();
-                     const size_t axis = std::stoul(std::string(name.substr(1)));
-                     return std::optional(axis < rank
-                                              ? search.place[axis]
-                                              : SymExpr::symbol(found.depth[axis - rank].name));
-                   })};
-    operands[i].offset = assumptions.simplify(operands[i].offset);
+    operands[i] = {view->base, assumptions.simplify(over_axes(over_own, place))};
   }
   const std::string rows = axis_name(axes.rows), keys = axis_name(axes.keys);
   const size_t of_keys = operands[1].offset.contains(keys) ? 1 : 0;

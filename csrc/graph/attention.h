@@ -10,6 +10,9 @@
 
 namespace mlcc::graph {
 
+// Queries below which a copy of keys in panels takes longer than products along their width.
+constexpr int64_t kFewQueries = 8;
+
 bool is_attention(const Node& node);
 
 // Which axis of such a node does what. The last one of all is reduced: keys.

@@ -31,6 +31,13 @@ bool is_axis_name(std::string_view name) {
          });
 }
 
+SymExpr over_axes(const SymExpr& e, const std::vector<SymExpr>& place) {
+  return e.substitute([&](std::string_view name) {
+    return is_axis_name(name) ? std::optional(place[std::stoul(std::string(name.substr(1)))])
+                              : std::nullopt;
+  });
+}
+
 std::vector<SymExpr> contraction_extents(const Node& contraction) {
   std::vector<SymExpr> extents = contraction.result()->type().shape;
   const auto& reduced = contraction.attr<std::vector<SymExpr>>("reduced");

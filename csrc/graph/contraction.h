@@ -19,6 +19,9 @@ std::optional<DType> accumulator_dtype(DType lhs, DType rhs);
 std::string axis_name(size_t axis);  // "d0", ...
 bool is_axis_name(std::string_view name);
 
+// An expression over axes, of which axis i stands at place[i].
+SymExpr over_axes(const SymExpr& e, const std::vector<SymExpr>& place);
+
 // Extents of a contraction's axes.
 std::vector<SymExpr> contraction_extents(const Node& contraction);
 

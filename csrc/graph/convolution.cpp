@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/arguments.h"
 #include "graph/contraction.h"
 #include "graph/static_values.h"
 #include "graph/strided_view.h"
@@ -28,9 +29,6 @@ constexpr int64_t kLeastPixels = 256;
 // Rows of a tile of the weights' gradient, about: where there are fewer channels, a window's
 // elements and their channels are rows together.
 constexpr int64_t kTileRows = 12;
-// Channels that fill a good part of the columns of a tile.
-constexpr int64_t kLeastColumns = 16;
-
 std::optional<int64_t> number(const Argument& argument) {
   const auto* size = std::get_if<SymExpr>(&argument.value);
   return size == nullptr ? std::nullopt : size->as_constant();
@@ -48,11 +46,6 @@ std::optional<Numbers> numbers(const Argument& argument, size_t count) {
   // One number stands for all dimensions.
   if (all.size() == 1) all.resize(count, all.front());
   return all.size() == count ? std::optional(all) : std::nullopt;
-}
-
-Value* operand_of(const Node& node, const Argument& argument) {
-  const auto* reference = std::get_if<ArgRef>(&argument.value);
-  return reference == nullptr ? nullptr : node.operand(static_cast<size_t>(reference->index));
 }
 
 // The arguments from stride to groups, which both calls have.

@@ -16,6 +16,9 @@
 
 namespace mlcc::graph {
 
+// Channels of a group below which most of a tile's columns, 32 of f32, would be idle.
+constexpr int64_t kLeastColumns = 16;
+
 struct Convolution {
   Value *image, *weight;
   Value* bias = nullptr;      // of a convolution, if it has any

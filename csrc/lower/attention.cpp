@@ -165,7 +165,7 @@ class AttentionLowering {
     return carried.result;
   }
 
-  // exp(a - b), where b is no lower bound of nothing.
+  // exp(a - b).
   Expr weight(Expr a, Expr b) { return apply(ScalarOp::kExp, {apply(ScalarOp::kSub, {a, b})}); }
 
   // What largest scores are taken off; 0 where there is none, so that weights are 0 and not NaN.
@@ -252,30 +252,27 @@ class AttentionLowering {
     const SymExpr row = roles_ ? SymExpr::symbol(fusion::axis_name(roles_->rows)) : SymExpr(0);
     const SymExpr first = nest_.let(SymExpr::max(bound(0, row), 0), "first", block);
     const SymExpr limit = nest_.let(SymExpr::min(bound(1, row), extent(keys_)), "limit", block);
-    const auto over_keys = [&](ScalarOp op, Expr identity, Block& to, auto term) {
+    using Term = std::function<Expr(Expr score)>;
+    const auto over_keys = [&](ScalarOp op, Expr identity, Block& to, const Term& term) {
       return reduce("key", first, limit, {}, op, identity, to,
                     [&](const SymExpr& key, Block& body) {
                       bind(keys_, key, body);
-                      return term(score(product_at(key, body), body), key, body);
+                      const Expr of_product = product_ ? dot(row, key, {}, body) : nullptr;
+                      return term(score(of_product, body));
                     });
     };
-    using Term = Expr(Expr, const SymExpr&, Block&);
-    const std::function<Term> own = [](Expr s, const SymExpr&, Block&) { return s; };
-    const Expr largest = over_keys(ScalarOp::kMax, lowest(), block, own);
+    const Expr largest = over_keys(ScalarOp::kMax, lowest(), block, [](Expr s) { return s; });
     const Expr shift = shift_of(largest, block);
-    const std::function<Term> exponential = [&](Expr s, const SymExpr&, Block&) {
-      return weight(s, shift);
-    };
-    const Expr sum = over_keys(ScalarOp::kAdd, number(0), block, exponential);
+    const Expr sum =
+        over_keys(ScalarOp::kAdd, number(0), block, [&](Expr s) { return weight(s, shift); });
     emit_norms(sum, largest, block);
     if (node_.op() != Op::kAttend) return;
     const Expr scale = reciprocal(sum, block);
     const auto emit_mean = [&](Block& to) {
-      const std::function<Term> product = [&](Expr s, const SymExpr&, Block&) {
+      const Expr total = over_keys(ScalarOp::kAdd, number(0), to, [&](Expr s) {
         const Expr value = loop::Cast::make(arena_, accumulator_, load_value());
         return apply(ScalarOp::kMul, {weight(s, shift), value});
-      };
-      const Expr total = over_keys(ScalarOp::kAdd, number(0), to, product);
+      });
       emit_element(apply(ScalarOp::kMul, {total, scale}), to);
     };
     if (!has_columns_) return emit_mean(block);
@@ -286,42 +283,35 @@ class AttentionLowering {
                                   }));
   }
 
-  // The contraction's element at the current place, and at this key.
-  Expr product_at(const SymExpr& key, Block& block) {
-    return product_ ? sum_over_depth(0, key, number(0), block) : nullptr;
+  // A query times a key; `mode`: of the innermost axis of depth.
+  Expr dot(const SymExpr& row, const SymExpr& key, const loop::LoopMode& mode, Block& block) {
+    return dot_over({}, row, key, mode, block);
   }
 
-  Expr sum_over_depth(size_t i, const SymExpr& key, Expr init, Block& block) {
-    if (i == product_->depth.size()) {
+  // With the first axes of depth at `at`.
+  Expr dot_over(const Index& at, const SymExpr& row, const SymExpr& key, const loop::LoopMode& mode,
+                Block& block) {
+    const std::vector<ScoreProduct::Depth>& depth = product_->depth;
+    if (at.size() == depth.size()) {
       const auto element = [&](const ScoreProduct::Operand& operand) {
+        SymExpr offset = operand.offset.replaced(fusion::axis_name(roles_->rows), row);
+        if (product_->panel > 0)
+          offset = offset.replaced(ScoreProduct::kPanel, SymExpr::floordiv(key, product_->panel))
+                       .replaced(ScoreProduct::kLane, SymExpr::mod(key, product_->panel));
+        offset = offset.replaced(fusion::axis_name(keys_), key);
+        for (size_t d = 0; d < depth.size(); ++d) offset = offset.replaced(depth[d].name, at[d]);
         const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
-        SymExpr at = operand.offset;
-        if (product_->panel > 0) {
-          at = at.replaced(ScoreProduct::kPanel, SymExpr::floordiv(key, product_->panel));
-          at = at.replaced(ScoreProduct::kLane, SymExpr::mod(key, product_->panel));
-        }
-        return loop::Cast::make(arena_, accumulator_, load(buffer, at_depth(axes_.map(at))));
+        return loop::Cast::make(arena_, accumulator_, load(buffer, axes_.map(offset)));
       };
-      return apply(ScalarOp::kFma, {element(product_->queries), element(product_->keys), init});
+      return apply(ScalarOp::kMul, {element(product_->queries), element(product_->keys)});
     }
-    const auto fresh = [&] {
-      return Variable::make(arena_, accumulator_, arena_.fresh_name("sum"));
-    };
-    const Variable* at = nest_.variable(product_->depth[i].name);
-    const loop::Carried carried{fresh(), init, fresh()};
-    depth_at_.push_back(SymExpr::symbol(at->name));
-    Block body;
-    const Expr next = sum_over_depth(i + 1, key, carried.variable, body);
-    depth_at_.pop_back();
-    block.push_back(loop::Reduce::make(arena_, at, constant(0), expr(product_->depth[i].extent), {},
-                                       {carried}, std::move(body), {next}, std::nullopt));
-    return carried.result;
-  }
-
-  SymExpr at_depth(SymExpr offset) const {
-    for (size_t i = 0; i < depth_at_.size(); ++i)
-      offset = offset.replaced(product_->depth[i].name, depth_at_[i]);
-    return offset;
+    const bool is_last = at.size() + 1 == depth.size();
+    return reduce("k", 0, depth[at.size()].extent, is_last ? mode : loop::LoopMode{},
+                  ScalarOp::kAdd, number(0), block, [&](const SymExpr& k, Block& body) {
+                    Index inner = at;
+                    inner.push_back(k);
+                    return dot_over(inner, row, key, mode, body);
+                  });
   }
 
   // Where an element of the values lies, at the current place.
@@ -595,32 +585,10 @@ class AttentionLowering {
   void emit_dots(const State& state, const Tile& tile, const Keys& keys, Block& block) {
     append(block, nest_.loop_over("j", 0, keys.end, {}, [&](const SymExpr& j, Block& rows) {
       append(rows, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
-        const Expr dot = dot_over(0, tile.row + r, keys.first + j, {}, inner);
-        store(state.scores, r * tiles_.keys + j, dot, inner);
+        store(state.scores, r * tiles_.keys + j,
+              dot(tile.row + r, keys.first + j, vector_mode(2), inner), inner);
       }));
     }));
-  }
-
-  Expr dot_over(size_t i, const SymExpr& row, const SymExpr& key, const Index& at, Block& block) {
-    const auto& depth = product_->depth;
-    const bool is_last = i + 1 >= depth.size();
-    return reduce(
-        "k", 0, i < depth.size() ? depth[i].extent : SymExpr(1),
-        is_last ? vector_mode(2) : loop::LoopMode{}, ScalarOp::kAdd, number(0), block,
-        [&](const SymExpr& k, Block& body) {
-          Index inner = at;
-          inner.push_back(k);
-          if (!is_last) return dot_over(i + 1, row, key, inner, body);
-          const auto element = [&](const ScoreProduct::Operand& operand) {
-            SymExpr offset = operand.offset.replaced(fusion::axis_name(roles_->rows), row);
-            offset = offset.replaced(fusion::axis_name(keys_), key);
-            for (size_t d = 0; d < depth.size(); ++d)
-              offset = offset.replaced(depth[d].name, inner[d]);
-            const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
-            return loop::Cast::make(arena_, accumulator_, load(buffer, axes_.map(offset)));
-          };
-          return apply(ScalarOp::kMul, {element(product_->queries), element(product_->keys)});
-        });
   }
 
   // -- weights
@@ -738,7 +706,6 @@ class AttentionLowering {
   bool has_columns_ = false, has_first_ = false, has_limit_ = false;
   std::vector<Mask> masks_;
   schedule::AttentionTiles tiles_;
-  Index depth_at_;
 };
 
 }  // namespace

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <utility>
 
+#include "graph/arguments.h"
+#include "graph/attention.h"
 #include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/inference.h"
@@ -22,9 +23,8 @@ using Shape = std::vector<SymExpr>;
 constexpr int64_t kMostColumns = 256;
 
 // Queries for which keys and values of short elements are worth being packed, beside a call and
-// beside two products; fewer than 8 read them as they lie. bf16, 9 queries, 511 keys: 0.4 to 0.8 of
-// eager's speed; by parts 0.7 to 0.9 at 128 queries, 1.06 to 1.2 at 512.
-constexpr int64_t kFewQueries = 8;
+// beside two products; fewer than kFewQueries read them as they lie. bf16, 9 queries, 511 keys: 0.4
+// to 0.8 of eager's speed; by parts 0.7 to 0.9 at 128 queries, 1.06 to 1.2 at 512.
 constexpr int64_t kQueriesOfCall = 64;
 constexpr int64_t kQueriesOfParts = 256;
 
@@ -48,21 +48,11 @@ std::optional<AttentionCall> read_call(const Node& node) {
   const ExternCall& call = node.extern_call();
   if (call.args.size() < 3 || call.args.size() > 5 || node.results().size() != 2) return {};
   AttentionCall found{};
-  const auto tensor = [&](const Argument& argument) -> Value* {
-    const auto* reference = std::get_if<ArgRef>(&argument.value);
-    return reference == nullptr ? nullptr : node.operand(static_cast<size_t>(reference->index));
-  };
-  found.queries = tensor(call.args[0]);
-  found.keys = tensor(call.args[1]);
-  found.values = tensor(call.args[2]);
+  found.queries = operand_of(node, call.args[0]);
+  found.keys = operand_of(node, call.args[1]);
+  found.values = operand_of(node, call.args[2]);
   std::optional<double> scale;
-  const auto number = [](const Argument& argument) -> std::optional<double> {
-    if (const auto* value = std::get_if<double>(&argument.value)) return *value;
-    const auto* size = std::get_if<SymExpr>(&argument.value);
-    const auto constant = size == nullptr ? std::nullopt : size->as_constant();
-    return constant ? std::optional(static_cast<double>(*constant)) : std::nullopt;
-  };
-  if (call.args.size() > 3 && number(call.args[3]) != 0.0) return {};
+  if (call.args.size() > 3 && number_of(call.args[3]) != 0.0) return {};
   if (call.args.size() > 4) {
     const auto* is_causal = std::get_if<bool>(&call.args[4].value);
     if (is_causal == nullptr) return {};
@@ -71,10 +61,10 @@ std::optional<AttentionCall> read_call(const Node& node) {
   for (const auto& [name, argument] : call.kwargs) {
     if (std::holds_alternative<ArgNone>(argument.value)) continue;
     if (name == "attn_mask") {
-      found.mask = tensor(argument);
+      found.mask = operand_of(node, argument);
       if (found.mask == nullptr) return {};
     } else if (name == "scale") {
-      scale = number(argument);
+      scale = number_of(argument);
       if (!scale) return {};
     } else {
       return {};
@@ -124,6 +114,12 @@ Value* grouped(Graph& graph, Value* value, int64_t group) {
   shape[1] = shared;
   shape.insert(shape.begin() + 2, is_one ? SymExpr(1) : SymExpr(group));
   return graph.reshape(value, std::move(shape));
+}
+
+// The other way round, of a result.
+Value* merged(Graph& graph, Value* value, const Value& result) {
+  const Shape& shape = result.type().shape;
+  return value->type().shape == shape ? value : graph.reshape(value, shape);
 }
 
 // Values are read in vectors along their last dimension.
@@ -207,30 +203,18 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
              columns = call->values->type().shape[3].as_constant();
   if (!columns || *width > kMostColumns || *columns > kMostColumns || *columns == 0)
     return rewriter.no_match(*node, "heads are wide, or of unknown width");
-  for (const auto& result : node->results())
-    if (is_written(*result)) return rewriter.no_match(*node, "an extern call writes into a result");
-  if (!rewriter.may_rewrite()) return false;
   Graph& graph = rewriter.graph();
-  Value *means = node->result(0), *norms = node->result(1);
-  const bool wants_norms = !norms->users().empty() || graph.is_output(norms);
-  graph.set_insertion_point(node);
-  Results results = build(graph, *call, wants_norms);
-  const auto replace = [&](Value* old, Value* made) {
-    if (made->type().shape != old->type().shape) {  // grouped heads
-      made = graph.reshape(made, old->type().shape);
-      if (is_layout_seen(graph, *old)) made = graph.pointwise(Op::kCopy, {made});
-    }
-    if (is_layout_seen(graph, *old)) graph.set_strides(made, old->type().strides);
-    made->producer()->set_source(node->source());
-    graph.replace_all_uses(old, made);
-    return made;
-  };
-  means = replace(means, results.means);
-  if (wants_norms) replace(norms, results.norms);
-  graph.set_insertion_point(nullptr);
-  graph.erase(node);
-  if (means == results.means) lie_as_read(graph, means);
-  return true;
+  const Value& norms = *node->result(1);
+  const bool wants_norms = !norms.users().empty() || graph.is_output(&norms);
+  Value* means = nullptr;
+  const bool has_changed = rewriter.replace_all_by_new(node, [&] {
+    Results results = build(graph, *call, wants_norms);
+    means = results.means;
+    return std::vector<Value*>{merged(graph, means, *node->result(0)),
+                               wants_norms ? merged(graph, results.norms, norms) : nullptr};
+  });
+  if (has_changed && call->group == 1) lie_as_read(graph, means);
+  return has_changed;
 }
 
 // ---- from its parts

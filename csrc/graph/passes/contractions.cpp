@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/arguments.h"
 #include "graph/contraction.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/rewriter.h"
@@ -40,13 +41,8 @@ namespace {
 
 // beta and alpha; nothing where they are no numbers.
 std::optional<double> factor(const ExternCall& call, std::string_view name) {
-  for (const auto& [key, argument] : call.kwargs) {
-    if (key != name) continue;
-    if (const auto* number = std::get_if<double>(&argument.value)) return *number;
-    if (const auto* size = std::get_if<SymExpr>(&argument.value))
-      if (const auto constant = size->as_constant()) return static_cast<double>(*constant);
-    return std::nullopt;
-  }
+  for (const auto& [key, argument] : call.kwargs)
+    if (key == name) return number_of(argument);
   return 1;
 }
 

@@ -13,8 +13,6 @@ namespace {
 
 using Shape = std::vector<SymExpr>;
 
-// Channels of a group below which most of a tile's columns, 32 of f32, would be idle.
-constexpr int64_t kLeastColumns = 16;
 // Elements of a window and channels that rows of a tile go over, at least.
 constexpr int64_t kLeastRows = 6;
 

@@ -16,9 +16,6 @@ namespace {
 using Shape = std::vector<SymExpr>;
 using Numbers = std::vector<int64_t>;
 
-// Output channels of a group below which most of a tile's columns, 32 of f32, would be idle.
-constexpr int64_t kLeastColumns = 16;
-
 // Depthwise convolutions of images that lie channels-last take 0.21, 0.25 and 0.04 ms at
 // 112x112x32, 56x56x144 and 14x14x384, against 0.24, 0.28 and 0.10 of a library's that lie
 // channels-first; where they have to be brought there and back it is 0.6, 0.7 and 0.12. Shifted

@@ -184,7 +184,6 @@ bool reads_apart(const Node& node, size_t operand) {
 // Whether scores are made for so few queries that packing keys, which lie side by side along their
 // width, would take longer than products along it.
 bool reads_rows_of_keys(const Node& node, const Columns& columns, const Graph& graph) {
-  static constexpr int64_t kFewQueries = 8;
   const int depth = columns.dims.back();
   return makes_scores(node) && depth >= 0 &&
          is_dense_along(*node.operand(columns.operand), static_cast<size_t>(depth)) &&
