@@ -103,7 +103,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (!window) return rewriter.no_match(*node, "its windows are not known");
   if (conv->is_transposed &&
       !has_large_image(*conv, result, channels_last_shape(conv->image->type().shape)))
-    return rewriter.no_match(*node, "its strides do not divide its windows");
+    return rewriter.no_match(*node, "it has strides, and its sizes are not known or it is dilated");
   int64_t terms = 1;
   for (const int64_t extent : *window) terms *= extent;
   if (is_sum && terms > kMostShifts) return rewriter.no_match(*node, "its windows are large");
