@@ -143,7 +143,7 @@ class ContractionLowering {
     const TileRoles& roles = *roles_;
     tiles_ = choose();
     lowered_.schedule.tiles = tiles_;
-    const SymExpr panels = ceil_div(roles.columns().extent, tiles_.columns * tiles_.panels);
+    const SymExpr panels = ceil_div(roles.columns().extent, wide_columns() * tiles_.turns);
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
@@ -154,8 +154,8 @@ class ContractionLowering {
     const SymExpr all_tiles = let(images * row_tiles, "all", head);
     // What the runtime splits is counted with the largest tile.
     const SymExpr blocks = blocks_of(rows, images);
-    const SymExpr terms =
-        extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles * wide_columns();
+    const SymExpr terms = extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles *
+                          wide_columns() * tiles_.turns;
     nest_->add_range(
         extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
         [&](SymExpr at, Block& block) {
@@ -173,12 +173,15 @@ class ContractionLowering {
           const SymExpr per_block = let(ceil_div(all_tiles, blocks), "count", block);
           const SymExpr begin = row_block * per_block;
           const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
-          append(block, loop_over("tile", begin, end, {}, [&](const SymExpr& tile, Block& b) {
-                   if (shared.empty()) return emit_tile(panel, tile, rows, tile_rows, b);
-                   nest_->bind_axes(shared, let(SymExpr::floordiv(tile, row_tiles), "image", b), b);
-                   emit_tile(panel, let(SymExpr::mod(tile, row_tiles), "part", b), rows, tile_rows,
-                             b);
-                 }));
+          const TileRange range{begin, end, panel, row_tiles, rows, tile_rows};
+          if (tiles_.turns > 1)
+            emit_turns(range, block);
+          else
+            append(block, over_tiles(range, [&](const TilePlace& place, Block& b) {
+                     emit_sums(place, b);
+                     emit_terms_left(place, b);
+                     emit_rest(place, b);
+                   }));
         });
   }
 
@@ -210,32 +213,82 @@ class ContractionLowering {
     return SymExpr::max(ceil_div(tiles, tiles_.tiles), 1);
   }
 
-  void emit_tile(const SymExpr& panel, const SymExpr& tile, const SymExpr& rows,
-                 const SymExpr& tile_rows, Block& block) {
+  // Tiles [begin, end), counted over the rows of all images, of a panel of columns.
+  struct TileRange {
+    SymExpr begin, end, panel;
+    SymExpr tiles_of_image, rows_of_image, tile_rows;
+  };
+
+  // Where a tile stands, and its sums: from `offset` on in the buffer.
+  struct TilePlace {
+    const loop::Buffer* buffer;
+    SymExpr offset;
+    SymExpr first_row, first_column, panel, rows, live_columns;
+  };
+
+  // One tile after the other, each with a buffer of its own, or with one behind the other's sums
+  // from `at` on in the buffer that is given.
+  Block over_tiles(const TileRange& range,
+                   const std::function<void(const TilePlace&, Block&)>& body,
+                   const loop::Buffer* sums = nullptr, const SymExpr& at = 0) {
     const TileRoles& roles = *roles_;
-    const SymExpr first_row = let(SymExpr::min(tile * tile_rows, rows - tile_rows), "row", block);
-    const int64_t columns = wide_columns();
-    const SymExpr first_column = let(panel * columns, "column", block);
-    const bool is_whole = (roles.columns().extent.as_constant().value_or(1) % columns) == 0;
-    const SymExpr live =
-        is_whole ? SymExpr(columns)
-                 : let(SymExpr::min(roles.columns().extent - first_column, columns), "live", block);
-    const loop::Buffer* buffer =
-        nest_->stack("tile", accumulator_, tiles_.rows.front() * columns, block);
-    const TilePlace place{buffer, 0, first_row, first_column, panel, tile_rows, live};
-    emit_sums(place, block);
-    emit_terms_left(place, block);
-    emit_rest(place, block);
+    return loop_over("tile", range.begin, range.end, {}, [&](const SymExpr& tile, Block& block) {
+      SymExpr part = tile;
+      if (const auto shared = roles.shared_outer(); !shared.empty()) {
+        nest_->bind_axes(shared, let(SymExpr::floordiv(tile, range.tiles_of_image), "image", block),
+                         block);
+        part = let(SymExpr::mod(tile, range.tiles_of_image), "part", block);
+      }
+      const SymExpr last_row = range.rows_of_image - range.tile_rows;
+      const SymExpr first_row = let(SymExpr::min(part * range.tile_rows, last_row), "row", block);
+      const int64_t columns = wide_columns();
+      const SymExpr first_column = let(range.panel * columns, "column", block);
+      const SymExpr& all = roles.columns().extent;
+      const bool is_whole = all.as_constant().value_or(1) % columns == 0;
+      const SymExpr live = is_whole ? SymExpr(columns)
+                                    : let(SymExpr::min(all - first_column, columns), "live", block);
+      const loop::Buffer* buffer =
+          sums != nullptr
+              ? sums
+              : nest_->stack("tile", accumulator_, tiles_.rows.front() * columns, block);
+      const SymExpr place = at + (tile - range.begin) * range.tile_rows * columns;
+      const SymExpr offset = sums == nullptr ? SymExpr(0) : let(place, "sum", block);
+      body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live}, block);
+    });
+  }
+
+  // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
+  // caches meanwhile.
+  void emit_turns(const TileRange& range, Block& block) {
+    // Tiles that are lower, but for the last one, compute no more rows together.
+    const bool may_be_lower = tiles_.rows.size() > 1;
+    const int64_t most_rows = (tiles_.tiles + (may_be_lower ? 1 : 0)) * tiles_.rows.front();
+    const int64_t of_panel = most_rows * tiles_.columns;
+    const loop::Buffer* sums = nest_->stack("sums", accumulator_, tiles_.turns * of_panel, block);
+    const SymExpr all = ceil_div(roles_->columns().extent, tiles_.columns);
+    const SymExpr first = let(range.panel * tiles_.turns, "first", block);
+    const SymExpr end = let(SymExpr::min(first + tiles_.turns, all), "end", block);
+    const auto each = [&](const std::function<void(const TilePlace&, Block&)>& body) {
+      return loop_over("panel", first, end, {}, [&](const SymExpr& panel, Block& b) {
+        TileRange of_one = range;
+        of_one.panel = panel;
+        append(b, over_tiles(of_one, body, sums, (panel - first) * of_panel));
+      });
+    };
+    append(block, each([&](const TilePlace& place, Block& b) { append(b, zeros(place)); }));
+    append(block, over_parts([&](const std::vector<DepthAxis>& depth) {
+             return each([&](const TilePlace& place, Block& b) {
+               append(b, contractions(place, depth, true));
+             });
+           }));
+    append(block, each([&](const TilePlace& place, Block& b) {
+             emit_terms_left(place, b);
+             emit_rest(place, b);
+           }));
   }
 
   // Of the sums that stand in one buffer.
   int64_t wide_columns() const { return tiles_.panels * tiles_.columns; }
-
-  struct TilePlace {
-    const loop::Buffer* buffer;
-    SymExpr offset;  // in the buffer
-    SymExpr first_row, first_column, panel, rows, live_columns;
-  };
 
   // -- the sums of a tile
   // The axes that one contraction goes over, innermost last, bounded so that no accumulator takes
@@ -246,21 +299,42 @@ class ContractionLowering {
     SymExpr extent;
   };
 
-  void emit_sums(const TilePlace& place, Block& block) {
+  // Axes from `first` on are whole in one contraction, and have so many terms together.
+  struct DepthSplit {
+    size_t first;
+    int64_t terms;
+  };
+
+  DepthSplit split_depth() const {
     const std::vector<const Axis*>& depth = roles_->depth();
-    size_t first = depth.size();  // axes from here on are whole in one contraction
-    int64_t terms = 1;
-    while (first > 0) {
-      const auto extent = depth[first - 1]->extent.as_constant();
-      if (!extent || *extent * terms > tiles_.depth) break;
-      terms *= std::max<int64_t>(1, *extent);
-      --first;
+    DepthSplit split{depth.size(), 1};
+    while (split.first > 0) {
+      const auto extent = depth[split.first - 1]->extent.as_constant();
+      if (!extent || *extent * split.terms > tiles_.depth) break;
+      split.terms *= std::max<int64_t>(1, *extent);
+      --split.first;
     }
+    return split;
+  }
+
+  void emit_sums(const TilePlace& place, Block& block) {
+    const bool adds = split_depth().first > 0;
+    if (adds) append(block, zeros(place));
+    append(block, over_parts([&](const std::vector<DepthAxis>& depth) {
+             return contractions_of_panels(place, depth, adds);
+           }));
+  }
+
+  // What is made for one contraction's terms, for all of them.
+  using OfTerms = std::function<Block(const std::vector<DepthAxis>&)>;
+
+  Block over_parts(const OfTerms& make) {
+    const DepthSplit split = split_depth();
     std::vector<DepthAxis> whole;
-    for (size_t i = first; i < depth.size(); ++i) whole.push_back({depth[i], 0, depth[i]->extent});
-    if (first == 0) return append(block, contractions_of_panels(place, whole, false));
-    append(block, zeros(place));
-    append(block, sums_over(place, 0, first, std::max<int64_t>(1, tiles_.depth / terms), whole));
+    for (size_t i = split.first; i < roles_->depth().size(); ++i)
+      whole.push_back({roles_->depth()[i], 0, roles_->depth()[i]->extent});
+    if (split.first == 0) return make(whole);
+    return over_axes(0, split.first, std::max<int64_t>(1, tiles_.depth / split.terms), whole, make);
   }
 
   // The terms behind the last whole word: code for as many as there are, or may be.
@@ -279,8 +353,8 @@ class ContractionLowering {
   }
 
   // Loops over the axes [i, end), of which the last is cut into parts of at most `most`.
-  Block sums_over(const TilePlace& place, size_t i, size_t end, int64_t most,
-                  const std::vector<DepthAxis>& inner) {
+  Block over_axes(size_t i, size_t end, int64_t most, const std::vector<DepthAxis>& inner,
+                  const OfTerms& make) {
     const Axis& axis = *roles_->depth()[i];
     const auto with = [&](DepthAxis part, const std::function<Block()>& body) {
       outer_depth_.push_back(std::move(part));
@@ -291,12 +365,12 @@ class ContractionLowering {
     const auto whole = [&] {
       std::vector<DepthAxis> all = outer_depth_;
       all.insert(all.end(), inner.begin(), inner.end());
-      return contractions_of_panels(place, all, true);
+      return make(all);
     };
     if (i + 1 < end)
       return loop_over(axis.name, 0, axis.extent, {}, [&](const SymExpr& at, Block& block) {
         append(block,
-               with({&axis, at, 1}, [&] { return sums_over(place, i + 1, end, most, inner); }));
+               with({&axis, at, 1}, [&] { return over_axes(i + 1, end, most, inner, make); }));
       });
     // Parts of equal length, as far as that is known.
     const auto extent = axis.extent.as_constant();
@@ -317,8 +391,8 @@ class ContractionLowering {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     return loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& block) {
       append(block, loop_over("c", 0, wide_columns(), mode, [&](const SymExpr& column, Block& b) {
-               b.push_back(loop::Store::make(arena_, place.buffer,
-                                             {expr(row * wide_columns() + column)}, zero()));
+               const SymExpr at = place.offset + row * wide_columns() + column;
+               b.push_back(loop::Store::make(arena_, place.buffer, {expr(at)}, zero()));
              }));
     });
   }
@@ -389,8 +463,8 @@ class ContractionLowering {
                     loop_over("c", 0, place.live_columns, mode,
                               [&](const SymExpr& column, Block& inner) {
                                 nest_->bind(roles.columns(), place.first_column + column, inner);
-                                const Expr sum = loop::Load::make(
-                                    arena_, place.buffer, {expr(row * wide_columns() + column)});
+                                const SymExpr at = place.offset + row * wide_columns() + column;
+                                const Expr sum = loop::Load::make(arena_, place.buffer, {expr(at)});
                                 emit_element(*evaluator_, rounded(sum, inner), inner);
                               }));
            }));

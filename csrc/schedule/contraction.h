@@ -35,6 +35,9 @@ struct ContractionTiles {
   int64_t depth = 1;   // terms that meet in one accumulator, at most
   int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time
   int64_t tiles = 1;   // one below the other, which take the same columns in turns
+  // Panels whose tiles take turns at `depth` terms, with all their sums in a buffer; 1: a tile goes
+  // over all of its terms at once.
+  int64_t turns = 1;
   // Whether all rows are gone through before the next columns; else all columns before the next
   // tiles.
   bool panels_outermost = false;

@@ -79,9 +79,24 @@ def test_odd_depths(dtype: torch.dtype, depth: int, rows: int) -> None:
     check_jit(torch.bmm, a, b, dynamic=True)
 
 
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(100, 77, 8200), (301, 530, 2501)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_long_sums_in_turns(
+    cpu: str, rows: int, columns: int, depth: int, dtype: torch.dtype, dynamic: bool
+) -> None:
+    """Rows of which few fit a cache: panels take turns at parts of them."""
+    x, w = torch.randn(rows, depth, dtype=dtype), torch.randn(columns, depth, dtype=dtype)
+    with mlcc.config.patch(cpu=cpu):
+        check_jit(lambda x, w: F.linear(x, w).relu() + 1, x, w, dynamic=dynamic)
+
+
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "x86-64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_cpus(cpu: str, dtype: torch.dtype) -> None:
+    if cpu == "skylake-avx512" and not torch.cpu._is_avx512_supported():
+        pytest.skip("no AVX-512 here")
     with mlcc.config.patch(cpu=cpu):
         check_module(torch.nn.Linear(66, 70, dtype=dtype), torch.randn(9, 66, dtype=dtype))
         check_jit(torch.mm, torch.randn(70, 66).to(dtype), torch.randn(66, 40).to(dtype))

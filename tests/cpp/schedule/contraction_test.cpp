@@ -79,6 +79,29 @@ TEST(Contraction, a_block_of_tiles_fits_half_of_a_second_level_cache) {
   EXPECT_GT(tiles.tiles, 1);
 }
 
+TEST(Contraction, panels_take_turns_where_few_long_rows_fit_a_cache) {
+  Machine machine = machine_of(256);
+  machine.second_level_bytes = 512 << 10;
+  const ContractionTiles tiles = choose_tiles(facts_of(512, 768, 3072), machine);
+  EXPECT_EQ(tiles.turns, 16);
+  const int64_t rows = tiles.tiles * tiles.rows.front(), columns = tiles.turns * tiles.columns;
+  EXPECT_GE(rows, 96);
+  EXPECT_LT(rows * (tiles.depth + columns) * 4, machine.second_level_bytes);
+  EXPECT_EQ(choose_tiles(facts_of(512, 768, 768), machine).turns, 1);
+  EXPECT_EQ(choose_tiles(facts_of(12, 768, 3072), machine).turns, 1);
+  EXPECT_EQ(choose_tiles(facts_of(512, 16, 3072), machine).turns, 1);
+}
+
+TEST(Contraction, panels_that_take_turns_leave_parts_for_threads) {
+  Machine machine = machine_of(256);
+  machine.second_level_bytes = 512 << 10;
+  machine.threads = 4;
+  const ContractionTiles tiles = choose_tiles(facts_of(120, 768, 4096), machine);
+  EXPECT_GT(tiles.turns, 1);
+  const int64_t blocks = (20 + tiles.tiles - 1) / tiles.tiles;
+  EXPECT_GE(blocks * ((48 + tiles.turns - 1) / tiles.turns), 16);
+}
+
 TEST(Contraction, small_products_still_have_parts_for_threads) {
   const ContractionTiles tiles = choose_tiles(facts_of(12 * 64, 64, 64), machine_of(512));
   EXPECT_LE(tiles.tiles, 4);
