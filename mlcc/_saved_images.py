@@ -99,7 +99,7 @@ def _is_image(node: Node) -> bool:
 
 def _has_code(node: Node, images: set[Any]) -> bool:
     image, weight, *_, is_transposed, _, groups = node.args
-    if weight.meta["val"].dtype not in (torch.float32, torch.float64):
+    if not weight.meta["val"].dtype.is_floating_point:
         return False
     count, _, *sides = (image if is_transposed else node).meta["val"].shape
     if _torch_compat.is_known(count * math.prod(sides) < _LEAST_PIXELS):

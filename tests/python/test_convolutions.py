@@ -54,7 +54,7 @@ def check(ours: Tensor, module: nn.Module, x: Tensor) -> None:
     with torch.no_grad():
         eager = module(x)
         exact = module.double()(x.double())
-        module.float()
+        module.to(x.dtype)
     assert ours.shape == eager.shape
     assert strides(ours) == strides(eager)
     if ours.numel():
@@ -87,14 +87,25 @@ def test_empty_batches(name: str) -> None:
         check(mlcc.jit(module)(torch.randn(0, *shape)), module, torch.randn(0, *shape))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_dtypes(dtype: torch.dtype) -> None:
-    """Whatever computes them, results have the input's dtype and eager's values."""
-    module, shape = layer_of("3x3")
+OTHER_DTYPES = (torch.float64, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", OTHER_DTYPES)
+@pytest.mark.parametrize("name", ["3x3", "1x1 of stride 2", "stem", "groups", "depthwise", "1d"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_other_dtypes(dtype: torch.dtype, name: str, has_bias: bool) -> None:
+    """Results have the input's dtype, and are rounded once as eager's are."""
+    module, shape = layer_of(name)
+    if not has_bias:
+        module[0].bias = None
     module.to(dtype)
     x = torch.randn(2, *shape, dtype=dtype)
+    if len(shape) == 3:
+        x = x.contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
-        torch.testing.assert_close(mlcc.jit(module)(x), module(x))
+        ours = mlcc.jit(module)(x)
+        assert ours.dtype == dtype
+        check(ours, module, x)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -230,7 +241,7 @@ def check_gradients(module: nn.Module, function: Any, x: Tensor) -> None:
     """Against float64, as exact as eager's but for a small factor; strides as eager's."""
     ours, eager = gradients(module, function, x), gradients(module, module, x)
     exact = gradients(module.double(), module, x.double())
-    module.float()
+    module.to(x.dtype)
     for mine, theirs, wanted in zip(ours, eager, exact, strict=True):
         assert mine.shape == theirs.shape
         assert strides(mine) == strides(theirs)
@@ -249,6 +260,17 @@ def test_gradients(name: str, dynamic: bool) -> None:
     compiled = torch.compile(first, backend="mlcc", dynamic=dynamic)
     for batch in (12, 3) if dynamic else (12,):
         check_gradients(first, compiled, torch.randn(batch, *shape))
+
+
+@pytest.mark.parametrize("dtype", OTHER_DTYPES)
+@pytest.mark.parametrize("name", ["3x3", "1x1 of stride 2", "stem", "groups", "depthwise"])
+def test_gradients_of_other_dtypes(dtype: torch.dtype, name: str) -> None:
+    """Sums over pixels are not rounded before the end."""
+    module, shape = layer_of(name)
+    module = nn.Sequential(nn.LeakyReLU(0.5), module).to(dtype)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="mlcc", dynamic=False)
+    check_gradients(module, compiled, torch.randn(12, *shape, dtype=dtype))
 
 
 @pytest.mark.parametrize("batch", [1, 4, 6, 30])

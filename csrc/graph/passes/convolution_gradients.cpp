@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/contraction.h"
 #include "graph/convolution.h"
 #include "graph/rewriter.h"
 
@@ -36,10 +37,11 @@ class Rewrite {
     if (conv_.gradient->type().device.kind != DeviceKind::kCpu)
       return rewriter_.no_match(*node_, "another device");
     const DType dtype = conv_.image->type().dtype;
-    if ((dtype != DType::kF32 && dtype != DType::kF64) || conv_.weight->type().dtype != dtype ||
+    const auto accumulator = accumulator_dtype(dtype, dtype);
+    if (!accumulator || !is_float(dtype) || conv_.weight->type().dtype != dtype ||
         conv_.gradient->type().dtype != dtype)
       return rewriter_.no_match(*node_, "no code for its dtypes");
-    if (options_.tiles->columns(dtype) == 0)
+    if (options_.tiles->columns(*accumulator) == 0)
       return rewriter_.no_match(*node_, "no vectors to compute it in");
     for (const Value* operand : {conv_.image, conv_.weight, conv_.gradient})
       if (has_no_element(*operand)) return rewriter_.no_match(*node_, "it has no elements");
@@ -48,6 +50,7 @@ class Rewrite {
                      [](const SymExpr& size) { return size.is_constant(); }))
       return rewriter_.no_match(*node_, "its windows or channels are not known");
     dtype_ = dtype;
+    accumulator_ = *accumulator;
     const bool weight_stays = wanted_[kOfWeight] && !makes_weight();
     const bool image_stays = wanted_[kOfImage] && !makes_image();
     if (weight_stays ||
@@ -64,6 +67,8 @@ class Rewrite {
   }
 
   bool makes_weight() const {
+    // Pixels lie side by side in neither image: terms would be multiplied one by one.
+    if (options_.tiles->terms && options_.tiles->terms(dtype_, dtype_) > 1) return false;
     int64_t rows = channels(1);
     rows *= *conv_.window(conv_.image_rank() - 1).as_constant();
     const bool has_columns =
@@ -101,7 +106,8 @@ class Rewrite {
     if (wanted_[kOfWeight] && !weight_stays) {
       Value *large = conv_.is_transposed ? gradient : image,
             *small = conv_.is_transposed ? image : gradient;
-      results[kOfWeight] = weight_sums(graph_, conv_, large, small, dtype_);
+      results[kOfWeight] =
+          graph_.cast(weight_sums(graph_, conv_, large, small, accumulator_), dtype_);
     }
     if (wanted_[kOfBias]) {
       std::vector<int64_t> dims;
@@ -144,7 +150,7 @@ class Rewrite {
   Node* node_;
   Convolution conv_{};
   std::array<bool, 3> wanted_{};
-  DType dtype_ = DType::kF32;
+  DType dtype_ = DType::kF32, accumulator_ = DType::kF32;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/contraction.h"
 #include "graph/convolution.h"
 #include "graph/rewriter.h"
 #include "graph/strided_view.h"
@@ -48,14 +49,15 @@ bool is_depthwise(const Convolution& conv) {
 }
 
 // Sums of products with shifted images, channels last: one pointwise kernel along the channels.
-Value* depthwise(Graph& graph, const Convolution& conv, const Shape& result,
-                 const Numbers& window) {
+Value* depthwise(Graph& graph, const Convolution& conv, const Shape& result, const Numbers& window,
+                 DType accumulator) {
   const size_t spatial = conv.image_rank();
   Value* image = graph.permute(conv.image, to_channels_last(result.size()));
-  image = filled_image(graph, conv, image, result);
+  image = graph.cast(filled_image(graph, conv, image, result), accumulator);
   // Weights with channels last. A maximum of one element is that element, and lies in memory.
   Value* weights = graph.reduce(Op::kMax, graph.permute(conv.weight, weights_to_last(spatial)),
                                 {static_cast<int64_t>(spatial)}, false);
+  weights = graph.cast(weights, accumulator);
   Numbers at(spatial, 0);
   Value* sum = nullptr;
   for (bool goes_on = true; goes_on;) {
@@ -88,10 +90,11 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const TensorType& type = node->result()->type();
   if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
   const DType dtype = conv->image->type().dtype;
-  if ((dtype != DType::kF32 && dtype != DType::kF64) || conv->weight->type().dtype != dtype ||
+  const auto accumulator = accumulator_dtype(dtype, dtype);
+  if (!accumulator || !is_float(dtype) || conv->weight->type().dtype != dtype ||
       type.dtype != dtype || (conv->bias != nullptr && conv->bias->type().dtype != dtype))
     return rewriter.no_match(*node, "no code for its dtypes");
-  if (options.tiles->columns(dtype) == 0)
+  if (options.tiles->columns(*accumulator) == 0)
     return rewriter.no_match(*node, "no vectors to compute it in");
   if (has_no_element(*node->result()) || has_no_element(*conv->image) ||
       has_no_element(*conv->weight))
@@ -124,10 +127,12 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     return rewriter.no_match(*node, "its weights change with each call, and it has few pixels");
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
-    Value* image = is_sum ? depthwise(graph, *conv, result, *window)
-                          : result_image(graph, *conv, result, dtype);
-    if (conv->bias != nullptr) image = graph.pointwise(Op::kAdd, {image, conv->bias});
-    return graph.permute(image, from_channels_last(type.shape.size()));
+    const DType sums = conv->bias == nullptr ? dtype : *accumulator;
+    Value* image = is_sum ? depthwise(graph, *conv, result, *window, *accumulator)
+                          : result_image(graph, *conv, result, sums);
+    if (conv->bias != nullptr)
+      image = graph.pointwise(Op::kAdd, {image, graph.cast(conv->bias, *accumulator)});
+    return graph.permute(graph.cast(image, dtype), from_channels_last(type.shape.size()));
   });
 }
 

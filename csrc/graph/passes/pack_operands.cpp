@@ -151,6 +151,19 @@ Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns
   return graph.pointwise(Op::kCopy, {graph.permute(value, std::move(order))});
 }
 
+// The dimension of an operand along which an axis goes one by one, if it does along no other.
+std::optional<size_t> dim_of_axis(const Node& node, size_t operand, size_t axis) {
+  const Shape& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs");
+  std::optional<size_t> found;
+  for (size_t d = 0; d < index.size(); ++d) {
+    if (!index[d].contains(axis_name(axis))) continue;
+    const auto linear = index[d].linear_in(axis_name(axis));
+    if (found || !linear || !linear->coefficient.equals_constant(1)) return std::nullopt;
+    found = d;
+  }
+  return found;
+}
+
 // Terms that may lie side by side in the packed operand: the last reduced axis is a multiple of
 // them, or the only one and longer (but of scores, whose tiles have no code for terms left over),
 // and they lie so in the other operand.
@@ -164,10 +177,8 @@ int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& ti
       (reduced.size() > 1 || most < terms || makes_scores(node)))
     return 1;
   const size_t other = 1 - columns.operand;
-  const auto dims = dims_of_axes(node, other);
-  if (!dims || dims->back() < 0) return 1;
-  const bool is_beside = is_dense_along(*node.operand(other), static_cast<size_t>(dims->back()));
-  return is_beside ? terms : 1;
+  const auto dim = dim_of_axis(node, other, columns.dims.size() - 1);
+  return dim && is_dense_along(*node.operand(other), *dim) ? terms : 1;
 }
 
 // Whether an operand of a convolution or of its gradients does not lie as its dimensions stand, of
