@@ -42,7 +42,8 @@ from tests.store import Store  # noqa: E402
 
 PEERS = ("inductor",)
 CLASSES = 10
-# By how much losses and gradients may part from eager's, relative to the largest number.
+# By how much losses and gradients may part from eager's, relative to the largest number; or four times what an input that
+# is off by half an epsilon makes of eager's: gradients of batch norms and kinks jump.
 TOLERANCE = {"f32": 1e-3, "autocast": 3e-2}
 MIN_ROUNDS = 5
 
@@ -188,13 +189,15 @@ def measure(row: Row, seconds: float) -> Record:
     ready: dict[str, Callable[[], object]] = {}
     compile_seconds: dict[str, float] = {}
     reasons: dict[str, str] = {}
+    nearby = x * (1 + torch.finfo(x.dtype).eps * torch.randint(-1, 2, x.shape))
+    noise = _error(*(Training("eager", row, module, one) for one in (nearby, x)))
     for name in row.against:
         torch._dynamo.reset()
         own = Training(name, row, module, x)
         start = time.perf_counter()
         error = _error(own, Training("eager", row, module, x))
         compile_seconds[name] = round(time.perf_counter() - start, 3)
-        if not error <= TOLERANCE[row.dtype]:
+        if not error <= max(TOLERANCE[row.dtype], 4 * noise):
             reasons[name] = f"WRONG: off by {error:.2g}"
             continue
         ready[name] = own.step
