@@ -30,6 +30,7 @@ class Region:
     """What the importer of a region needs to know of the place where it hangs."""
 
     num_carried: int = 0  # outputs that are the inputs of the next round
+    fixed: frozenset[int] | None = None  # inputs that are the same in every round of a loop
     num_computed: int = 0  # the first inputs, whose sizes come as tensors: each round has its own
     exported: frozenset[int] = frozenset()  # outputs that are sizes which only running tells
     sizes: list[_torch_compat.SymbolFacts] = field(default_factory=list)
@@ -103,6 +104,7 @@ class _ControlFlow:
         is_loop = self._form.name in _LOOPS
         region = Region(
             self._form.num_carried,
+            fixed=self._fixed_inputs(),
             num_computed=self._form.num_carried if is_loop else 0,
             exported=frozenset(self._exported_sizes()),
         )
@@ -118,6 +120,12 @@ class _ControlFlow:
                     if is_constant_input(value):
                         region.constants.append((graph, str(node.target), value))
         return region
+
+    def _fixed_inputs(self) -> frozenset[int] | None:
+        if self._form.name != "scan":
+            return None
+        *changing, fixed = map(len, self._form.lists)
+        return frozenset(range(sum(changing), sum(changing) + fixed))
 
     def _exported_sizes(self) -> Iterable[int]:
         """Results that are sizes which the graph around does not know."""

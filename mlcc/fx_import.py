@@ -305,7 +305,9 @@ class Importer:
         """The importer of a region, when it has run."""
         builder = type(self.builder)(f"region{self._num_regions}")
         self._num_regions += 1
-        inner = Importer(expanded(gm), builder, self.table, region, self._fallback_random)
+        inner = Importer(
+            expanded(gm), builder, self.table, region, self._fallback_random, region.fixed
+        )
         inner.run()
         for name, count in inner.imported.nodes.items():
             self.imported.nodes[name] = self.imported.nodes.get(name, 0) + count

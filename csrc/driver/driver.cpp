@@ -18,6 +18,7 @@
 #include "fusion/in_place.h"
 #include "graph/convolution.h"
 #include "graph/index_map.h"
+#include "graph/loop_invariants.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/contractions.h"
 #include "graph/passes/pipeline.h"
@@ -50,8 +51,10 @@ bool is_contraction_call(const graph::Node& node) {
 
 class Compiler {
  public:
-  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options, const HostThreads* threads)
-      : graph_(std::move(graph)), options_(options), threads_(threads),
+  // `is_optimized`: passes have run over the graph, and what could be kept is cut out of it.
+  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options, const HostThreads* threads,
+           bool is_optimized = false)
+      : graph_(std::move(graph)), options_(options), threads_(threads), is_optimized_(is_optimized),
         dump_(options, graph_->name()) {}
 
   Compilation compile() {
@@ -61,9 +64,13 @@ class Compiler {
     log_debug(LogChannel::kGraph, result.graph_text);
     dump_.write("graph", "input", result.graph_text);
     graph::verify(*graph_);
-    graph::run_pipeline(*graph_, pass_options());
-    if (!options_.strict) graph::verify(*graph_);
-    std::vector<runtime::KeptInput> kept = compile_kept(result.stats);
+    std::vector<runtime::KeptInput> kept;
+    if (!is_optimized_) {
+      graph::run_pipeline(*graph_, pass_options());
+      optimize_bodies(*graph_);
+      if (!options_.strict) graph::verify(*graph_);
+      kept = compile_kept(result.stats);
+    }
     dump_.write("graph", "fused", graph::print(*graph_));
     const CompiledRegions regions = compile_regions(result.stats);
     Candidate chosen = choose(result.graph_text, regions);
@@ -197,13 +204,26 @@ class Compiler {
     return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
   }
 
+  // Before this graph's values are kept: what the rounds of a scan have in common is among them.
+  void optimize_bodies(graph::Graph& graph) {
+    for (graph::Node* node : graph.nodes()) {
+      if (!graph::is_scan(*node)) continue;
+      graph::Graph& body = *node->extern_call().regions[0];
+      graph::run_pipeline(body, pass_options());
+      optimize_bodies(body);
+      graph::hoist_loop_invariants(graph, node);
+    }
+  }
+
   // Each as a graph of its own; what they did counts for the whole.
   CompiledRegions compile_regions(CompileStats& stats) const {
     CompiledRegions regions;
     for (const graph::Node* node : graph_->nodes()) {
       if (node->op() != graph::Op::kExtern) continue;
       for (const auto& region : node->extern_call().regions) {
-        const Compilation inner = Compiler(region, options_, threads_).compile();
+        Compiler compiler(region, options_, threads_, graph::is_scan(*node));
+        compiler.refusals_ = refusals_;
+        const Compilation inner = compiler.compile();
         regions[node].push_back(inner.executable);
         add(inner.stats, stats);
         stats.kernels += inner.stats.kernels;
@@ -425,6 +445,7 @@ class Compiler {
   std::shared_ptr<graph::Graph> graph_;
   const Options& options_;
   const HostThreads* const threads_;  // null: kernels are not measured
+  const bool is_optimized_;
   Dump dump_;
   std::map<std::string, std::string> refusals_;  // of contractions, by call: why it stays one
 };

@@ -99,6 +99,23 @@ bool is_static_value(const Value& value, std::unordered_set<const Value*>& seen)
                      [&](const Value* operand) { return is_static_value(*operand, seen); });
 }
 
+// The node in another graph, whose values for its operands are known.
+void copy(const Node& node, Graph& into, std::unordered_map<const Value*, Value*>& copies) {
+  std::vector<Value*> operands;
+  for (const Value* operand : node.operands()) operands.push_back(copies.at(operand));
+  std::vector<Value*> results;
+  if (node.op() == Op::kExtern) {
+    std::vector<TensorType> types;
+    for (const auto& result : node.results()) types.push_back(result->type());
+    results = into.extern_call(node.extern_call(), std::move(operands), std::move(types));
+  } else {
+    results = {into.build(node.op(), std::move(operands), node.attrs(), node.result()->type())};
+    into.set_strides(results[0], node.result()->type().strides);
+  }
+  results[0]->producer()->set_source(node.source());
+  for (size_t i = 0; i < results.size(); ++i) copies[node.result(i)] = results[i];
+}
+
 class Cutter {
  public:
   explicit Cutter(Graph& graph) : graph_(graph) {}
@@ -235,23 +252,6 @@ class Cutter {
     return static_cast<size_t>(found - inputs.begin());
   }
 
-  static void copy(const Node& node, Graph& into,
-                   std::unordered_map<const Value*, Value*>& copies) {
-    std::vector<Value*> operands;
-    for (const Value* operand : node.operands()) operands.push_back(copies.at(operand));
-    std::vector<Value*> results;
-    if (node.op() == Op::kExtern) {
-      std::vector<TensorType> types;
-      for (const auto& result : node.results()) types.push_back(result->type());
-      results = into.extern_call(node.extern_call(), std::move(operands), std::move(types));
-    } else {
-      results = {into.build(node.op(), std::move(operands), node.attrs(), node.result()->type())};
-      into.set_strides(results[0], node.result()->type().strides);
-    }
-    results[0]->producer()->set_source(node.source());
-    for (size_t i = 0; i < results.size(); ++i) copies[node.result(i)] = results[i];
-  }
-
   Value* add_input(const Value& value) {
     const auto is_taken = [&](const std::string& name) {
       return std::any_of(graph_.inputs().begin(), graph_.inputs().end(),
@@ -291,5 +291,12 @@ bool is_static_value(const Value& value) {
 }
 
 std::vector<StaticCone> cut_static_values(Graph& graph) { return Cutter(graph).cut(); }
+
+Value* compute_cone(const StaticCone& cone, Graph& into, const std::vector<Value*>& inputs) {
+  std::unordered_map<const Value*, Value*> copies;
+  for (size_t i = 0; i < inputs.size(); ++i) copies[cone.graph->inputs()[i].get()] = inputs[i];
+  for (const Node* node : cone.graph->nodes()) copy(*node, into, copies);
+  return copies.at(cone.graph->outputs()[0]);
+}
 
 }  // namespace mlcc::graph

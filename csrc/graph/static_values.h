@@ -37,6 +37,10 @@ struct StaticCone {
 // what it is computed from. There the cut lies below.
 std::vector<StaticCone> cut_static_values(Graph& graph);
 
+// The cone's value, computed in `into` at its insertion point from these values for the cone's
+// inputs.
+Value* compute_cone(const StaticCone& cone, Graph& into, const std::vector<Value*>& inputs);
+
 // Whether a value is computed from static inputs and constants alone: unless it is a view, or one
 // of those above, it is kept.
 bool is_static_value(const Value& value);
