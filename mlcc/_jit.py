@@ -21,9 +21,10 @@ from typing import Any, overload
 
 import torch
 
-from mlcc import _reads, _torch_compat, backend, config
+from mlcc import _reads, _recurrent, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._jit_guards import (
+    DERIVED,
     ModuleSnapshot,
     ModuleState,
     SizeGuards,
@@ -409,7 +410,7 @@ def _unregistered(module: torch.nn.Module | None) -> str:
     for one in module.modules() if module is not None else ():
         registered = {id(value) for value in (*one.parameters(), *one.buffers())}
         for name, value in one.__dict__.items():
-            if name in _REGISTERED:
+            if name in _REGISTERED or (name in DERIVED and _recurrent.is_taken(one)):
                 continue
             for part in _parts_of(value):
                 is_constant = isinstance(part, torch.Tensor) and (

@@ -277,7 +277,7 @@ class ModuleSnapshot:
                     ),
                     name,
                 )
-            if name not in _DERIVED:
+            if name not in DERIVED:
                 changed = changed or name
             container.clear()
             if isinstance(container, list):
@@ -289,6 +289,6 @@ class ModuleSnapshot:
 
 _MISSING = object()
 # What nn.RNNBase makes anew whenever its weights are others, as they are in a trace.
-_DERIVED = {"_flat_weights", "_flat_weight_refs"}
+DERIVED = {"_flat_weights", "_flat_weight_refs"}
 # What every module has; the part of it that a trace reads is in _MEMBERS.
-_OWN = {*vars(torch.nn.Module()), *_DERIVED}
+_OWN = {*vars(torch.nn.Module()), *DERIVED}

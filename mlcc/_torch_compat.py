@@ -209,6 +209,75 @@ def compile_with_aot(
     return without_dynamo(compiled, "do not trace compiled code")
 
 
+# -- recurrent layers
+
+
+def scan(
+    step: Callable[..., Any],
+    carried: Sequence[torch.Tensor],
+    rows: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+) -> Any:
+    """torch's scan over dimension 0 of `rows` as it stands in graphs: flat lists, and no look at `step` by Dynamo."""
+    from torch._higher_order_ops.scan import scan_op
+
+    return scan_op(step, list(carried), list(rows), tuple(others))
+
+
+def install_recurrent(
+    backend: Callable[..., Any],
+    decompositions: Mapping[str, Callable[..., Any]],
+    is_taken: Callable[[torch.nn.Module], bool],
+    is_compiling: Callable[[], bool],
+) -> None:
+    """Lets Dynamo look into the recurrent modules that `is_taken` names, and take ops apart by `decompositions`.
+
+    Both only where it traces for `backend`, and the second also where `is_compiling`. The ops are overloads `input` in
+    aten; a decomposition that returns NotImplemented leaves its op to torch's.
+    """
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    def is_ours() -> bool:
+        return is_compiling() or _dynamo_backend() is backend
+
+    def instead_of(kernel: Callable[..., Any], decomposition: Callable[..., Any]) -> Any:
+        @functools.wraps(kernel)
+        def run(*args: Any) -> Any:
+            result = decomposition(*args) if is_ours() else NotImplemented
+            return kernel(*args) if result is NotImplemented else result
+
+        return run
+
+    for name, decomposition in decompositions.items():
+        op = getattr(torch.ops.aten, name).input
+        for key in (torch.DispatchKey.Autograd, torch.DispatchKey.CompositeImplicitAutograd):
+            op.py_kernels[key] = instead_of(op.py_kernels[key], decomposition)
+        op._dispatch_cache.clear()
+
+    wrap_module = VariableBuilder.wrap_module
+
+    @functools.wraps(wrap_module)
+    def wrap(self: Any, value: Any) -> Any:
+        if not isinstance(value, torch.nn.RNNBase) or not is_ours() or not is_taken(value):
+            return wrap_module(self, value)
+        with torch._dynamo.config.patch(allow_rnn=True):
+            return wrap_module(self, value)
+
+    VariableBuilder.wrap_module = wrap
+
+
+def _dynamo_backend() -> Any:
+    """What Dynamo traces for just now."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        compiler = InstructionTranslator.current_tx().output.compiler_fn
+    except AttributeError:
+        return None
+    compiler = inspect.unwrap(compiler)
+    return getattr(compiler, "compiler_fn", compiler)
+
+
 def _gradients_of_any_strides() -> contextlib.AbstractContextManager[None]:
     return torch._functorch.config.patch(guess_tangent_strides_as_outputs=False)
 

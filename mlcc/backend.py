@@ -22,6 +22,7 @@ from torch.fx import GraphModule
 from mlcc import (
     _recompiles,
     _recompute,
+    _recurrent,
     _reproducer,
     _torch_compat,
     config,
@@ -480,3 +481,8 @@ def reset() -> None:
 compile.reset = reset  # type: ignore[attr-defined]
 
 __all__ = ["CompiledGraph", "EagerGraph", "Timings", "compile", "op_table", "reset", "timings"]
+
+
+_torch_compat.install_recurrent(
+    compile, _recurrent.decompositions(), _recurrent.is_taken, lambda: _session.get() is not None
+)
