@@ -33,13 +33,16 @@ class CarriedBuffers {
     return free == kept.end() ? at::Tensor() : *free;
   }
 
-  // `is_own`: no operand of the loop lies in its memory.
-  void keep(size_t carried, const at::Tensor& tensor) {
-    auto& kept = kept_[carried];
-    const bool is_known = std::any_of(
-        kept.begin(), kept.end(), [&](const at::Tensor& known) { return known.is_same(tensor); });
-    if (!is_known && kept.size() < kBuffers) kept.push_back(tensor);
+  bool has_room_for(size_t carried, const at::Tensor& tensor) const {
+    const auto& kept = kept_[carried];
+    return kept.size() < kBuffers &&
+           std::none_of(
+               kept.begin(), kept.end(),
+               [&](const at::Tensor& known) { return known.is_same(tensor); });
   }
+
+  // No operand of the loop lies in its memory, and there is room for it.
+  void keep(size_t carried, const at::Tensor& tensor) { kept_[carried].push_back(tensor); }
 
  private:
   static constexpr size_t kBuffers = 2;  // one is read while the other is written
@@ -85,11 +88,27 @@ Values joined(const Values& a, const Values& b) {
   return both;
 }
 
-// Element `i` along dimension 0.
-at::Tensor row_of(const at::Tensor& tensor, int64_t i) {
-  return make_alias(tensor, tensor.sizes().slice(1), tensor.strides().slice(1),
-                    tensor.storage_offset() + i * tensor.stride(0));
-}
+// The elements of a tensor along dimension 0, one after the other. A view that nobody holds any
+// more moves on, so that a round makes none.
+class Rows {
+ public:
+  explicit Rows(at::Tensor whole) : whole_(std::move(whole)) {}
+
+  const at::Tensor& whole() const { return whole_; }
+
+  const at::Tensor& operator[](int64_t i) {
+    const int64_t offset = whole_.storage_offset() + i * whole_.stride(0);
+    if (row_.defined() && row_.use_count() == 1)
+      row_.unsafeGetTensorImpl()->set_storage_offset(offset);
+    else
+      row_ = make_alias(whole_, whole_.sizes().slice(1), whole_.strides().slice(1), offset);
+    return row_;
+  }
+
+ private:
+  at::Tensor whole_;
+  at::Tensor row_;
+};
 
 bool lies_in(const at::Tensor& tensor, const at::Tensor& place) {
   return tensor.is_alias_of(place) && tensor.storage_offset() == place.storage_offset();
@@ -172,18 +191,22 @@ class ControlFlowCall::Run {
 
   void run_scan() {
     Values carried = values(0);
-    const Values xs = values(1);
     const Values others = values(2);
     const size_t num_carried = carried.size();
-    std::vector<at::Tensor> stacked;
-    for (size_t r = num_carried; r < step_.expected.size(); ++r) stacked.push_back(empty_result(r));
+    std::vector<Rows> xs, stacked;
+    for (c10::IValue& x : values(1)) xs.emplace_back(std::move(x).toTensor());
+    for (size_t r = num_carried; r < step_.expected.size(); ++r)
+      stacked.emplace_back(empty_result(r));
     CarriedBuffers buffers(num_carried);
-    const int64_t rounds = xs.empty() ? 0 : xs[0].toTensor().size(0);
+    std::vector<at::Tensor> places;
+    const int64_t rounds = xs.empty() ? 0 : xs[0].whole().size(0);
+    const auto num_slots = static_cast<size_t>(region(0).executable().plan().num_slots);
     for (int64_t i = 0; i < rounds; ++i) {
-      std::vector<at::Tensor> places;
+      places.clear();
       for (size_t c = 0; c < num_carried; ++c) places.push_back(buffers.take(c));
-      for (const at::Tensor& whole : stacked) places.push_back(row_of(whole, i));
-      for (const c10::IValue& x : xs) carried.emplace_back(row_of(x.toTensor(), i));
+      for (Rows& rows : stacked) places.push_back(rows[i]);
+      carried.reserve(num_slots);
+      for (Rows& rows : xs) carried.emplace_back(rows[i]);
       carried.insert(carried.end(), others.begin(), others.end());
       Values outputs = region(0).run_nested(std::move(carried), places);
       for (size_t r = num_carried; r < outputs.size(); ++r)
@@ -192,7 +215,7 @@ class ControlFlowCall::Run {
       keep(buffers, outputs, num_carried);
       carried = std::move(outputs);
     }
-    carried.insert(carried.end(), stacked.begin(), stacked.end());
+    for (const Rows& rows : stacked) carried.emplace_back(rows.whole());
     put_results(std::move(carried));
   }
 
@@ -219,9 +242,11 @@ class ControlFlowCall::Run {
 
   // Only what no operand lies in may be written to later.
   void keep(CarriedBuffers& buffers, const Values& outputs, size_t num_carried) const {
-    for (size_t c = 0; c < num_carried; ++c)
-      if (outputs[c].isTensor() && !is_operand(outputs[c].toTensor()))
-        buffers.keep(c, outputs[c].toTensor());
+    for (size_t c = 0; c < num_carried; ++c) {
+      if (!outputs[c].isTensor()) continue;
+      const at::Tensor& tensor = outputs[c].toTensor();
+      if (buffers.has_room_for(c, tensor) && !is_operand(tensor)) buffers.keep(c, tensor);
+    }
   }
 
   bool is_operand(const at::Tensor& tensor) const {
