@@ -124,7 +124,9 @@ def _fits(tensors: Tensors) -> bool:
     dtype = tensors[0].dtype
     is_one = all(one.dtype == dtype and one.device.type == "cpu" for one in tensors)
     return (
-        is_one and dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+        is_one
+        and dtype in (torch.float32, torch.float64, torch.bfloat16)
+        and not torch.is_autocast_enabled("cpu")
     )
 
 
