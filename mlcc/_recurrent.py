@@ -148,7 +148,10 @@ def run(
     for number in range(0, len(layers), directions):
         outputs = []
         for place in range(number, number + directions):
-            begin = [states[place].contiguous() for states in initial]
+            # In strides of its own, as what a step gives: contiguous() leaves those of one number.
+            begin = [
+                states[place].clone(memory_format=torch.contiguous_format) for states in initial
+            ]
             after, steps = _one_direction(cell, x, begin, layers[place], place > number)
             last.append(after)
             outputs.append(steps)
