@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from mlcc import _encoder_layers, _torch_compat
 from mlcc import _own_decompositions as own
-from mlcc import _torch_compat
 from mlcc._fx_types import overflows
 
 _NORMALIZATIONS = """
@@ -148,6 +148,8 @@ _IN_EAGER_LAYOUT = (
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": own.embedding_bag,
     "_embedding_bag_backward": own.embedding_bag_backward,
+    "_native_multi_head_attention": _encoder_layers.native_multi_head_attention,
+    "_transformer_encoder_layer_fwd": _encoder_layers.transformer_encoder_layer,
     "_weight_norm_interface": own.weight_norm,
     "_weight_norm_interface_backward": own.weight_norm_backward,
     "bmm": own.matrix_product,
