@@ -1,15 +1,18 @@
-"""Higher-order ops that only wrap another op, written out: mutating ops and ops whose order is told by tokens."""
+"""Higher-order ops that are other ops in a wrap, written out: mutating ops, ops whose order tokens tell, attention."""
 
 from __future__ import annotations
 
 import copy
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, decompositions
+from mlcc._fx_flex import flex_attention
+from mlcc._op_table import OpTable
 
 # In a node's metadata: its memory counts, not its value only. It is an extern then; one that stands after a write keeps
 # its place among the nodes with effects.
@@ -22,11 +25,12 @@ class NotExpanded(Exception):  # noqa: N818 (an expected answer)
     """Such an op in a form that is not written out; the text says which."""
 
 
-def expanded(gm: GraphModule) -> GraphModule:
-    """The same graph without auto_functionalized, auto_functionalized_v2 and with_effects; `gm` stays as it is.
+def expanded(gm: GraphModule, table: OpTable) -> GraphModule:
+    """The same graph without auto_functionalized, auto_functionalized_v2, with_effects and, on CPUs, flex_attention;
+    `gm` stays as it is.
 
     A mutating op becomes clones and the op itself, which writes into them. Ops with effects keep their order by
-    themselves, so that tokens pass through.
+    themselves, so that tokens pass through. What attention becomes is taken apart down to the ops of `table`.
     """
     if not any(_is_wrapper(node) for node in gm.graph.nodes):
         return gm
@@ -36,6 +40,9 @@ def expanded(gm: GraphModule) -> GraphModule:
             continue
         if str(node.target) == "with_effects":
             _unwrap_effects(node)
+        elif _is_attention(node):
+            _write_out_attention(result, node, table)
+            result.graph.eliminate_dead_code()  # what made the tables of blocks
         else:
             _write_out(result, node)
     result.graph.lint()
@@ -45,9 +52,15 @@ def expanded(gm: GraphModule) -> GraphModule:
 def _is_wrapper(node: Node) -> bool:
     if node.op != "call_function" or not _torch_compat.is_higher_order(node.target):
         return False
-    return str(node.target) == "with_effects" or (
-        _torch_compat.functional_form(node.target) is not None
+    return (
+        str(node.target) == "with_effects"
+        or _is_attention(node)
+        or _torch_compat.functional_form(node.target) is not None
     )
+
+
+def _is_attention(node: Node) -> bool:
+    return str(node.target) == "flex_attention" and node.args[0].meta["val"].device.type == "cpu"
 
 
 def _replace_items(node: Node, items: list[Any]) -> None:
@@ -80,7 +93,38 @@ def _unwrap_effects(node: Node) -> None:
 
 def _write_out(gm: GraphModule, node: Node) -> None:
     function: Any = _torch_compat.functional_form(node.target)
+    before = set(gm.graph.nodes)
+    with gm.graph.inserting_before(node):
+        copied = _copy_of(gm, node, function, {})
+        for one in gm.graph.nodes:
+            if one not in before:
+                one.meta[MEMORY] = MEMORY_OF_WRITE
+        results = [_after_write(gm, result) for result in copied]
+    _replace_items(node, results)
+
+
+def _write_out_attention(gm: GraphModule, node: Node, table: OpTable) -> None:
+    """Only the results that somebody reads, since others would want the scores."""
+    wanted = {user.args[1] for user in node.users if user.target is operator.getitem}
+
+    def function(*args: Any, **kwargs: Any) -> list[Any]:
+        results = flex_attention(*args, **kwargs)
+        return [result if place in wanted else None for place, result in enumerate(results)]
+
+    with gm.graph.inserting_before(node):
+        results = _copy_of(gm, node, function, decompositions.table(frozenset(table.overloads())))
+    _replace_items(node, results)
+
+
+def _copy_of(
+    gm: GraphModule,
+    node: Node,
+    function: Callable[..., Any],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> Any:
+    """`function` of the node's arguments as nodes of `gm`, where nodes are being inserted; its results."""
     leaves, structure = _torch_compat.flatten((node.args, node.kwargs))
+    leaves = [_graph_of(gm, leaf) or leaf for leaf in leaves]
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Node)]
 
     def run(*values: Any) -> Any:
@@ -90,7 +134,8 @@ def _write_out(gm: GraphModule, node: Node) -> None:
         args, kwargs = _torch_compat.unflatten(filled, structure)
         return function(*args, **kwargs)
 
-    inner = _torch_compat.trace_on_fakes(run, [leaves[place].meta["val"] for place in places])
+    fakes = [leaves[place].meta["val"] for place in places]
+    inner = _torch_compat.trace_on_fakes(run, fakes, decompositions)
     inner.graph.eliminate_dead_code()
     outer = dict(
         zip(
@@ -101,14 +146,14 @@ def _write_out(gm: GraphModule, node: Node) -> None:
     )
     if any(one.op == "get_attr" for one in inner.graph.nodes):
         raise NotExpanded(f"{node.name}: holds a constant")
-    before = set(gm.graph.nodes)
-    with gm.graph.inserting_before(node):
-        copied: Any = gm.graph.graph_copy(inner.graph, outer)
-        for one in gm.graph.nodes:
-            if one not in before:
-                one.meta[MEMORY] = MEMORY_OF_WRITE
-        results = [_after_write(gm, result) for result in copied]
-    _replace_items(node, results)
+    return gm.graph.graph_copy(inner.graph, outer)
+
+
+def _graph_of(gm: GraphModule, leaf: Any) -> GraphModule | None:
+    if not isinstance(leaf, Node) or leaf.op != "get_attr":
+        return None
+    found = gm.get_submodule(str(leaf.target))
+    return found if isinstance(found, GraphModule) else None
 
 
 def _after_write(gm: GraphModule, result: Any) -> Any:

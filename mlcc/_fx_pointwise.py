@@ -323,8 +323,11 @@ def _false(importer: Importer, node: Node) -> Tensor:
 
 
 def to_copy(importer: Importer, node: Node) -> Tensor:
-    """_to_copy: a cast, or a copy where the dtype stays."""
+    """_to_copy: a cast, or a copy where the dtype stays. vmap's traces have it of numbers too."""
     bound = importer.bind(node)
+    if isinstance(bound["self"], bool | int | float):
+        target = node.meta["val"]
+        return importer.number(bound["self"], DTYPES[target.dtype], device_of(target))
     x = importer.tensor(bound["self"])
     if bound["layout"] not in (None, torch.strided) or bound["pin_memory"]:
         raise Unsupported("layout or pinned memory")

@@ -366,7 +366,11 @@ def run_on_fakes(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
 
-def trace_on_fakes(function: Callable[..., Any], args: Sequence[Any]) -> torch.fx.GraphModule:
+def trace_on_fakes(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> torch.fx.GraphModule:
     """The ATen graph of a function of fake tensors and numbers."""
     from torch._dispatch.python import enable_python_dispatcher
     from torch._guards import detect_fake_mode
@@ -374,7 +378,7 @@ def trace_on_fakes(function: Callable[..., Any], args: Sequence[Any]) -> torch.f
 
     mode = detect_fake_mode(list(args))
     with enable_python_dispatcher(), mode or contextlib.nullcontext():
-        return make_fx(function, tracing_mode="real")(*args)
+        return make_fx(function, decompositions, tracing_mode="real")(*args)
 
 
 def functional_form(op: Any) -> Callable[..., Any] | None:

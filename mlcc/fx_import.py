@@ -92,7 +92,7 @@ def import_graph(
     given, constants are static too."""
     try:
         importer = Importer(
-            expanded(gm),
+            expanded(gm, table),
             builder,
             table,
             fallback_random=fallback_random,
@@ -306,7 +306,12 @@ class Importer:
         builder = type(self.builder)(f"region{self._num_regions}")
         self._num_regions += 1
         inner = Importer(
-            expanded(gm), builder, self.table, region, self._fallback_random, region.fixed
+            expanded(gm, self.table),
+            builder,
+            self.table,
+            region,
+            self._fallback_random,
+            region.fixed,
         )
         inner.run()
         for name, count in inner.imported.nodes.items():
