@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "graph/arguments.h"
 #include "graph/attention.h"
+#include "graph/constants.h"
 #include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/inference.h"
@@ -18,6 +20,8 @@ namespace mlcc::graph {
 namespace {
 
 using Shape = std::vector<SymExpr>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // What a tile of results may have, beside which registers and a first-level cache hold the rest.
 constexpr int64_t kMostColumns = 256;
@@ -223,6 +227,7 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
 struct Softmax {
   Value* scores;
   size_t dim;
+  bool empty_is_zero = false;  // rows in which all scores are -inf are 0 instead of NaN
 };
 
 bool is_only_read_by(const Graph& graph, const Value& value,
@@ -247,8 +252,38 @@ std::optional<size_t> reduced_dim(const Value& reduced, Op op, const Value& valu
   return static_cast<size_t>(dims[0]);
 }
 
-std::optional<Softmax> softmax_of(const Graph& graph, const Node& quotient) {
-  if (quotient.op() != Op::kDiv) return {};
+// where(all(s == -inf), 0, ..), as torch's _safe_softmax has it around a softmax of s: the
+// comparison of scores.
+const Node* empty_rows(const Graph& graph, const Node& guard, const Value& quotient) {
+  if (guard.op() != Op::kWhere || guard.operand(2) != &quotient ||
+      guard.result()->type().shape != quotient.type().shape ||
+      !is_only_read_by(graph, quotient, {&guard}))
+    return nullptr;
+  const Value& is_empty = *guard.operand(0);
+  const auto zero = constant_of(*guard.operand(1));
+  const Node* all = producer_of(is_empty, Op::kAll);
+  if (all == nullptr || !zero || !equals(*zero, 0)) return nullptr;
+  const Node* is_hidden = producer_of(*all->operand(0), Op::kEq);
+  if (is_hidden == nullptr) return nullptr;
+  const auto lowest = constant_of(*is_hidden->operand(1));
+  return lowest && is_float(lowest->dtype) && lowest->real == -kInfinity &&
+                 is_only_read_by(graph, is_empty, {&guard}) &&
+                 is_only_read_by(graph, *is_hidden->result(), {all})
+             ? is_hidden
+             : nullptr;
+}
+
+// That of a quotient, or of the node which makes the quotient's empty rows 0.
+std::optional<Softmax> softmax_of(const Graph& graph, const Node& weights_node) {
+  const Node* guard = weights_node.op() == Op::kWhere ? &weights_node : nullptr;
+  const Node* below = guard != nullptr ? guard->operand(2)->producer() : &weights_node;
+  if (below == nullptr || below->op() != Op::kDiv) return {};
+  const Node& quotient = *below;
+  const Node* is_hidden = nullptr;
+  if (guard != nullptr) {
+    is_hidden = empty_rows(graph, *guard, *quotient.result());
+    if (is_hidden == nullptr) return {};
+  }
   const Node* exponential = producer_of(*quotient.operand(0), Op::kExp);
   if (exponential == nullptr) return {};
   const Value& weights = *exponential->result();
@@ -259,14 +294,18 @@ std::optional<Softmax> softmax_of(const Graph& graph, const Node& quotient) {
   Value* scores = difference->operand(0);
   const auto of_largest = reduced_dim(*difference->operand(1), Op::kMax, *scores);
   if (of_largest != dim || scores->type().shape != weights.type().shape) return {};
+  if (is_hidden != nullptr &&
+      (is_hidden->operand(0) != scores ||
+       reduced_dim(*guard->operand(0), Op::kAll, *is_hidden->result()) != dim))
+    return {};
   const bool is_closed =
       is_only_read_by(graph, weights, {sum.producer(), &quotient}) &&
       is_only_read_by(graph, sum, {&quotient}) &&
       is_only_read_by(graph, *difference->result(), {exponential}) &&
       is_only_read_by(graph, *difference->operand(1), {difference}) &&
-      is_only_read_by(graph, *scores, {difference, difference->operand(1)->producer()});
+      is_only_read_by(graph, *scores, {difference, difference->operand(1)->producer(), is_hidden});
   if (!is_closed) return {};
-  return Softmax{scores, *dim};
+  return Softmax{scores, *dim, guard != nullptr};
 }
 
 // Where the weights of a product come from: its left operand through index maps and casts.
@@ -276,7 +315,7 @@ std::optional<Access> weights_of(const Graph& graph, Value* value, Shape index,
   const Node* reader = nullptr;
   while (const Node* node = access.value->producer()) {
     if (reader != nullptr && !is_only_read_by(graph, *access.value, {reader})) return {};
-    if (node->op() == Op::kDiv) return access;
+    if (node->op() == Op::kDiv || node->op() == Op::kWhere) return access;
     if (is_single_index_map(node->op()))
       access = operand_access(*node, access.index, assumptions);
     else if (node->op() == Op::kCast)
@@ -318,8 +357,8 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   for (size_t d = 0; d < extents.size(); ++d) assumptions.set_index(axis_name(d), extents[d]);
   const auto access = weights_of(graph, product->lhs, product->lhs_index, assumptions);
   if (!access || !is_only_read_by(graph, *product->lhs, {node})) return false;
-  const Node& quotient = *access->value->producer();
-  const auto softmax = softmax_of(graph, quotient);
+  const Node& weights = *access->value->producer();
+  const auto softmax = softmax_of(graph, weights);
   if (!softmax) return false;
   for (size_t d = 0; d < access->index.size(); ++d)
     if (d == softmax->dim ? !(access->index[d] == SymExpr::symbol(keys))
@@ -347,9 +386,9 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   return rewriter.replace_by_new(node, [&] {
     // In the place of the call a contraction may stand now, whose result may be read as values too.
     Value* rows = with_dense_rows(graph, plain_product(*node)->rhs);
-    Value* scores = softmax_of(graph, quotient)->scores;
-    return graph.attend(scores, rows, access->index, product->rhs_index, product->reduced[0],
-                        {0, product->reduced[0]}, false, type.shape, type.dtype);
+    const Softmax found = *softmax_of(graph, weights);
+    return graph.attend(found.scores, rows, access->index, product->rhs_index, product->reduced[0],
+                        {0, product->reduced[0]}, found.empty_is_zero, type.shape, type.dtype);
   });
 }
 
