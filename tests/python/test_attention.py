@@ -124,6 +124,59 @@ def test_score_modifications() -> None:
     check(windowed, q, k, v)
 
 
+def distance(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """How many places a key is before a query; the first ones of both are at the same place."""
+    return torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+
+
+def tril_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def window_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    mask = (distance(q, k) >= 0) & (distance(q, k) < 20)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def sum_with_triu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    mask = torch.full((q.shape[2], k.shape[2]), -math.inf).triu(1)
+    return torch.softmax(q @ k.mT + mask, -1) @ v
+
+
+def filled_where_zero(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    mask = torch.tril(torch.ones(q.shape[2], k.shape[2]))
+    return torch.softmax((q @ k.mT).masked_fill(mask == 0, -math.inf), -1) @ v
+
+
+def behind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The first rows have no keys, and so have the last ones where there are fewer keys than queries."""
+    is_seen = (distance(q, k) > 3) & ~(distance(q, k) > 40)
+    return torch.softmax(torch.where(is_seen, q @ k.mT, -math.inf), -1) @ v
+
+
+def ahead(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Keys from each query's place on, but not every second one."""
+    is_seen = (distance(q, k) <= 0) & (torch.arange(k.shape[2]) % 2 == 0)
+    return torch.softmax(torch.where(is_seen, q @ k.mT, -math.inf), -1) @ v
+
+
+def mirrored(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Later queries see fewer keys."""
+    is_seen = torch.arange(q.shape[2])[:, None] + torch.arange(k.shape[2]) < k.shape[2]
+    return torch.softmax(torch.where(is_seen, q @ k.mT, -math.inf), -1) @ v
+
+
+OF_PLACES = [tril_call, window_call, sum_with_triu, filled_where_zero, behind, ahead, mirrored]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", OF_PLACES)
+def test_masks_that_compare_places(function: Callable[..., torch.Tensor], dynamic: bool) -> None:
+    for queries, keys in ((130, 300), (300, 130), (3, 50)):
+        check(function, *heads(queries, keys, 32), dynamic=dynamic)
+
+
 @pytest.mark.parametrize("queries", [1, 3, 70])
 @pytest.mark.parametrize("shared", [1, 2])
 def test_grouped_heads(queries: int, shared: int) -> None:

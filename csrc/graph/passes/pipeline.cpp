@@ -13,6 +13,7 @@
 #include "graph/passes/divide_once.h"
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
+#include "graph/passes/key_ranges.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/passes/permute_late.h"
 #include "graph/passes/spread_rows.h"
@@ -103,6 +104,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
     // equal. What it merges brings new pairs together for the next turn.
     has_changed |= runner.run(Pass::kCse);
   }
+  // Once constants of masks are known.
+  runner.run(Pass::kKeyRanges);
   // Once equal computations are one: the exponentials that are divided are those that are summed.
   runner.run(Pass::kDivideOnce);
   // No pass but cse sees the copies: equal ones become one.
