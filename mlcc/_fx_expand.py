@@ -97,8 +97,11 @@ def _write_out(gm: GraphModule, node: Node) -> None:
     with gm.graph.inserting_before(node):
         copied = _copy_of(gm, node, function, {})
         for one in gm.graph.nodes:
-            if one not in before:
-                one.meta[MEMORY] = MEMORY_OF_WRITE
+            if one in before:
+                continue
+            if one.op == "get_attr":
+                raise NotExpanded(f"{node.name}: holds a constant")
+            one.meta[MEMORY] = MEMORY_OF_WRITE
         results = [_after_write(gm, result) for result in copied]
     _replace_items(node, results)
 
@@ -144,8 +147,12 @@ def _copy_of(
             strict=True,
         )
     )
-    if any(one.op == "get_attr" for one in inner.graph.nodes):
-        raise NotExpanded(f"{node.name}: holds a constant")
+    for one in inner.graph.nodes:
+        if one.op == "get_attr":
+            constant = operator.attrgetter(str(one.target))(inner)
+            one.target = f"{node.name}_{one.name}"
+            one.meta["val"] = constant
+            setattr(gm, one.target, constant)
     return gm.graph.graph_copy(inner.graph, outer)
 
 

@@ -116,6 +116,26 @@ def test_tables() -> None:
     torch.testing.assert_close(found, eager, rtol=1e-5, atol=1e-5)
 
 
+def test_constants(mlcc_log: Any) -> None:
+    def halved(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return torch.where(q >= k, score * torch.tensor(0.5), torch.tensor(-math.inf))
+
+    with mlcc_log("fallback") as lines:
+        check(lambda q, k, v: flex_attention(q, k, v, score_mod=halved), *heads(50, 50))
+    assert not any("flex" in line for line in lines)
+
+
+def test_masks_made_with_it(mlcc_log: Any) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        blocks = create_block_mask(causal, None, None, q.shape[2], k.shape[2], device="cpu")
+        return flex_attention(q, k, v, block_mask=blocks)
+
+    with mlcc_log("fallback") as lines:
+        check(function, *heads(50, 50))
+        check(function, *heads(50, 50), dynamic=True)
+    assert not lines
+
+
 @pytest.mark.parametrize("shared", [1, 2])
 @pytest.mark.parametrize("queries", [1, 50])
 def test_shared_heads(shared: int, queries: int) -> None:
