@@ -142,6 +142,23 @@ def _is_one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
 
 
+def attention_call(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> Any:
+    """The call as it is, of heads whose width the trace knows: kernels for attention have it as a constant.
+
+    A width that was a symbol gets a guard for its value, so that another width is another compilation; so does it that
+    keys and values are as many.
+    """
+    sizes = [*query.shape, *key.shape, *value.shape]
+    if not all(map(_torch_compat.follows_from_inputs, sizes)):
+        return NotImplemented
+    for width in (query.shape[-1], key.shape[-1], value.shape[-1]):
+        int(width)  # asking adds the guard
+    bool(key.shape[:-1] == value.shape[:-1])
+    return NotImplemented
+
+
 def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: list[int]) -> Any:
     """In the memory format of `self`, as eager's kernel: torch's trace takes the result for row-major always."""
     if not _torch_compat.is_channels_last(self):

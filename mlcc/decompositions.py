@@ -149,6 +149,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": own.embedding_bag,
     "_embedding_bag_backward": own.embedding_bag_backward,
     "_native_multi_head_attention": _encoder_layers.native_multi_head_attention,
+    "_scaled_dot_product_flash_attention_for_cpu": own.attention_call,
     "_transformer_encoder_layer_fwd": _encoder_layers.transformer_encoder_layer,
     "_weight_norm_interface": own.weight_norm,
     "_weight_norm_interface_backward": own.weight_norm_backward,

@@ -121,7 +121,7 @@ _QUANTIZING = (
 )
 
 # The core generates these calls, or says itself why it does not.
-CONTRACTION = "a matrix product or a convolution"
+CONTRACTION = "a matrix product, a convolution or attention"
 
 # Why an op that is meant to be an ATen call is one.
 _EXTERN_REASONS = {
@@ -133,7 +133,7 @@ _EXTERN_REASONS = {
     "aten.convolution_backward": CONTRACTION,
     "aten.mm": CONTRACTION,
     "aten._int_mm": CONTRACTION,
-    "aten._scaled_dot_product_flash_attention_for_cpu": "attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu": CONTRACTION,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": "attention",
 }
 

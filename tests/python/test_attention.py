@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import mlcc
 from benchmarks import suite
 from tests.python.accuracy import check_all, to_double
 
@@ -122,6 +123,30 @@ def test_score_modifications() -> None:
     check(alibi, q, k, v, slopes)
     check(capped, q, k, v)
     check(windowed, q, k, v)
+
+
+def test_jit_knows_the_width_of_heads(mlcc_log: Any) -> None:
+    """Other lengths are the same compilation, another width is another one."""
+    with torch.no_grad(), mlcc_log("fallback") as calls, mlcc_log("recompiles") as recompiles:
+        jitted = mlcc.jit(F.scaled_dot_product_attention)
+        for queries, keys, width, number in ((30, 50, 32, 0), (64, 64, 32, 0), (30, 50, 48, 1)):
+            tensors = heads(queries, keys, width)
+            eager = F.scaled_dot_product_attention(*tensors)
+            torch.testing.assert_close(jitted(*tensors), eager)
+            assert len(recompiles) == number
+    assert not calls
+
+
+def test_jit_of_gradients() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    jitted = mlcc.jit(attend)
+    tensors = [x.requires_grad_() for x in heads(30, 30, 32)]
+    found = torch.autograd.grad(jitted(*tensors).square().sum(), tensors)
+    eager = attend(*tensors)
+    for a, b in zip(found, torch.autograd.grad(eager.square().sum(), tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def distance(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
