@@ -115,12 +115,24 @@ def _of_dense(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _of_gpus(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition of a batch norm where eager's kernel computes it so; for CPUs one of our own."""
+
+    @functools.wraps(decomposition)
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        computed = own.batch_norm_without_training if x.device.type == "cpu" else decomposition
+        return computed(x, *args, **kwargs)
+
+    return run
+
+
 # What torch's decompositions are not for.
 _LIMITED = {
     "_softmax": _of_floats,
     "_log_softmax": _of_floats,
     "masked_fill.Scalar": _of_numbers_that_fit,
     "select_scatter": _of_dense,
+    "_native_batch_norm_legit_no_training": _of_gpus,
 }
 
 

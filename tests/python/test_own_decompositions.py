@@ -207,3 +207,23 @@ def test_embedding_bag(dtype: torch.dtype, mode: str, include_last_offset: bool)
         run(leaf, *bags).sum().backward()
         gradients.append(leaf.grad)
     check_all(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("affine", [False, True])
+def test_batch_norms_without_training(affine: bool, dtype: torch.dtype, mlcc_log: Any) -> None:
+    def function(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, *rest: Any) -> Any:
+        weight, bias = rest or (None, None)
+        return F.batch_norm(x, mean, var, weight, bias, eps=1e-3)
+
+    statistics = [torch.randn(6), torch.rand(6)] + ([torch.randn(6), torch.randn(6)] * affine)
+    last = torch.channels_last
+    images = torch.randn(2, 6, 4, 5)
+    for x in (torch.randn(3, 6), images, images.to(memory_format=last), images[:0]):
+        tensors = [t.to(dtype) for t in (x, *statistics)]
+        with mlcc_log("fallback") as lines:
+            got = compiled(function, dynamic=False)(*tensors)
+        assert not lines
+        expected = function(*tensors)
+        check_all([got], [expected], [function(*to_double(tensors))])
+        assert got.stride() == expected.stride()
