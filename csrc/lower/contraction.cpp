@@ -417,12 +417,24 @@ class ContractionLowering {
 
   // One contraction; where the tile's rows are known only at run time one for each size.
   Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
-    return nest_->by_height(tiles_.rows, place.rows,
-                            [&](int64_t rows) { return contraction(place, rows, depth, adds); });
+    return nest_->by_height(tiles_.rows, place.rows, [&](int64_t rows) -> loop::Stmt {
+      const loop::Stmt whole = contraction(place, rows, tiles_.columns, depth, adds);
+      if (!has_narrow_panel()) return whole;
+      const int64_t half = tiles_.columns / 2;
+      const Expr is_narrow = apply(ScalarOp::kLe, {expr(place.live_columns), constant(half)});
+      const loop::Stmt narrow = contraction(place, rows, half, depth, adds);
+      return loop::If::make(arena_, is_narrow, {narrow}, {whole});
+    });
   }
 
-  loop::Stmt contraction(const TilePlace& place, int64_t rows, const std::vector<DepthAxis>& depth,
-                         bool adds) {
+  // Whether half of the last panel, at least, only fills it up: its tiles leave that out.
+  bool has_narrow_panel() const {
+    const int64_t left = roles_->columns().extent.as_constant().value_or(0) % tiles_.columns;
+    return roles_->is_packed() && left > 0 && 2 * left <= tiles_.columns;
+  }
+
+  loop::Stmt contraction(const TilePlace& place, int64_t rows, int64_t columns,
+                         const std::vector<DepthAxis>& depth, bool adds) {
     const TileRoles& roles = *roles_;
     const size_t vector = roles.vector(), broadcast = roles.broadcast();
     std::vector<Expr> extents;
@@ -449,7 +461,7 @@ class ContractionLowering {
         !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
     return loop::Contract::make(
         arena_, {place.buffer, {expr(place.offset)}, {constant(wide_columns()), constant(1)}},
-        tile_of(broadcast, row_step), tile_of(vector, roles.column_step()), rows, tiles_.columns,
+        tile_of(broadcast, row_step), tile_of(vector, roles.column_step()), rows, columns,
         is_masked ? expr(place.live_columns) : nullptr, std::move(extents), adds);
   }
 
