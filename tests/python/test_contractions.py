@@ -369,3 +369,18 @@ def test_calls_when_switched_off() -> None:
     with torch.no_grad(), mlcc.config.patch(contractions=False):
         torch.testing.assert_close(mlcc.jit(module)(x), module(x))
     assert mlcc.cache_info()["packs"] == 0
+
+
+@pytest.mark.parametrize("columns", [17, 24, 40, 48])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_last_panels_that_are_half_filled_up(dtype: torch.dtype, columns: int) -> None:
+    torch.manual_seed(0)
+    for rows, terms in ((5, 64), (64, 7), (130, 513)):
+        layer = torch.nn.Linear(terms, columns).to(dtype)
+        x = torch.randn(rows, terms).to(dtype)
+        exact = x.double() @ layer.weight.double().mT + layer.bias.double()
+        with torch.no_grad():
+            got, expected = mlcc.jit(layer, dynamic=False)(x), layer(x)
+        error = (expected.double() - exact).abs().max()
+        rounding = terms * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+        assert (got.double() - exact).abs().max() <= 3 * error + rounding
