@@ -21,7 +21,7 @@ help:
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
 	@echo "make fuzz         N random programs (default 1000) through mlcc; resumable"
 	@echo "make bench        the memory-bound workloads beside eager and peers (docs/benchmarks.md); resumable"
-	@echo "                  BENCH=matmul, contraction_models or attention: what is promised of contractions"
+	@echo "                  BENCH=matmul, contraction_models, attention or training_steps: what is promised of contractions"
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
 	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"

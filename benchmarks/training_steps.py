@@ -42,8 +42,8 @@ from tests.store import Store  # noqa: E402
 
 PEERS = ("inductor",)
 CLASSES = 10
-# By how much losses and gradients may part from eager's, relative to the largest number; or four times what an input that
-# is off by half an epsilon makes of eager's: gradients of batch norms and kinks jump.
+# By how much losses and gradients may part from eager's, relative to the largest number; or four times what an input
+# that is off by an epsilon makes of eager's: gradients of batch norms and kinks jump.
 TOLERANCE = {"f32": 1e-3, "autocast": 3e-2}
 MIN_ROUNDS = 5
 
@@ -157,12 +157,12 @@ class Training:
         """The loss before the step."""
         self._optimizer.zero_grad()
         loss = self._loss()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._update()
         return loss.detach()
 
 
-def _error(own: Training, eager: Training) -> float:
+def error_of(own: Training, eager: Training) -> float:
     """The largest difference of losses and gradients of two steps, relative to the largest number of their kind.
 
     Parameters are not compared: of a gradient that is nothing but rounding AdamW makes a whole step.
@@ -189,13 +189,14 @@ def measure(row: Row, seconds: float) -> Record:
     ready: dict[str, Callable[[], object]] = {}
     compile_seconds: dict[str, float] = {}
     reasons: dict[str, str] = {}
-    nearby = x * (1 + torch.finfo(x.dtype).eps * torch.randint(-1, 2, x.shape))
-    noise = _error(*(Training("eager", row, module, one) for one in (nearby, x)))
+    computed_in = torch.bfloat16 if row.dtype == "autocast" else x.dtype
+    nearby = x * (1 + torch.finfo(computed_in).eps * torch.randint(-1, 2, x.shape))
+    noise = error_of(*(Training("eager", row, module, one) for one in (nearby, x)))
     for name in row.against:
         torch._dynamo.reset()
         own = Training(name, row, module, x)
         start = time.perf_counter()
-        error = _error(own, Training("eager", row, module, x))
+        error = error_of(own, Training("eager", row, module, x))
         compile_seconds[name] = round(time.perf_counter() - start, 3)
         if not error <= max(TOLERANCE[row.dtype], 4 * noise):
             reasons[name] = f"WRONG: off by {error:.2g}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import attention, contraction_models, matmul
+from benchmarks import attention, contraction_models, matmul, training_steps
 from benchmarks.apart import geometric_mean, judge, run_rows
 from benchmarks.contraction_models import build, count_bytes
 from benchmarks.contraction_nets import NETS
@@ -161,3 +161,26 @@ def test_decoding_leaves_out_what_is_causal() -> None:
     )
     rows = list(attention._rows(arguments))
     assert [(row.form, row.heads) for row in rows] == [("plain", 2), ("float_mask", 2)]
+
+
+@pytest.mark.parametrize(
+    ("net", "size", "dtype"),
+    [("mlp", "4x8x16", "f32"), ("transformer", "2x8x64", "f32"), ("unet", "1x16x8", "autocast")],
+)
+def test_a_training_step_is_measured(net: str, size: str, dtype: str) -> None:
+    """Losses and gradients are compared with eager's before."""
+    row = training_steps.Row(net, size, dtype, "adamw", 1, "cpu", ("eager", "mlcc"))
+    record = training_steps.measure(row, 0.01)
+    assert not record["reasons"]
+    assert list(record["seconds"]) == ["eager", "mlcc"]
+    assert f"({record['ratio']['mlcc']:.2f}x)" in training_steps.format_row(row, record)
+
+
+def test_a_wrong_training_step_is_told() -> None:
+    """Weights that are one percent off are more than rounding."""
+    row = training_steps.Row("mlp", "4x8x16", "f32", "sgd", 1, "cpu", ("eager",))
+    module, x = training_steps.KINDS["mlp"].make(4, 8, 16)
+    own, eager = (training_steps.Training("eager", row, module, x) for _ in range(2))
+    with torch.no_grad():
+        own.module.head.weight.mul_(1.01)
+    assert training_steps.error_of(own, eager) > training_steps.TOLERANCE["f32"]
