@@ -69,7 +69,8 @@ def _for_each_score(
 
 def _in_order_of(means: Tensor, query: Tensor) -> Tensor:
     """The result as eager lays it out: dimensions as in the query, but rows side by side."""
-    inside_out = [3, *(dim for dim in sorted(range(4), key=query.stride) if dim != 3)]
+    inside_out = [3, *sorted((2, 1, 0), key=query.stride)]
     order = inside_out[::-1]
     back = sorted(range(4), key=order.__getitem__)
-    return means.permute(order).contiguous().permute(back)
+    # What is contiguous already keeps the strides of its dimensions of one element.
+    return means.permute(order).clone(memory_format=torch.contiguous_format).permute(back)

@@ -480,9 +480,8 @@ def reset() -> None:
 
 compile.reset = reset  # type: ignore[attr-defined]
 
-__all__ = ["CompiledGraph", "EagerGraph", "Timings", "compile", "op_table", "reset", "timings"]
-
-
 _torch_compat.install_recurrent(
     compile, _recurrent.decompositions(), _recurrent.is_taken, lambda: _session.get() is not None
 )
+
+__all__ = ["CompiledGraph", "EagerGraph", "Timings", "compile", "op_table", "reset", "timings"]

@@ -193,3 +193,11 @@ def test_special_values(special: float) -> None:
     eager = torch.compile(flex_attention, backend="eager")(q, k, v)
     found = torch.compile(flex_attention, backend="mlcc")(q, k, v)
     torch.testing.assert_close(found, eager, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_rows_lie_as_in_queries_whose_dimensions_were_exchanged(queries: int) -> None:
+    """Dimensions of one element too, as in a step of decoding."""
+    _, key, value = heads(queries, 40, shared=2)
+    query = torch.randn(2, queries, HEADS, WIDTH).transpose(1, 2)
+    check(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True), query, key, value)
