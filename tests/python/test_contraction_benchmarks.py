@@ -56,8 +56,10 @@ def test_judging(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_matmul_is_measured(dtype: str, form: str) -> None:
     row = MATMUL._replace(dtype=dtype, form=form)
     record = {**matmul.measure(row, 0.01), "peak": 1e11, "read": 1e10}
-    assert not record["reasons"]
-    assert list(record["seconds"]) == list(matmul.CONTENDERS)
+    # oneDNN packs no bf16 for CPUs without instructions for it, and says so.
+    left_out = {"onednn"} if "needs the cpu support" in str(record["reasons"]) else set()
+    assert set(record["reasons"]) == left_out
+    assert list(record["seconds"]) == [one for one in matmul.CONTENDERS if one not in left_out]
     found = matmul.figures(row, record)
     assert found["share_of_peak"] > 0
     assert f"{row.m}x{row.n}x{row.k}" in matmul.format_row(row, record)
