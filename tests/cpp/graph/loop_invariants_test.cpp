@@ -71,7 +71,8 @@ TEST(LoopInvariantsTest, NothingElseIsHoisted) {
 }
 )";
   EXPECT_EQ(hoisted(text), text);
-  for (const Node* node : parse_graph(text)->nodes())
+  const std::unique_ptr<Graph> graph = parse_graph(text);
+  for (const Node* node : graph->nodes())
     EXPECT_EQ(is_scan(*node), node->extern_call().name == "scan");
 }
 
