@@ -14,8 +14,11 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+
+from tests.store import Store
 
 Record = dict[str, Any]
 Row = TypeVar("Row", bound=Sequence[Any])
@@ -44,6 +47,31 @@ def run_rows(
                 words = errors.read().strip().splitlines()
                 reason = words[-1] if words else f"exit status {process.returncode}"
                 yield left.pop(0), {"reasons": {"process": reason[:_LONGEST_REASON]}, "seconds": {}}
+
+
+def measured_rows(
+    script: str,
+    rows: Iterable[Row],
+    store: Store,
+    options: Sequence[str],
+    environment: Callable[[Row], Mapping[str, str]],
+    minutes: float,
+    is_final: Callable[[Row, Record], bool],
+) -> Iterator[tuple[Row, Record]]:
+    """Each row with what the store has of it, or what is measured now, each by a process of its own.
+
+    Only what `is_final` is stored: else it may go better next time. Ends where a row would begin after so many minutes.
+    """
+    end = time.monotonic() + 60 * minutes
+    for row in rows:
+        record = store.get(row)
+        if record is None:
+            if time.monotonic() > end:
+                return
+            ((_, record),) = run_rows(script, [row], options, environment(row))
+            if is_final(row, record):
+                store.append(row, record)
+        yield row, record
 
 
 def tell(records: Iterable[Record]) -> None:

@@ -30,7 +30,6 @@ import argparse
 import json
 import re
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from benchmarks import contenders, harness  # noqa: E402
-from benchmarks.apart import Record, judge, run_rows, tell  # noqa: E402
+from benchmarks.apart import Record, judge, measured_rows, tell  # noqa: E402
 from benchmarks.contraction_nets import NETS, Net  # noqa: E402
 from benchmarks.roofline import measure_now  # noqa: E402
 from benchmarks.suite import CLOCKS, environment, fastest, print_missing  # noqa: E402
@@ -95,18 +94,18 @@ def main() -> int:
     store = Store(ROOT / "build" / "contraction-models.jsonl", arguments.fresh)
     if arguments.survey:
         store = peers
-    end = time.monotonic() + 60 * arguments.minutes
     rows = list(_rows(arguments, peers))
-    for row in rows:
-        record = store.get(row)
-        if record is None:
-            if time.monotonic() > end:
-                break
-            options = ["--seconds", str(arguments.seconds)]
-            variables = environment(row.threads, row.malloc)
-            ((_, record),) = run_rows(__file__, [row], options, variables)
-            if _is_final(row, record):  # else it may go better next time
-                store.append(row, record)
+    options = ["--seconds", str(arguments.seconds)]
+    found = measured_rows(
+        __file__,
+        rows,
+        store,
+        options,
+        lambda row: environment(row.threads, row.malloc),
+        arguments.minutes,
+        _is_final,
+    )
+    for row, record in found:
         print(format_row(row, record), flush=True)
     measured = [(row, store[row]) for row in rows if store.get(row) is not None]
     print(f"{len(measured)} of {len(rows)} rows measured")

@@ -34,7 +34,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
-from benchmarks.apart import Record, judge, run_rows, tell  # noqa: E402
+from benchmarks.apart import Record, judge, measured_rows, tell  # noqa: E402
 from benchmarks.contraction_nets import HEAD, NETS  # noqa: E402
 from benchmarks.suite import CLOCKS, environment  # noqa: E402
 from tests.arguments import names_among  # noqa: E402
@@ -223,17 +223,18 @@ def main() -> int:
         tell([measure(row._replace(against=tuple(row.against)), arguments.seconds)])
         return 0
     store = Store(ROOT / "build" / "training-steps.jsonl", arguments.fresh)
-    end = time.monotonic() + 60 * arguments.minutes
+    options = ["--seconds", str(arguments.seconds)]
     measured: list[tuple[Row, Record]] = []
-    for row in _rows(arguments):
-        record = store.get(row)
-        if record is None:
-            if time.monotonic() > end:
-                continue
-            options = ["--seconds", str(arguments.seconds)]
-            ((_, record),) = run_rows(__file__, [row], options, environment(row.threads, "default"))
-            if record["seconds"]:  # else it may go better next time
-                store.append(row, record)
+    found = measured_rows(
+        __file__,
+        _rows(arguments),
+        store,
+        options,
+        lambda row: environment(row.threads, "default"),
+        arguments.minutes,
+        _is_final,
+    )
+    for row, record in found:
         print(format_row(row, record), flush=True)
         measured.append((row, record))
     if arguments.json:
@@ -245,6 +246,11 @@ def main() -> int:
     judge("times as fast as the best of the others", over_best, least=1.0)
     faults = [reason for _, record in measured for reason in record["reasons"].values()]
     return int(any(reason.startswith("WRONG") for reason in faults))
+
+
+def _is_final(row: Row, record: Record) -> bool:
+    del row
+    return bool(record["seconds"])
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import attention, contraction_models, matmul, training_steps
-from benchmarks.apart import geometric_mean, judge, run_rows
+from benchmarks.apart import geometric_mean, judge, measured_rows, run_rows
 from benchmarks.contraction_models import build, count_bytes
 from benchmarks.contraction_nets import NETS
 from tests.store import Store
@@ -39,6 +39,27 @@ def test_rows_come_from_another_process_one_by_one(tmp_path: Path) -> None:
     assert found[1,] == {"seconds": {"eager": 1}}
     assert found[2,] == {"reasons": {"process": "no two"}, "seconds": {}}
     assert found[3,] == {"seconds": {"eager": 3}}
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What was stored is not measured again, and what failed is not stored."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import json, sys\n"
+        "((number,),) = json.loads(sys.argv[sys.argv.index('--rows') + 1])\n"
+        "print('record: ' + json.dumps({'seconds': {'eager': number} if number != 2 else {}}))\n"
+    )
+    store = Store(tmp_path / "store.jsonl", version="1")
+    store.append((1,), {"seconds": {"eager": 10}})
+    is_final = lambda row, record: bool(record["seconds"])  # noqa: E731
+    of_row = lambda row: os.environ  # noqa: E731
+    rows: list[tuple[int]] = [(1,), (2,), (3,)]
+    found = dict(measured_rows(str(script), rows, store, [], of_row, 60.0, is_final))
+    assert found[1,] == {"seconds": {"eager": 10}}
+    assert found[2,] == {"seconds": {}}
+    assert store.get((2,)) is None
+    assert store.get((3,)) == {"seconds": {"eager": 3}}
+    assert list(measured_rows(str(script), [(2,)], store, [], of_row, -1.0, is_final)) == []
 
 
 def test_judging(capsys: pytest.CaptureFixture[str]) -> None:
