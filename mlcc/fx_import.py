@@ -134,7 +134,7 @@ _EXTERN_REASONS = {
     "aten.mm": CONTRACTION,
     "aten._int_mm": CONTRACTION,
     "aten._scaled_dot_product_flash_attention_for_cpu": CONTRACTION,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": "attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": CONTRACTION,
 }
 
 _logged: set[tuple[str, str]] = set()

@@ -20,6 +20,7 @@
 #include "graph/index_map.h"
 #include "graph/loop_invariants.h"
 #include "graph/passes/attention.h"
+#include "graph/passes/attention_gradients.h"
 #include "graph/passes/contractions.h"
 #include "graph/passes/pipeline.h"
 #include "graph/static_values.h"
@@ -46,7 +47,8 @@ bool counts_as_work(const graph::Node& node) {
 
 bool is_contraction_call(const graph::Node& node) {
   return graph::is_product_call(node) || graph::is_convolution_call(node) ||
-         graph::is_convolution_gradient_call(node) || graph::is_attention_call(node);
+         graph::is_convolution_gradient_call(node) || graph::is_attention_call(node) ||
+         graph::is_attention_gradient_call(node);
 }
 
 class Compiler {

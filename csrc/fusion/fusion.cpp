@@ -88,7 +88,8 @@ class Planner {
     for (const Node* node : nodes_) {
       if (node->op() == Op::kExtern || is_contraction(*node))
         for (Value* operand : node->operands()) require(operand);
-      if (node->op() == Op::kAttend) require(node->operand(1));
+      if (is_attention(*node))
+        for (Value* operand : rows_read(*node)) require(operand);
       if (is_indirect(*node) && !is_taken(*node->operand(0))) require(node->operand(0));
     }
   }
@@ -458,9 +459,10 @@ class Planner {
     } else if (is_contraction(node)) {
       collect_whole(node, leaves);
     } else if (is_attention(node)) {
-      collect_leaves(node.operand(0), scores_index(node, position), assumptions, leaves);
-      if (node.op() == Op::kAttend)
-        leaves.push_back({graph::strided_view(node.operand(1))->base, {}});
+      for (const Access& read : scores_read(node, position))
+        collect_leaves(read.value, read.index, assumptions, leaves);
+      for (Value* operand : rows_read(node))
+        leaves.push_back({graph::strided_view(operand)->base, {}});
     } else if (is_update(node)) {  // where does not matter: it is alone
       for (Value* operand : node.operands())
         collect_leaves(operand, Index(operand->type().shape.size()), assumptions, leaves);
@@ -593,7 +595,7 @@ class Planner {
 
   // Completes the join of a contraction, in a domain of its own.
   static Join contract_at(const Node& node, Join join) {
-    const size_t rank = node.result()->type().shape.size();
+    const size_t rank = num_kept_axes(node);
     for (size_t d = rank; d < join.reduced.size(); ++d) join.reduced[d] = true;
     join.placement.position.resize(rank);
     join.placement.per_row = true;

@@ -39,10 +39,16 @@ bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() 
 bool is_update(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kUpdate; }
 
 bool is_alone(const Node& node) {
-  return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan;
+  return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan ||
+         node.op() == Op::kAttendGradients;
 }
 
 bool comes_in_tiles(const Node& node) { return is_contraction(node) || is_attention(node); }
+
+size_t num_kept_axes(const Node& node) {
+  if (node.op() == Op::kAttendGradients) return node.operand(0)->type().shape.size() - 2;
+  return node.result()->type().shape.size();
+}
 
 bool is_inlinable(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kPointwise || node.op() == Op::kCat ||

@@ -10,12 +10,15 @@ namespace mlcc::fusion {
 bool is_indirect(const graph::Node& node);
 bool is_update(const graph::Node& node);
 
-// Updates and scans have a kernel of their own: what they write is read at other places than where
-// it is computed, and in another order.
+// Updates, scans and gradients of attention have a kernel of their own: what they write is read at
+// other places than where it is computed, and in another order.
 bool is_alone(const graph::Node& node);
 
 // What begins a group of its own, whose results come in tiles.
 bool comes_in_tiles(const graph::Node& node);
+
+// Of its axes so many, the first ones, are not reduced.
+size_t num_kept_axes(const graph::Node& node);
 
 // Pointwise ops, cat and pad: values that any reader may compute for itself at any index.
 bool is_inlinable(const graph::Node& node);

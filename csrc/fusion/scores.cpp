@@ -18,15 +18,16 @@ using Index = std::vector<SymExpr>;
 namespace {
 
 // What a kernel of this node alone could compute its scores from.
-std::optional<graph::ScoreProduct> product_of_scores(const Node& attention,
-                                                     const ScoreRules& rules) {
+std::optional<graph::ComputedScores> scores_of(const Node& attention, const ScoreRules& rules) {
   const auto axes = graph::attention_axes(attention);
   if (!axes) return std::nullopt;
-  auto product = graph::score_product(attention, *axes, rules.assumptions);
-  if (!product || static_cast<int64_t>(product->path.size()) > rules.max_nodes ||
-      rules.is_written_between(*product->product, attention))
+  auto scores = graph::computed_scores(attention, *axes, rules.assumptions);
+  if (!scores || static_cast<int64_t>(scores->path.size()) > rules.max_nodes ||
+      std::any_of(scores->products.begin(), scores->products.end(), [&](const auto& one) {
+        return rules.is_written_between(*one.product, attention);
+      }))
     return std::nullopt;
-  return product;
+  return scores;
 }
 
 }  // namespace
@@ -36,13 +37,13 @@ std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& no
   std::unordered_set<const Node*> scores;
   for (const Node* node : nodes) {
     if (!is_attention(*node)) continue;
-    const auto product = product_of_scores(*node, rules);
-    if (!product) continue;
-    const std::set<const Node*> path(product->path.begin(), product->path.end());  // looked up
+    const auto computed = scores_of(*node, rules);
+    if (!computed) continue;
+    const std::set<const Node*> path(computed->path.begin(), computed->path.end());  // looked up
     const auto is_one_of_these = [&](const Node* user) {
       if (path.count(user) != 0 || user == node) return true;
-      return is_attention(*user) && user->operand(0) == node->operand(0) &&
-             product_of_scores(*user, rules);
+      return is_attention(*user) && user->op() != Op::kAttendGradients &&
+             user->operand(0) == node->operand(0) && scores_of(*user, rules);
     };
     const bool is_read_here_only = std::all_of(path.begin(), path.end(), [&](const Node* part) {
       const std::vector<Node*>& users = part->result()->users();
@@ -54,10 +55,18 @@ std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& no
   return scores;
 }
 
-Index scores_index(const Node& attention, const Index& position) {
-  Index index = attention.attr<Index>("lhs");
-  for (SymExpr& e : index) e = graph::over_axes(e, position);
-  return index;
+std::vector<graph::Access> scores_read(const Node& attention, const Index& position) {
+  std::vector<graph::Access> reads = graph::score_operands(attention);
+  for (graph::Access& read : reads)
+    for (SymExpr& e : read.index) e = graph::over_axes(e, position);
+  return reads;
+}
+
+std::vector<Value*> rows_read(const Node& attention) {
+  std::vector<Value*> operands = attention.operands();
+  operands.erase(operands.begin(), operands.begin() + static_cast<ptrdiff_t>(
+                                                          graph::score_operands(attention).size()));
+  return operands;
 }
 
 std::optional<Index> norm_axes(const Node& norm, const Node& attend) {

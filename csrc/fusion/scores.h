@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/index_map.h"
 
 namespace mlcc::fusion {
 
@@ -25,9 +26,12 @@ struct ScoreRules {
 std::unordered_set<const graph::Node*> find_inlined_scores(const std::vector<graph::Node*>& nodes,
                                                            const ScoreRules& rules);
 
-// Where scores are read by a node whose axes stand at `position`.
-std::vector<SymExpr> scores_index(const graph::Node& attention,
-                                  const std::vector<SymExpr>& position);
+// What a node whose axes stand at `position` reads of operands that lie over the axes of scores.
+std::vector<graph::Access> scores_read(const graph::Node& attention,
+                                       const std::vector<SymExpr>& position);
+
+// Its other operands, which lie in memory: values, and what they get; queries and keys.
+std::vector<graph::Value*> rows_read(const graph::Node& attention);
 
 // The axes of a logsumexp as those of an attend that adds up the same exponentials; nothing where
 // it does not.

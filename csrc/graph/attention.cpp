@@ -18,10 +18,16 @@ bool has_axis(const Index& index, size_t axis) {
                      [&](const SymExpr& e) { return e.contains(axis_name(axis)); });
 }
 
-// Follows scores down to the first contraction that they are computed from.
+// Follows scores down to the first contractions that they are computed from.
 class Search {
  public:
-  explicit Search(const Assumptions& assumptions) : assumptions_(assumptions) {}
+  // `most`: so many of them.
+  Search(const Assumptions& assumptions, size_t most) : assumptions_(assumptions), most_(most) {}
+
+  struct Product {
+    Node* node;
+    Index place;
+  };
 
   // Whether the value is computed from it.
   bool visit(Value* value, const Index& index) {
@@ -29,10 +35,14 @@ class Search {
     if (node == nullptr) return false;
     const bool is_map = is_single_index_map(node->op());
     if (node->op() == Op::kContract) {
-      if (product != nullptr && product != node) return false;  // one more: read from memory
-      if (product != nullptr && place != index) is_one = false;
-      product = node;
-      place = index;
+      const auto known = std::find_if(products.begin(), products.end(),
+                                      [&](const Product& one) { return one.node == node; });
+      if (known == products.end() && products.size() == most_)
+        return false;  // one more: read from memory
+      if (known == products.end())
+        products.push_back({node, index});
+      else if (known->place != index)
+        is_one = false;
     } else if (is_map) {
       const Access access = operand_access(*node, index, assumptions_);
       if (!visit(access.value, access.index)) return false;
@@ -51,13 +61,13 @@ class Search {
     return true;
   }
 
-  Node* product = nullptr;
-  Index place;
-  bool is_one = true;  // it is read at one place
+  std::vector<Product> products;
+  bool is_one = true;  // each is read at one place
   std::vector<const Node*> path;
 
  private:
   const Assumptions& assumptions_;
+  const size_t most_;
   std::map<std::pair<const Node*, Index>, bool> visited_;  // looked up only
 };
 
@@ -149,50 +159,11 @@ std::optional<size_t> find_columns(const Node& attend, AttentionAxes& axes) {
   return std::nullopt;
 }
 
-}  // namespace
-
-bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
-
-std::optional<AttentionAxes> attention_axes(const Node& attention) {
-  const Index& shape = attention.result()->type().shape;
-  const size_t rank = shape.size();
-  AttentionAxes axes{rank, rank, rank};
-  Index values;
-  if (attention.op() == Op::kAttend) {
-    values = attention.attr<Index>("rhs");
-    const auto columns = find_columns(attention, axes);
-    if (!columns) return std::nullopt;
-    axes.columns = *columns;
-  }
-  for (const bool may_be_one : {false, true})
-    for (size_t axis = rank; axis-- > 0 && axes.rows == rank;)
-      if (axis != axes.columns && !has_axis(values, axis) &&
-          (may_be_one || !shape[axis].equals_constant(1)))
-        axes.rows = axis;
-  if (axes.rows == rank) return std::nullopt;
-  return axes;
-}
-
-ValuePlace value_place(const Node& attend, const AttentionAxes& axes) {
-  const SymExpr offset = value_offset(attend, axes);
-  const auto step = [&](const char* name) { return offset.linear_in(name)->coefficient; };
-  SymExpr rest = offset;
-  for (const std::string& name : {std::string(kWord), std::string(kTerm), axis_name(axes.columns)})
-    rest = rest.replaced(name, 0);
-  return {strided_view(attend.operand(1))->base, rest, step(kWord), step(kTerm)};
-}
-
-std::optional<ScoreProduct> score_product(const Node& attention, const AttentionAxes& axes,
-                                          Assumptions assumptions) {
-  const Index extents = contraction_extents(attention);
-  for (size_t d = 0; d < extents.size(); ++d) assumptions.set_index(axis_name(d), extents[d]);
-  Search search(assumptions);
-  search.visit(attention.operand(0), attention.attr<Index>("lhs"));
-  if (search.product == nullptr || !search.is_one) return std::nullopt;
+// A contraction whose axes stand at `place`.
+std::optional<ScoreProduct> product_at(Node* product, Index place, const AttentionAxes& axes,
+                                       Assumptions assumptions) {
   ScoreProduct found;
-  found.product = search.product;
-  found.path = search.path;
-  Index place = search.place;  // of the product's axes
+  found.product = product;
   const auto& reduced = found.product->attr<Index>("reduced");
   for (size_t i = 0; i < reduced.size(); ++i) {
     found.depth.push_back({"k" + std::to_string(i), reduced[i]});
@@ -233,11 +204,82 @@ std::optional<ScoreProduct> score_product(const Node& attention, const Attention
   return found;
 }
 
+}  // namespace
+
+bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
+
+std::optional<AttentionAxes> attention_axes(const Node& attention) {
+  if (attention.op() == Op::kAttendGradients) {
+    const size_t keys = contraction_extents(attention).size() - 1;
+    return AttentionAxes{keys - 1, keys, keys};
+  }
+  const Index& shape = attention.result()->type().shape;
+  const size_t rank = shape.size();
+  AttentionAxes axes{rank, rank, rank};
+  Index values;
+  if (attention.op() == Op::kAttend) {
+    values = attention.attr<Index>("rhs");
+    const auto columns = find_columns(attention, axes);
+    if (!columns) return std::nullopt;
+    axes.columns = *columns;
+  }
+  for (const bool may_be_one : {false, true})
+    for (size_t axis = rank; axis-- > 0 && axes.rows == rank;)
+      if (axis != axes.columns && !has_axis(values, axis) &&
+          (may_be_one || !shape[axis].equals_constant(1)))
+        axes.rows = axis;
+  if (axes.rows == rank) return std::nullopt;
+  return axes;
+}
+
+ValuePlace value_place(const Node& attend, const AttentionAxes& axes) {
+  const SymExpr offset = value_offset(attend, axes);
+  const auto step = [&](const char* name) { return offset.linear_in(name)->coefficient; };
+  SymExpr rest = offset;
+  for (const std::string& name : {std::string(kWord), std::string(kTerm), axis_name(axes.columns)})
+    rest = rest.replaced(name, 0);
+  return {strided_view(attend.operand(1))->base, rest, step(kWord), step(kTerm)};
+}
+
+std::vector<Access> score_operands(const Node& attention) {
+  if (attention.op() != Op::kAttendGradients)
+    return {{attention.operand(0), attention.attr<Index>("lhs")}};
+  Index axes;
+  for (size_t d = 0; d < contraction_extents(attention).size(); ++d)
+    axes.push_back(SymExpr::symbol(axis_name(d)));
+  return {{attention.operand(0), axes}, {attention.operand(1), axes}};
+}
+
+std::optional<ComputedScores> computed_scores(const Node& attention, const AttentionAxes& axes,
+                                              const Assumptions& assumptions) {
+  Assumptions over_axes = assumptions;
+  const Index extents = contraction_extents(attention);
+  for (size_t d = 0; d < extents.size(); ++d) over_axes.set_index(axis_name(d), extents[d]);
+  const std::vector<Access> operands = score_operands(attention);
+  Search search(over_axes, operands.size());
+  for (const Access& operand : operands)
+    if (!search.visit(operand.value, operand.index)) return std::nullopt;
+  if (!search.is_one) return std::nullopt;
+  ComputedScores scores{{}, std::move(search.path)};
+  for (const Search::Product& one : search.products) {
+    auto product = product_at(one.node, one.place, axes, over_axes);
+    if (!product) return std::nullopt;
+    scores.products.push_back(*std::move(product));
+  }
+  return scores;
+}
+
+bool is_score_operand(const Node& attention, const Value& value) {
+  const std::vector<Access> operands = score_operands(attention);
+  return std::any_of(operands.begin(), operands.end(),
+                     [&](const Access& operand) { return operand.value == &value; });
+}
+
 bool makes_scores(const Node& contraction) {
   std::vector<const Node*> nodes = {&contraction};
   for (size_t i = 0; i < nodes.size(); ++i)
     for (const Node* user : nodes[i]->result()->users()) {
-      if (is_attention(*user) && user->operand(0) == nodes[i]->result()) return true;
+      if (is_attention(*user) && is_score_operand(*user, *nodes[i]->result())) return true;
       const bool passes =
           is_single_index_map(user->op()) || op_info(user->op()).op_class == OpClass::kPointwise;
       if (passes && std::find(nodes.begin(), nodes.end(), user) == nodes.end())

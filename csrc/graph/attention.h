@@ -1,5 +1,5 @@
-// Attention: what fusion and lowering ask about `attend` and `logsumexp`, whose scores are as a
-// rule computed from a contraction of queries and keys.
+// Attention: what fusion and lowering ask about `attend`, `logsumexp` and `attend_gradients`, whose
+// scores are as a rule computed from a contraction of queries and keys.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/index_map.h"
 
 namespace mlcc::graph {
 
@@ -15,10 +16,10 @@ constexpr int64_t kFewQueries = 8;
 
 bool is_attention(const Node& node);
 
-// Which axis of such a node does what. The last one of all is reduced: keys.
+// Which axis of such a node does what. The last one of all is that of keys, which means reduce.
 struct AttentionAxes {
   size_t rows;     // queries: of those that values do not know the last one that has a length
-  size_t columns;  // of values, which lie side by side along it; logsumexp: that of keys
+  size_t columns;  // of values, which lie side by side along it; of attend alone: else that of keys
   size_t keys;
   int64_t terms = 1;  // values of so many keys lie side by side for each column
 };
@@ -37,7 +38,6 @@ ValuePlace value_place(const Node& attend, const AttentionAxes& axes);
 // elements are over the axes of the node of attention, and those of depth.
 struct ScoreProduct {
   Node* product;
-  std::vector<const Node*> path;  // it, and what lies between it and the scores
   struct Operand {
     Value* base;
     SymExpr offset;
@@ -54,10 +54,21 @@ struct ScoreProduct {
   static constexpr const char* kPanel = "panel";
   static constexpr const char* kLane = "lane";
 };
+
+// Values over the axes of a node of attention, all of them computed from few contractions: scores
+// of one; weights and gradients of scores of two.
+struct ComputedScores {
+  std::vector<ScoreProduct> products;
+  std::vector<const Node*> path;  // these, and what lies between them and the values
+};
 // Nothing where there is no such contraction, or its operands lie such that no tile of scores is a
 // product of rows of queries with keys.
-std::optional<ScoreProduct> score_product(const Node& attention, const AttentionAxes& axes,
-                                          Assumptions assumptions);
+std::optional<ComputedScores> computed_scores(const Node& attention, const AttentionAxes& axes,
+                                              const Assumptions& assumptions);
+
+// The operands that lie over the axes of scores, and where they are read.
+std::vector<Access> score_operands(const Node& attention);
+bool is_score_operand(const Node& attention, const Value& value);
 
 // Whether a contraction is what scores are computed from.
 bool makes_scores(const Node& contraction);

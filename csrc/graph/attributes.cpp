@@ -45,6 +45,7 @@ constexpr std::array kAttend = {
     AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
     AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics},
     AttrSpec{"rhs", AttrKind::kIndex}};
+constexpr std::array kAttendGradients = {AttrSpec{"range", AttrKind::kIndex}};
 constexpr std::array kLogSumExp = {
     AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
     AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics}};
@@ -71,6 +72,7 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kScan) return kScan;
   if (op == Op::kContract) return kContract;
   if (op == Op::kAttend) return kAttend;
+  if (op == Op::kAttendGradients) return kAttendGradients;
   if (op == Op::kLogSumExp) return kLogSumExp;
   return {};
 }

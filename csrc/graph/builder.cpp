@@ -195,6 +195,12 @@ Value* Graph::log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
                {scores->type().dtype, std::move(shape), {}});
 }
 
+Value* Graph::attend_gradients(Value* weights, Value* of_scores, Value* of_means, Value* queries,
+                               Value* keys, std::vector<SymExpr> range) {
+  return build(Op::kAttendGradients, {weights, of_scores, of_means, queries, keys},
+               {{"range", std::move(range)}});
+}
+
 // ---- extern calls and sizes
 
 namespace {

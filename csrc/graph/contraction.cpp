@@ -39,6 +39,7 @@ SymExpr over_axes(const SymExpr& e, const std::vector<SymExpr>& place) {
 }
 
 std::vector<SymExpr> contraction_extents(const Node& contraction) {
+  if (contraction.op() == Op::kAttendGradients) return contraction.operand(0)->type().shape;
   std::vector<SymExpr> extents = contraction.result()->type().shape;
   const auto& reduced = contraction.attr<std::vector<SymExpr>>("reduced");
   extents.insert(extents.end(), reduced.begin(), reduced.end());

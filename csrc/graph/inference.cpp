@@ -532,7 +532,36 @@ void check_range(const Checker& check, size_t rank) {
                     "the range names axis ", name, " of ", rank);
 }
 
+TensorType infer_attention_gradients(const Checker& check) {
+  check.check_num_operands(5);
+  const TensorType& weights = check.type(0);
+  const size_t rank = weights.shape.size();
+  check.require(weights.dtype == DType::kF32 || weights.dtype == DType::kF64, "weights are ",
+                dtype_name(weights.dtype), ", expected f32 or f64");
+  check.require(rank >= 2, "weights have ", rank, " dimensions, expected 2 at least");
+  check_range(check, rank - 1);
+  const Shape outer(weights.shape.begin(), weights.shape.end() - 2);
+  for (size_t i = 0; i < check.num_operands(); ++i) {
+    const TensorType& type = check.type(i);
+    check.require(type.dtype == weights.dtype, "operand ", i, " is ", dtype_name(type.dtype),
+                  ", expected ", dtype_name(weights.dtype));
+    Shape wanted = weights.shape;
+    if (i >= 2) {
+      check.require(type.shape.size() == rank, "operand ", i, " has ", type.shape.size(),
+                    " dimensions, expected ", rank);
+      if (i == 4) wanted[rank - 2] = wanted[rank - 1];
+      wanted[rank - 1] = check.type(i == 4 ? 3 : i).shape[rank - 1];
+    }
+    check.require(type.shape == wanted, "the shape of operand ", i, " is not as expected");
+  }
+  const SymExpr keys = product(outer) * weights.shape[rank - 1];
+  const SymExpr elements = product(check.type(3).shape) + product(check.type(4).shape) +
+                           keys * check.type(2).shape[rank - 1];
+  return {weights.dtype, {elements}, {}};
+}
+
 TensorType infer_attention(const Checker& check) {
+  if (check.op() == Op::kAttendGradients) return infer_attention_gradients(check);
   const bool has_values = check.op() == Op::kAttend;
   check.check_num_operands(has_values ? 2 : 1);
   const DType accumulator = check.type(0).dtype, dtype = check.declared().dtype;

@@ -8,10 +8,8 @@
 #include "graph/attention.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
-#include "lower/evaluator.h"
+#include "lower/attention_nest.h"
 #include "lower/group_nodes.h"
-#include "lower/nest_axes.h"
-#include "lower/tile_nest.h"
 #include "schedule/attention.h"
 #include "support/error.h"
 
@@ -30,22 +28,12 @@ using Index = std::vector<SymExpr>;
 
 namespace {
 
-class AttentionLowering {
+class AttentionLowering : private AttentionNest {
  public:
   AttentionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
-      : context_(context), arena_(context.arena), node_(*context.group.nodes.front()),
-        nodes_(context.plan, context.group), buffers_(buffers), lowered_(lowered),
-        accumulator_(node_.operand(0)->type().dtype), keys_(context.group.domain.size() - 1),
-        // Each axis stays as it is.
-        axes_(context.group.domain, context.group.reduced,
-              fusion::axis_symbols(context.group.domain.size()), context.graph.assumptions()),
-        evaluator_(context, buffers, context.group.domain, &axes_, nullptr),
-        nest_(context, evaluator_, lowered) {}
+      : AttentionNest(context, buffers, lowered), nodes_(context.plan, context.group) {}
 
   void lower() {
-    roles_ = graph::attention_axes(node_);
-    if (roles_) product_ = graph::score_product(node_, *roles_, context_.graph.assumptions());
-    if (product_ && !context_.plan.inlined.count(product_->product)) product_.reset();
     find_axes();
     if (has_tiles()) {
       find_masks();
@@ -68,8 +56,8 @@ class AttentionLowering {
     Evaluator recorder(context_, scratch, context_.group.domain, nullptr, &recording);
     Block block;
     recorder.push(&block);
-    if (product_) {
-      graph::Value* product = product_->product->result();
+    for (const ScoreProduct& one : products_) {
+      graph::Value* product = one.product->result();
       recorder.define_row(
           product, Variable::make(arena_, product->type().dtype, arena_.fresh_name("product")));
     }
@@ -88,14 +76,6 @@ class AttentionLowering {
   }
 
   // -- axes
-  const Axis* axis(size_t d) const {
-    for (const Axis& axis : axes_.axes())
-      if (axis.name == fusion::axis_name(d)) return &axis;
-    return nullptr;  // of one element
-  }
-
-  SymExpr extent(size_t d) const { return context_.group.domain[d]; }
-
   void find_axes() {
     has_columns_ = node_.op() == Op::kAttend && roles_.has_value();
     for (const Axis& one : axes_.axes()) {
@@ -103,9 +83,6 @@ class AttentionLowering {
       kept_.push_back(&one);
       if (roles_ && &one != axis(roles_->rows)) outer_.push_back(&one);
     }
-    const auto& range = node_.attr<Index>("range");
-    has_first_ = !range[0].equals_constant(0);
-    has_limit_ = !(range[1] == extent(keys_));
   }
 
   bool has_tiles() const {
@@ -114,56 +91,7 @@ class AttentionLowering {
   }
 
   // -- small parts
-  Expr expr(const SymExpr& over_nest) { return nest_.expr(over_nest); }
-  Expr constant(int64_t value) { return nest_.constant(value); }
-  Expr number(double value) { return loop::Constant::make_float(arena_, accumulator_, value); }
   Expr lowest() { return number(-std::numeric_limits<double>::infinity()); }
-  Expr apply(ScalarOp op, std::vector<Expr> args) { return nest_.apply(op, std::move(args)); }
-
-  Expr let(Expr value, std::string_view name, Block& block) {
-    const Variable* named = Variable::make(arena_, value->dtype, arena_.fresh_name(name));
-    block.push_back(loop::Let::make(arena_, named, value));
-    return named;
-  }
-
-  Expr load(const loop::Buffer* buffer, const SymExpr& at) {
-    return loop::Load::make(arena_, buffer, {expr(at)});
-  }
-
-  void store(const loop::Buffer* buffer, const SymExpr& at, Expr value, Block& block) {
-    block.push_back(loop::Store::make(arena_, buffer, {expr(at)}, value));
-  }
-
-  void bind(size_t d, const SymExpr& at, Block& block) {
-    if (const Axis* one = axis(d)) nest_.bind(*one, at, block);
-  }
-
-  // Over a row of scores or of results.
-  loop::LoopMode vector_mode(int64_t unroll) const {
-    const int64_t lanes = context_.machine.vector_bits / 8 / dtype_size(accumulator_);
-    return {LoopKind::kVector, lanes, unroll, 1};
-  }
-
-  // One value, from those of all iterations.
-  Expr reduce(std::string_view name, const SymExpr& begin, const SymExpr& end,
-              const loop::LoopMode& mode, ScalarOp op, Expr identity, Block& block,
-              const std::function<Expr(const SymExpr&, Block&)>& term) {
-    const auto fresh = [&](std::string_view base) {
-      return Variable::make(arena_, accumulator_, arena_.fresh_name(base));
-    };
-    const Variable* at = nest_.variable(name);
-    const loop::Carried carried{fresh("so_far"), identity, fresh("all")};
-    Block body;
-    const Expr next = apply(op, {carried.variable, term(SymExpr::symbol(at->name), body)});
-    std::optional<loop::Combine> combine;
-    if (loop::has_lanes(mode.kind)) {
-      const Variable *left = fresh("left"), *right = fresh("right");
-      combine = loop::Combine{{left}, {right}, {}, {apply(op, {left, right})}};
-    }
-    block.push_back(loop::Reduce::make(arena_, at, expr(begin), expr(end), mode, {carried},
-                                       std::move(body), {next}, std::move(combine)));
-    return carried.result;
-  }
 
   // exp(a - b).
   Expr weight(Expr a, Expr b) { return apply(ScalarOp::kExp, {apply(ScalarOp::kSub, {a, b})}); }
@@ -174,24 +102,12 @@ class AttentionLowering {
     return let(apply(ScalarOp::kSelect, {is_none, number(0), largest}), "shift", block);
   }
 
-  // The range of keys at the current place, where axis `rows` stands at `row`.
-  SymExpr bound(size_t i, const SymExpr& row) const {
-    const SymExpr at = axes_.map(node_.attr<Index>("range")[i]);
-    return roles_ ? at.replaced(fusion::axis_name(roles_->rows), row) : at;
-  }
-
-  SymExpr clamped(const SymExpr& at, const SymExpr& low, const SymExpr& high) const {
-    return SymExpr::min(SymExpr::max(at, low), high);
-  }
+  bool has_product() const { return !products_.empty(); }
 
   // Scores at the current place, where that of the product is known.
   Expr score(Expr of_product, Block& block) {
     evaluator_.push(&block);
-    if (product_) {
-      const DType dtype = product_->product->result()->type().dtype;
-      evaluator_.define_row(product_->product->result(),
-                            let(loop::Cast::make(arena_, dtype, of_product), "product", block));
-    }
+    if (has_product()) define_product(products_.front(), of_product, block);
     const Expr element = evaluator_.evaluate(node_.operand(0), node_.attr<Index>("lhs"));
     evaluator_.pop();
     return element;
@@ -257,7 +173,8 @@ class AttentionLowering {
       return reduce("key", first, limit, {}, op, identity, to,
                     [&](const SymExpr& key, Block& body) {
                       bind(keys_, key, body);
-                      const Expr of_product = product_ ? dot(row, key, {}, body) : nullptr;
+                      const Expr of_product =
+                          has_product() ? dot(products_.front(), row, key, {}, body) : nullptr;
                       return term(score(of_product, body));
                     });
     };
@@ -283,37 +200,6 @@ class AttentionLowering {
                                   }));
   }
 
-  // A query times a key; `mode`: of the innermost axis of depth.
-  Expr dot(const SymExpr& row, const SymExpr& key, const loop::LoopMode& mode, Block& block) {
-    return dot_over({}, row, key, mode, block);
-  }
-
-  // With the first axes of depth at `at`.
-  Expr dot_over(const Index& at, const SymExpr& row, const SymExpr& key, const loop::LoopMode& mode,
-                Block& block) {
-    const std::vector<ScoreProduct::Depth>& depth = product_->depth;
-    if (at.size() == depth.size()) {
-      const auto element = [&](const ScoreProduct::Operand& operand) {
-        SymExpr offset = operand.offset.replaced(fusion::axis_name(roles_->rows), row);
-        if (product_->panel > 0)
-          offset = offset.replaced(ScoreProduct::kPanel, SymExpr::floordiv(key, product_->panel))
-                       .replaced(ScoreProduct::kLane, SymExpr::mod(key, product_->panel));
-        offset = offset.replaced(fusion::axis_name(keys_), key);
-        for (size_t d = 0; d < depth.size(); ++d) offset = offset.replaced(depth[d].name, at[d]);
-        const loop::Buffer* buffer = buffers_.buffer_of(operand.base, loop::Access::kIn);
-        return loop::Cast::make(arena_, accumulator_, load(buffer, axes_.map(offset)));
-      };
-      return apply(ScalarOp::kMul, {element(product_->queries), element(product_->keys)});
-    }
-    const bool is_last = at.size() + 1 == depth.size();
-    return reduce("k", 0, depth[at.size()].extent, is_last ? mode : loop::LoopMode{},
-                  ScalarOp::kAdd, number(0), block, [&](const SymExpr& k, Block& body) {
-                    Index inner = at;
-                    inner.push_back(k);
-                    return dot_over(inner, row, key, mode, body);
-                  });
-  }
-
   // Where an element of the values lies, at the current place.
   Expr load_value() {
     const graph::StridedView view = *graph::strided_view(node_.operand(1));
@@ -334,21 +220,15 @@ class AttentionLowering {
     facts.others = expected(extent_of(outer_));
     facts.panel = panel();
     facts.accumulator = accumulator_;
-    if (product_) {
-      facts.key_bytes = dtype_size(product_->keys.base->type().dtype);
-      for (const ScoreProduct::Depth& one : product_->depth)
-        facts.key_bytes *= expected(one.extent);
+    for (const ScoreProduct& product : products_) {
+      facts.key_bytes = dtype_size(product.keys.base->type().dtype);
+      for (const ScoreProduct::Depth& one : product.depth) facts.key_bytes *= expected(one.extent);
     }
     if (has_columns_) {
       facts.columns = columns();
       facts.value_bytes = facts.columns * dtype_size(node_.operand(1)->type().dtype);
     }
     return schedule::choose_attention(facts, context_.machine);
-  }
-
-  int64_t panel() const {
-    if (product_ && product_->panel > 0) return product_->panel;
-    return schedule::tile_columns(context_.machine, accumulator_);
   }
 
   int64_t columns() const { return *extent(roles_->columns).as_constant(); }
@@ -363,11 +243,6 @@ class AttentionLowering {
   // A tile of the task: its first row, and where its rows stand in the state.
   struct Tile {
     SymExpr row, slot;
-  };
-
-  // Keys of a block that a tile takes, [0, end) behind `first`.
-  struct Keys {
-    SymExpr first, end;
   };
 
   // Tasks have as many rows as their largest tiles; where tiles are lower there are more of them.
@@ -431,13 +306,6 @@ class AttentionLowering {
            }));
   }
 
-  SymExpr lowest_first(const SymExpr& row, const SymExpr& last) const {
-    return SymExpr::max(SymExpr::min(bound(0, row), bound(0, last)), 0);
-  }
-  SymExpr highest_limit(const SymExpr& row, const SymExpr& last) const {
-    return clamped(SymExpr::max(bound(1, row), bound(1, last)), 0, extent(keys_));
-  }
-
   Block over_tiles(const State& state, const SymExpr& begin, const SymExpr& count,
                    const std::function<void(const Tile&, Block&)>& body) {
     return nest_.loop_over("t", 0, count, {}, [&](const SymExpr& t, Block& block) {
@@ -454,7 +322,13 @@ class AttentionLowering {
     const Keys keys{first, nest_.let(SymExpr::min(high - first, tiles_.keys), "end", block)};
     Block body;
     emit_requests(state, tile, keys, body);
-    emit_scores(state, tile, keys, body);
+    if (has_product())
+      emit_products(products_.front(),
+                    {1, state.height, tiles_.rows,
+                     [&](const SymExpr&, Block&) {
+                       return ScoreTile{tile.row, {state.scores, 0, tiles_.keys}};
+                     }},
+                    keys, body);
     append(body, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
       emit_weights(state, tile, keys, r, inner);
     }));
@@ -488,109 +362,6 @@ class AttentionLowering {
     }
   }
 
-  // -- scores
-  void emit_scores(const State& state, const Tile& tile, const Keys& keys, Block& block) {
-    if (!product_) return;
-    if (runs_along_depth()) return emit_dots(state, tile, keys, block);
-    append(block, nest_.loop_over(
-                      "p", 0, ceil_div(keys.end, panel()), {}, [&](const SymExpr& p, Block& inner) {
-                        const SymExpr at = nest_.let(p * panel(), "key", inner);
-                        for (const DepthPart& part : depth_parts())
-                          append(inner,
-                                 nest_.by_height(tiles_.rows, state.height, [&](int64_t rows) {
-                                   return panel_of_scores(state, tile, keys, p, at, part, rows);
-                                 }));
-                      }));
-  }
-
-  // Of the first axis of depth.
-  struct DepthPart {
-    SymExpr begin, extent;
-  };
-
-  // No accumulator takes more than 128 terms: with 255 errors were 1.4 to 1.9 times eager's.
-  std::vector<DepthPart> depth_parts() const {
-    static constexpr int64_t kMostTerms = 128;
-    SymExpr terms = 1;
-    for (const ScoreProduct::Depth& depth : product_->depth) terms = terms * depth.extent;
-    const auto known = terms.as_constant();
-    if (!known || *known <= kMostTerms)
-      return {{0, product_->depth.empty() ? SymExpr(1) : product_->depth.front().extent}};
-    const int64_t all = *product_->depth.front().extent.as_constant();
-    const int64_t count = std::min(all, (*known + kMostTerms - 1) / kMostTerms);
-    const int64_t length = (all + count - 1) / count;
-    std::vector<DepthPart> parts;
-    for (int64_t begin = 0; begin < all; begin += length)
-      parts.push_back({begin, std::min(length, all - begin)});
-    return parts;
-  }
-
-  // Whether keys lie side by side along the terms of a score instead of beside each other.
-  bool runs_along_depth() const {
-    return product_->panel == 0 &&
-           !step(product_->keys, fusion::axis_name(keys_)).equals_constant(1);
-  }
-
-  static SymExpr step(const ScoreProduct::Operand& operand, const std::string& name) {
-    return operand.offset.linear_in(name)->coefficient;
-  }
-
-  SymExpr origin(const ScoreProduct::Operand& operand, const SymExpr& row) const {
-    SymExpr at = operand.offset;
-    for (const ScoreProduct::Depth& depth : product_->depth) at = at.replaced(depth.name, 0);
-    return axes_.map(at.replaced(fusion::axis_name(roles_->rows), row));
-  }
-
-  loop::TileRef tile_ref(const ScoreProduct::Operand& operand, const SymExpr& at,
-                         const SymExpr& along) {
-    std::vector<Expr> steps = {expr(along)};
-    for (const ScoreProduct::Depth& depth : product_->depth)
-      steps.push_back(expr(axes_.map(step(operand, depth.name))));
-    return {buffers_.buffer_of(operand.base, loop::Access::kIn), {expr(at)}, std::move(steps)};
-  }
-
-  loop::Stmt panel_of_scores(const State& state, const Tile& tile, const Keys& keys,
-                             const SymExpr& p, const SymExpr& at, const DepthPart& part,
-                             int64_t rows) {
-    const std::string row_axis = fusion::axis_name(roles_->rows);
-    const std::string key_axis = fusion::axis_name(keys_);
-    std::vector<Expr> extents;
-    for (const ScoreProduct::Depth& depth : product_->depth) extents.push_back(expr(depth.extent));
-    if (!extents.empty()) extents.front() = expr(part.extent);
-    const auto origin_of = [&](const ScoreProduct::Operand& operand) {
-      const SymExpr first = origin(operand, tile.row);
-      if (part.begin.equals_constant(0)) return first;
-      return first + axes_.map(step(operand, product_->depth.front().name)) * part.begin;
-    };
-    SymExpr of_keys = origin_of(product_->keys);
-    SymExpr key_step = 1;
-    Expr live = nullptr;
-    if (product_->panel > 0) {
-      key_step = axes_.map(step(product_->keys, ScoreProduct::kLane));
-      of_keys = of_keys.replaced(ScoreProduct::kLane, 0)
-                    .replaced(ScoreProduct::kPanel, SymExpr::floordiv(keys.first, panel()) + p);
-    } else {
-      of_keys = of_keys.replaced(key_axis, keys.first + at);
-      live = expr(SymExpr::min(keys.end - at, panel()));
-    }
-    return loop::Contract::make(arena_,
-                                {state.scores, {expr(at)}, {constant(tiles_.keys), constant(1)}},
-                                tile_ref(product_->queries, origin_of(product_->queries),
-                                         axes_.map(step(product_->queries, row_axis))),
-                                tile_ref(product_->keys, of_keys, key_step), rows, panel(), live,
-                                std::move(extents), !part.begin.equals_constant(0));
-  }
-
-  // Few rows, and keys that lie as they came: one product of vectors after the other.
-  void emit_dots(const State& state, const Tile& tile, const Keys& keys, Block& block) {
-    append(block, nest_.loop_over("j", 0, keys.end, {}, [&](const SymExpr& j, Block& rows) {
-      append(rows, nest_.loop_over("r", 0, state.height, {}, [&](const SymExpr& r, Block& inner) {
-        store(state.scores, r * tiles_.keys + j,
-              dot(tile.row + r, keys.first + j, vector_mode(2), inner), inner);
-      }));
-    }));
-  }
-
   // -- weights
   // Turns a row of scores into weights, adds them up, and repairs what was added up before.
   void emit_weights(const State& state, const Tile& tile, const Keys& keys, const SymExpr& r,
@@ -609,7 +380,7 @@ class AttentionLowering {
     const Expr most = reduce(
         "j", from, to, mode, ScalarOp::kMax, lowest(), block, [&](const SymExpr& j, Block& body) {
           bind(keys_, keys.first + j, body);
-          const Expr of_product = product_ ? load(state.scores, base + j) : nullptr;
+          const Expr of_product = has_product() ? load(state.scores, base + j) : nullptr;
           const Expr one = let(score(of_product, body), "score", body);
           store(state.scores, base + j, one, body);
           return one;
@@ -688,22 +459,10 @@ class AttentionLowering {
     }));
   }
 
-  const Context& context_;
-  loop::Arena& arena_;
-  const Node& node_;
   const GroupNodes nodes_;
-  KernelBuffers& buffers_;
-  LoweredKernel& lowered_;
-  const DType accumulator_;
-  const size_t keys_;  // the axis
-  const NestAxes axes_;
-  Evaluator evaluator_;
-  TileNest nest_;
-  std::optional<graph::AttentionAxes> roles_;
-  std::optional<ScoreProduct> product_;  // computed here
-  std::vector<const Axis*> kept_;        // without that of columns
-  std::vector<const Axis*> outer_;       // nor that of rows
-  bool has_columns_ = false, has_first_ = false, has_limit_ = false;
+  std::vector<const Axis*> kept_;   // without that of columns
+  std::vector<const Axis*> outer_;  // nor that of rows
+  bool has_columns_ = false;
   std::vector<Mask> masks_;
   schedule::AttentionTiles tiles_;
 };

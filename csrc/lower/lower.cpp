@@ -20,6 +20,7 @@
 #include "fusion/online.h"
 #include "loop/text.h"
 #include "lower/attention.h"
+#include "lower/attention_gradients.h"
 #include "lower/context.h"
 #include "lower/contraction.h"
 #include "lower/evaluator.h"
@@ -234,6 +235,8 @@ LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& p
     lower_scan(context, first, buffers, lowered);
   else if (op_class == graph::OpClass::kContraction)
     lower_contraction(context, buffers, lowered);
+  else if (first.op() == graph::Op::kAttendGradients)
+    lower_attention_gradients(context, buffers, lowered);
   else if (op_class == graph::OpClass::kAttention)
     lower_attention(context, buffers, lowered);
   else

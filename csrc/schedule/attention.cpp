@@ -1,6 +1,7 @@
 #include "schedule/attention.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "schedule/contraction.h"
 #include "support/error.h"
@@ -53,6 +54,40 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
   tiles.tiles = std::clamp<int64_t>(all * facts.others / enough, 1, std::min(all, kMostTiles));
   // So that tiles of each height fill the rows of the largest ones, see lower/attention.cpp.
   if (tiles.rows.size() > 1) tiles.tiles = std::max<int64_t>(2, tiles.tiles / 2 * 2);
+  return tiles;
+}
+
+AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
+                                                  const Machine& machine) {
+  static constexpr int64_t kMostOfEither = 96;
+  static constexpr int64_t kMostBytes = 448 << 10;  // of a thread's stack
+  ContractionFacts product;
+  product.rows = facts.rows;
+  product.expected_rows = facts.expected_rows;
+  product.columns = facts.panel;
+  product.accumulator = facts.accumulator;
+  const ContractionTiles of_product = choose_tiles(product, machine);
+  AttentionGradientTiles tiles;
+  tiles.products.rows = of_product.rows;
+  tiles.products.grain_terms = of_product.grain_terms;
+  product.rows = 0;
+  product.expected_rows = kMostOfEither;
+  tiles.rows = choose_tiles(product, machine).rows.front();
+  // Keys are columns of one product and rows of another.
+  const int64_t unit = std::lcm(tiles.rows, facts.panel);
+  const auto filled = [](int64_t length, int64_t most, int64_t step) {
+    return std::max<int64_t>(1, std::min(most / step, (length + step - 1) / step)) * step;
+  };
+  // All that is local, and half of a second-level cache beside it.
+  const int64_t bytes = std::min(kMostBytes, machine.second_level_bytes / 2);
+  tiles.products.keys =
+      filled(facts.keys, std::min(kMostOfEither, bytes / 2 / facts.key_bytes), unit);
+  const int64_t row_bytes =
+      facts.row_bytes + 2 * (tiles.products.keys + facts.panel) * dtype_size(facts.accumulator);
+  // Tiles of products may stand over both ends of a block.
+  const int64_t left =
+      (bytes - tiles.products.keys * facts.key_bytes) / row_bytes - 2 * tiles.products.rows.front();
+  tiles.queries = filled(facts.expected_rows, std::min(kMostOfEither, left), tiles.rows);
   return tiles;
 }
 

@@ -15,6 +15,7 @@ struct AttentionFacts {
   int64_t rows = 0;  // queries that have keys in common
   int64_t expected_rows = 1;
   int64_t keys = 1;
+  int64_t row_bytes = 0;    // of a query
   int64_t key_bytes = 0;    // of one; 0: scores are not computed here
   int64_t value_bytes = 0;  // of one
   int64_t columns = 1;      // of values
@@ -32,5 +33,16 @@ struct AttentionTiles {
 };
 
 AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& machine);
+
+// A block of queries against one of keys. Of the facts `row_bytes` and `key_bytes` are what a block
+// holds of a query and of a key beside their weights and the gradients of their scores.
+struct AttentionGradientTiles {
+  AttentionTiles products;  // of scores
+  int64_t queries = 1;      // of a block
+  int64_t rows = 1;         // of tiles of sums, which fill up the rows and keys of a block
+};
+
+AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
+                                                  const Machine& machine);
 
 }  // namespace mlcc::schedule

@@ -118,8 +118,10 @@ class RandomGraph {
       add_scan(value);
     else if (kind < 99)
       add_contraction(value);
-    else
+    else if (flip_coin(60))
       add_attention(value);
+    else
+      add_attention_gradients(value);
   }
 
   // ---- pointwise
@@ -416,6 +418,38 @@ class RandomGraph {
     if (flip_coin(40))
       add_value(graph_->log_sum_exp(scores, index(rank - 2, rank - 1), keys, range, empty_is_zero,
                                     of_scores));
+  }
+
+  // What three alike values get from a value's products with another one, as weights and gradients
+  // of scores.
+  void add_attention_gradients(Value* value) {
+    const DType dtype = dtype_of(value);
+    const Shape shape = shape_of(value);
+    const size_t rank = shape.size();
+    if ((dtype != DType::kF32 && dtype != DType::kF64) || rank < 2 || !options_.float_reductions)
+      return;
+    std::vector<Value*> alike;
+    for (Value* other : values_)
+      if (dtype_of(other) == dtype && shape_of(other) == shape) alike.push_back(other);
+    const auto index = [&](size_t row) {
+      Shape at;
+      for (size_t d = 0; d + 2 < rank; ++d) at.push_back(SymExpr::symbol(graph::axis_name(d)));
+      at.push_back(SymExpr::symbol(graph::axis_name(row)));
+      at.push_back(SymExpr::symbol(graph::axis_name(rank)));
+      return at;
+    };
+    Shape of_scores = shape;
+    of_scores.back() = shape[rank - 2];
+    const auto products = [&] {
+      return graph_->contract(value, pick(alike), index(rank - 2), index(rank - 1), {shape.back()},
+                              of_scores, dtype);
+    };
+    Value* weights = graph_->pointwise(Op::kTanh, {products()});
+    Value* gradients = flip_coin(70) ? graph_->pointwise(Op::kMul, {weights, products()}) : weights;
+    const SymExpr row = SymExpr::symbol(graph::axis_name(rank - 2)), keys = of_scores.back();
+    add_value(graph_->attend_gradients(weights, gradients, pick(alike), pick(alike), pick(alike),
+                                       {flip_coin(30) ? SymExpr::max(row - 2, 0) : SymExpr(0),
+                                        flip_coin(50) ? SymExpr::min(row + 1, keys) : keys}));
   }
 
   void choose_outputs() {

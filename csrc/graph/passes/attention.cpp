@@ -12,6 +12,7 @@
 #include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/inference.h"
+#include "graph/passes/attention_call.h"
 #include "graph/passes/contractions.h"
 #include "graph/rewriter.h"
 #include "graph/strided_view.h"
@@ -22,9 +23,6 @@ namespace {
 using Shape = std::vector<SymExpr>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// What a tile of results may have, beside which registers and a first-level cache hold the rest.
-constexpr int64_t kMostColumns = 256;
 
 // Queries for which keys and values of short elements are worth being packed, beside a call and
 // beside two products; fewer than kFewQueries read them as they lie. bf16, 9 queries, 511 keys: 0.4
@@ -40,71 +38,15 @@ Shape axes(std::initializer_list<size_t> numbers) {
 
 // ---- from a call
 
-struct AttentionCall {
-  Value *queries, *keys, *values;  // [batch, heads, length, width]
-  Value* mask = nullptr;           // added to scores; may be null
-  double scale = 1;
-  bool is_causal = false;
-  int64_t group = 1;  // heads of queries that share one of keys and values
-};
-
-std::optional<AttentionCall> read_call(const Node& node) {
-  const ExternCall& call = node.extern_call();
-  if (call.args.size() < 3 || call.args.size() > 5 || node.results().size() != 2) return {};
-  AttentionCall found{};
-  found.queries = operand_of(node, call.args[0]);
-  found.keys = operand_of(node, call.args[1]);
-  found.values = operand_of(node, call.args[2]);
-  std::optional<double> scale;
-  if (call.args.size() > 3 && number_of(call.args[3]) != 0.0) return {};
-  if (call.args.size() > 4) {
-    const auto* is_causal = std::get_if<bool>(&call.args[4].value);
-    if (is_causal == nullptr) return {};
-    found.is_causal = *is_causal;
-  }
-  for (const auto& [name, argument] : call.kwargs) {
-    if (std::holds_alternative<ArgNone>(argument.value)) continue;
-    if (name == "attn_mask") {
-      found.mask = operand_of(node, argument);
-      if (found.mask == nullptr) return {};
-    } else if (name == "scale") {
-      scale = number_of(argument);
-      if (!scale) return {};
-    } else {
-      return {};
-    }
-  }
-  for (const Value* value : {found.queries, found.keys, found.values})
-    if (value == nullptr || value->kind() != ValueKind::kTensor || value->type().shape.size() != 4)
-      return {};
-  const auto width = found.queries->type().shape[3].as_constant();
-  if (!width || *width == 0) return {};
-  found.scale = scale.value_or(1 / std::sqrt(static_cast<double>(*width)));
-  return found;
-}
-
 // Whether shapes fit as torch asks for; sets the group.
 bool fits(AttentionCall& call, const Node& node) {
   const Shape &q = call.queries->type().shape, &k = call.keys->type().shape,
               &v = call.values->type().shape;
-  if (!(q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[2] == v[2] && q[3] == k[3])) return false;
   if (node.result()->type().shape != Shape{q[0], q[1], q[2], v[3]}) return false;
   if (q[1] == k[1]) return true;
   const auto heads = q[1].as_constant(), shared = k[1].as_constant();
   if (!heads || !shared || *shared == 0 || *heads % *shared != 0) return false;
   call.group = *heads / *shared;
-  return true;
-}
-
-bool mask_fits(const AttentionCall& call) {
-  const Shape wanted = {call.queries->type().shape[0], call.queries->type().shape[1],
-                        call.queries->type().shape[2], call.keys->type().shape[2]};
-  const Shape& shape = call.mask->type().shape;
-  if (shape.size() > 4 || shape.size() < 2 || !is_float(call.mask->type().dtype)) return false;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    const SymExpr& size = wanted[4 - shape.size() + d];
-    if (!(shape[d] == size) && !shape[d].equals_constant(1)) return false;
-  }
   return true;
 }
 
@@ -124,12 +66,6 @@ Value* grouped(Graph& graph, Value* value, int64_t group) {
 Value* merged(Graph& graph, Value* value, const Value& result) {
   const Shape& shape = result.type().shape;
   return value->type().shape == shape ? value : graph.reshape(value, shape);
-}
-
-// Values are read in vectors along their last dimension.
-Value* with_dense_rows(Graph& graph, Value* value) {
-  if (strided_view(value)->strides.back().equals_constant(1)) return value;
-  return graph.pointwise(Op::kCopy, {value});
 }
 
 // Lets a result that is read as a permuted one alone lie as that one does.
@@ -170,11 +106,8 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
   };
   Value* scores = graph.contract(queries, call.keys, index(false, row, reduced),
                                  index(true, last, reduced), {width}, shape, accumulator);
-  const Device device = queries->type().device;
-  scores = graph.pointwise(Op::kMul, {scores, graph.full({}, accumulator, call.scale, device)});
-  if (call.mask != nullptr)
-    scores = graph.pointwise(
-        Op::kAdd, {scores, graph.cast(grouped(graph, call.mask, call.group), accumulator)});
+  scores = scaled_and_masked(
+      graph, call, scores, call.mask != nullptr ? grouped(graph, call.mask, call.group) : nullptr);
   const SymExpr limit =
       call.is_causal ? SymExpr::min(SymExpr::symbol(axis_name(row)) + 1, keys) : keys;
   shape.back() = values->type().shape.back();
@@ -190,8 +123,8 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
 }
 
 bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* node) {
-  auto call = read_call(*node);
-  if (!call || !fits(*call, *node) || (call->mask != nullptr && !mask_fits(*call)))
+  auto call = read_attention_call(*node, 0, 3);
+  if (!call || node->results().size() != 2 || !fits(*call, *node))
     return rewriter.no_match(*node, "its arguments do not fit");
   const TensorType& type = node->result()->type();
   if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
@@ -205,7 +138,8 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
   const auto width = call->queries->type().shape[3].as_constant(),
              columns = call->values->type().shape[3].as_constant();
-  if (!columns || *width > kMostColumns || *columns > kMostColumns || *columns == 0)
+  if (!columns || *width > kMostAttentionColumns || *columns > kMostAttentionColumns ||
+      *columns == 0)
     return rewriter.no_match(*node, "heads are wide, or of unknown width");
   Graph& graph = rewriter.graph();
   const Value& norms = *node->result(1);
@@ -377,7 +311,7 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
       (is_f64 && queries >= kFewQueries && queries < kQueriesOfCall))
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
   const auto columns = type.shape.back().as_constant();
-  if (!columns || *columns > kMostColumns || *columns <= 1)
+  if (!columns || *columns > kMostAttentionColumns || *columns <= 1)
     return rewriter.no_match(*node, "values are wide, or of unknown width");
   Node* below = product_below(softmax->scores);
   if (below == nullptr) return rewriter.no_match(*node, "scores come from no product");

@@ -198,6 +198,26 @@ class MaskReader {
   std::string key_, row_;  // axes; row_: empty where none is known
 };
 
+// Of weights that are exponentials of scores and norms.
+bool rewrite_gradients(const Rewriter& rewriter, Node* node) {
+  Graph& graph = rewriter.graph();
+  const Value& weights = *node->operand(0);
+  const Node* exponential = weights.producer();
+  if (exponential == nullptr || exponential->op() != Op::kExp) return false;
+  const Node* difference = exponential->operand(0)->producer();
+  if (difference == nullptr || difference->op() != Op::kSub) return false;
+  Value* scores = difference->operand(0);
+  if (scores->type().shape != weights.type().shape) return false;
+  MaskReader reader(*node, graph.assumptions());
+  reader.read_scores({scores, score_operands(*node)[0].index});
+  if (reader.range() == node->attr<Index>("range"))
+    return rewriter.no_match(*node, "no mask tells of a range");
+  const std::vector<Value*> of = node->operands();
+  return rewriter.replace_by_new(node, [&] {
+    return graph.attend_gradients(of[0], of[1], of[2], of[3], of[4], reader.range());
+  });
+}
+
 bool rewrite(const Rewriter& rewriter, Node* node) {
   Graph& graph = rewriter.graph();
   Value* scores = node->operand(0);
@@ -231,7 +251,9 @@ bool key_ranges(Graph& graph, const KeyRangesOptions& options) {
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
   for (Node* node : graph.nodes())
-    if (is_attention(*node)) has_changed |= rewrite(rewriter, node);
+    if (is_attention(*node))
+      has_changed |= node->op() == Op::kAttendGradients ? rewrite_gradients(rewriter, node)
+                                                        : rewrite(rewriter, node);
   return has_changed;
 }
 

@@ -1,6 +1,7 @@
 // key_ranges: masks that compare places of queries and keys become ranges of keys.
 //
-// What it does: where scores of `attend` or `logsumexp` are -inf outside of a range of keys,
+// What it does: where scores of `attend` or `logsumexp`, or those of whose exponentials the weights
+// of `attend_gradients` are, are -inf outside of a range of keys,
 // because a comparison of places says so, the node takes this range, so that its kernel leaves out
 // blocks of keys which no query of a tile sees. Causal masks and sliding windows are such: whatever
 // adds up comparisons `k <= q + c` and `k > q - w` by `and`. A mask that says no more than the

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "graph/passes/attention.h"
+#include "graph/passes/attention_gradients.h"
 #include "graph/passes/canonicalize.h"
 #include "graph/passes/contractions.h"
 #include "graph/passes/convolution_gradients.h"
@@ -88,6 +89,7 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   runner.run(Pass::kConvolutionGradients);
   // After contractions, which it looks for, and before divisions and products are rewritten.
   runner.run(Pass::kAttention);
+  runner.run(Pass::kAttentionGradients);
   // Each of the five makes work for the others, so they take turns until none has any: every
   // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs or a
   // permute closer to the outputs.

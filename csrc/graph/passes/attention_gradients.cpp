@@ -1,0 +1,143 @@
+#include "graph/passes/attention_gradients.h"
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "graph/arguments.h"
+#include "graph/contraction.h"
+#include "graph/index_map.h"
+#include "graph/passes/attention_call.h"
+#include "graph/rewriter.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Shape = std::vector<SymExpr>;
+
+// Queries for which keys and values are worth being packed.
+constexpr int64_t kFewestQueries = 64;
+
+struct GradientCall {
+  AttentionCall attention;
+  Value *of_means, *means, *norms;
+};
+
+std::optional<GradientCall> read_call(const Node& node) {
+  auto attention = read_attention_call(node, 1, 6);
+  if (!attention || node.results().size() != 3) return {};
+  const auto& args = node.extern_call().args;
+  if (args.size() < 6) return {};
+  GradientCall call{*attention, operand_of(node, args[0]), operand_of(node, args[4]),
+                    operand_of(node, args[5])};
+  if (call.of_means == nullptr || call.means == nullptr || call.norms == nullptr) return {};
+  const Shape &q = attention->queries->type().shape, &k = attention->keys->type().shape;
+  const SymExpr& columns = attention->values->type().shape[3];
+  const Shape means = {q[0], q[1], q[2], columns};
+  const bool fits = q[1] == k[1] && call.means->type().shape == means &&
+                    call.of_means->type().shape == means &&
+                    call.norms->type().shape == Shape{q[0], q[1], q[2]};
+  if (!fits) return {};
+  return call;
+}
+
+// Of rows of one side with rows of the other, over their width.
+Value* products(Graph& graph, Value* rows, Value* columns) {
+  const auto axes = [](size_t row, size_t width) {
+    return Shape{SymExpr::symbol(axis_name(0)), SymExpr::symbol(axis_name(1)),
+                 SymExpr::symbol(axis_name(row)), SymExpr::symbol(axis_name(width))};
+  };
+  Shape shape = rows->type().shape;
+  const SymExpr width = shape[3];
+  shape[3] = columns->type().shape[2];
+  return graph.contract(rows, columns, axes(2, 4), axes(3, 4), {width}, std::move(shape),
+                        rows->type().dtype);
+}
+
+// A part of the result of attend_gradients, [batch, rows, heads, width], as torch sees it.
+Value* part_of(Graph& graph, Value* all, SymExpr& begin, const TensorType& type) {
+  const Shape& shape = type.shape;
+  const SymExpr length = product(shape);
+  Value* part = graph.slice(all, 0, begin, length, 1);
+  begin = begin + length;
+  part = graph.reshape(part, {shape[0], shape[2], shape[1], shape[3]});
+  return graph.cast(graph.permute(part, {0, 2, 1, 3}), type.dtype);
+}
+
+std::vector<Value*> build(Graph& graph, const GradientCall& call, const Node& node,
+                          DType accumulator) {
+  const auto prepared = [&](Value* value) {
+    return with_dense_rows(graph, graph.cast(value, accumulator));
+  };
+  Value *queries = prepared(call.attention.queries), *keys = prepared(call.attention.keys),
+        *values = prepared(call.attention.values), *of_means = prepared(call.of_means);
+  const Device device = queries->type().device;
+  const auto number = [&](double value) { return graph.full({}, accumulator, value, device); };
+  const Shape& shape = call.attention.queries->type().shape;
+  const Shape rows = {shape[0], shape[1], shape[2], 1};
+  // Rows without keys have no weights.
+  Value* norms = graph.cast(call.norms, accumulator);
+  Value* is_empty =
+      graph.pointwise(Op::kEq, {norms, number(-std::numeric_limits<double>::infinity())});
+  norms = graph.reshape(graph.pointwise(Op::kWhere, {is_empty, number(0), norms}), rows);
+  Value* scores =
+      scaled_and_masked(graph, call.attention, products(graph, queries, keys), call.attention.mask);
+  Value* weights = graph.pointwise(Op::kExp, {graph.pointwise(Op::kSub, {scores, norms})});
+  Value* worth = graph.reduce(
+      Op::kSum, graph.pointwise(Op::kMul, {of_means, graph.cast(call.means, accumulator)}), {3},
+      true);
+  Value* of_weights = graph.pointwise(Op::kSub, {products(graph, of_means, values), worth});
+  Value* of_scores = graph.pointwise(Op::kMul, {weights, of_weights});
+  of_scores = graph.pointwise(Op::kMul, {of_scores, number(call.attention.scale)});
+  const SymExpr num_keys = keys->type().shape[2];
+  const SymExpr limit = call.attention.is_causal
+                            ? SymExpr::min(SymExpr::symbol(axis_name(2)) + 1, num_keys)
+                            : num_keys;
+  Value* all = graph.attend_gradients(weights, of_scores, of_means, queries, keys, {0, limit});
+  SymExpr begin = 0;
+  std::vector<Value*> gradients;
+  for (const auto& result : node.results())
+    gradients.push_back(part_of(graph, all, begin, result->type()));
+  return gradients;
+}
+
+bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
+  const auto call = read_call(*node);
+  if (!call) return rewriter.no_match(*node, "its arguments do not fit");
+  const AttentionCall& attention = call->attention;
+  const TensorType& type = attention.queries->type();
+  if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
+  const auto accumulator = accumulator_dtype(type.dtype, type.dtype);
+  if (!accumulator || !is_float(*accumulator) || options.tiles->columns(*accumulator) == 0)
+    return rewriter.no_match(*node, "no code for its dtype");
+  for (const Value* value : {attention.keys, attention.values, call->of_means, call->means})
+    if (value->type().dtype != type.dtype) return rewriter.no_match(*node, "several dtypes");
+  if (rewriter.graph().expected(type.shape[2]) < kFewestQueries)
+    return rewriter.no_match(*node, "few queries share what would be packed");
+  const auto width = type.shape[3].as_constant(),
+             columns = attention.values->type().shape[3].as_constant();
+  if (!columns || *width > kMostAttentionColumns || *columns > kMostAttentionColumns ||
+      *columns == 0)
+    return rewriter.no_match(*node, "heads are wide, or of unknown width");
+  return rewriter.replace_all_by_new(
+      node, [&] { return build(rewriter.graph(), *call, *node, *accumulator); });
+}
+
+}  // namespace
+
+bool is_attention_gradient_call(const Node& node) {
+  return node.op() == Op::kExtern &&
+         node.extern_call().name ==
+             "aten._scaled_dot_product_flash_attention_for_cpu_backward.default";
+}
+
+bool attention_gradients(Graph& graph, const AttentionGradientOptions& options) {
+  if (!options.tiles) return false;
+  const Rewriter rewriter(graph, options);
+  bool has_changed = false;
+  for (Node* node : graph.nodes())
+    if (is_attention_gradient_call(*node)) has_changed |= rewrite(rewriter, options, node);
+  return has_changed;
+}
+
+}  // namespace mlcc::graph
