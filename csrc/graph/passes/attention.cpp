@@ -8,11 +8,11 @@
 
 #include "graph/arguments.h"
 #include "graph/attention.h"
+#include "graph/attention_call.h"
 #include "graph/constants.h"
 #include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/inference.h"
-#include "graph/passes/attention_call.h"
 #include "graph/passes/contractions.h"
 #include "graph/rewriter.h"
 #include "graph/strided_view.h"

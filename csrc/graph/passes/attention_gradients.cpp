@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "graph/arguments.h"
+#include "graph/attention_call.h"
 #include "graph/contraction.h"
 #include "graph/index_map.h"
-#include "graph/passes/attention_call.h"
 #include "graph/rewriter.h"
 
 namespace mlcc::graph {

@@ -1,4 +1,4 @@
-#include "graph/passes/attention_call.h"
+#include "graph/attention_call.h"
 
 #include <cmath>
 #include <variant>
