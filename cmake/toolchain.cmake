@@ -2,7 +2,9 @@
 
 find_program(MLCC_CCACHE ccache)
 if(MLCC_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${MLCC_CCACHE})
+  # Paths inside of a clone count from where it lies, so that clones share what was compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                                  ${MLCC_CCACHE})
 endif()
 
 # g++ looks for a file named ld.lld, Debian installs ld.lld-19.
