@@ -153,36 +153,41 @@ class ContractionLowering {
     const SymExpr images = extent_of(shared);
     const SymExpr all_tiles = let(images * row_tiles, "all", head);
     // What the runtime splits is counted with the largest tile.
-    const SymExpr blocks = blocks_of(rows, images);
-    const SymExpr terms = extent_of(roles.depth()) * tiles_.rows.front() * tiles_.tiles *
-                          wide_columns() * tiles_.turns;
-    nest_->add_range(
-        extent_of(roles.separate_outer()) * blocks * panels, terms, tiles_.grain_terms,
-        [&](SymExpr at, Block& block) {
-          append(block, head);
-          const SymExpr inner = tiles_.panels_outermost ? blocks : panels;
-          const SymExpr last =
-              let(SymExpr::mod(at, inner), tiles_.panels_outermost ? "block" : "panel", block);
-          at = let(SymExpr::floordiv(at, inner), "rest", block);
-          const SymExpr outer = tiles_.panels_outermost ? panels : blocks;
-          const SymExpr first =
-              let(SymExpr::mod(at, outer), tiles_.panels_outermost ? "panel" : "block", block);
-          const SymExpr panel = tiles_.panels_outermost ? first : last;
-          const SymExpr row_block = tiles_.panels_outermost ? last : first;
-          nest_->bind_axes(roles.separate_outer(), SymExpr::floordiv(at, outer), block);
-          const SymExpr per_block = let(ceil_div(all_tiles, blocks), "count", block);
-          const SymExpr begin = row_block * per_block;
-          const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
-          const TileRange range{begin, end, panel, row_tiles, rows, tile_rows};
-          if (tiles_.turns > 1)
-            emit_turns(range, block);
-          else
-            append(block, over_tiles(range, [&](const TilePlace& place, Block& b) {
-                     emit_sums(place, b);
-                     emit_terms_left(place, b);
-                     emit_rest(place, b);
-                   }));
-        });
+    const SymExpr high_tiles = images * ceil_div(rows, tiles_.rows.front());
+    const SymExpr of_block = tiles_of_block(high_tiles, panels);
+    // Blocks that take the same columns one after the other, and how many times so many there are.
+    const SymExpr near = tiles_.shares_panels
+                             ? blocks_of(SymExpr::min(high_tiles, tiles_.tiles), of_block)
+                             : SymExpr(1);
+    const SymExpr times = ceil_div(blocks_of(high_tiles, of_block), near);
+    const SymExpr terms =
+        extent_of(roles.depth()) * tiles_.rows.front() * of_block * wide_columns() * tiles_.turns;
+    nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
+                     tiles_.grain_terms, [&](SymExpr at, Block& block) {
+                       append(block, head);
+                       const auto take = [&](const SymExpr& extent, std::string_view name) {
+                         const SymExpr place = let(SymExpr::mod(at, extent), name, block);
+                         at = let(SymExpr::floordiv(at, extent), "rest", block);
+                         return place;
+                       };
+                       const SymExpr last = take(near, "block");
+                       const SymExpr panel = take(panels, "panel");
+                       const SymExpr row_block = take(times, "blocks") * near + last;
+                       nest_->bind_axes(roles.separate_outer(), at, block);
+                       const SymExpr per_block =
+                           let(ceil_div(all_tiles, times * near), "count", block);
+                       const SymExpr begin = row_block * per_block;
+                       const SymExpr end = SymExpr::min(begin + per_block, all_tiles);
+                       const TileRange range{begin, end, panel, row_tiles, rows, tile_rows};
+                       if (tiles_.turns > 1)
+                         emit_turns(range, block);
+                       else
+                         append(block, over_tiles(range, [&](const TilePlace& place, Block& b) {
+                                  emit_sums(place, b);
+                                  emit_terms_left(place, b);
+                                  emit_rest(place, b);
+                                }));
+                     });
   }
 
   schedule::ContractionTiles choose() const {
@@ -208,9 +213,16 @@ class ContractionLowering {
     return schedule::choose_tiles(facts, context_.machine);
   }
 
-  SymExpr blocks_of(const SymExpr& rows, const SymExpr& images) const {
-    const SymExpr tiles = images * ceil_div(rows, tiles_.rows.front());
-    return SymExpr::max(ceil_div(tiles, tiles_.tiles), 1);
+  static SymExpr blocks_of(const SymExpr& tiles, const SymExpr& of_block) {
+    return SymExpr::max(ceil_div(tiles, of_block), 1);
+  }
+
+  // Of few tiles in all blocks have fewer. The kernel finds that out by itself: its code is the
+  // same for all sizes that are not known while compiling.
+  SymExpr tiles_of_block(const SymExpr& tiles, const SymExpr& panels) const {
+    const SymExpr all = tiles * panels * extent_of(roles_->separate_outer());
+    const SymExpr shared = SymExpr::floordiv(all, tiles_.iterations);
+    return SymExpr::max(SymExpr::min(shared, tiles_.tiles), 1);
   }
 
   // Tiles [begin, end), counted over the rows of all images, of a panel of columns.

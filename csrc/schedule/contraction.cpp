@@ -1,6 +1,7 @@
 #include "schedule/contraction.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "support/error.h"
 
@@ -66,6 +67,7 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
   if (turns == 1 || rows <= tiles.tiles) return;
   tiles.turns = turns;
   tiles.tiles = rows;
+  tiles.iterations = 1;
 }
 
 }  // namespace
@@ -121,14 +123,18 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   // What a block of tiles reads of the broadcast operand stays in half of a second-level cache
   // while it is multiplied with all columns.
   const int64_t all = (facts.expected_rows + tile_rows - 1) / tile_rows * facts.images;
-  const int64_t row_bytes = std::max<int64_t>(1, facts.row_terms * facts.row_bytes);
+  // Of images whose size is not known a power of two: other sizes are to find the same code.
+  const auto row_terms = static_cast<uint64_t>(std::max<int64_t>(1, facts.row_terms));
+  const int64_t row_bytes =
+      static_cast<int64_t>(facts.rows > 0 ? row_terms : std::bit_floor(row_terms)) *
+      facts.row_bytes;
   const int64_t most_tiles =
       std::max<int64_t>(1, machine.second_level_bytes / 2 / (tile_rows * row_bytes));
-  const int64_t shared = all * column_tiles * facts.others / kEnoughParallel;
-  tiles.tiles = std::clamp<int64_t>(std::min(most_tiles, shared), 1, std::max<int64_t>(1, all));
-  // All of it stays there anyway: then columns, which may be more, are read once.
-  tiles.panels_outermost = facts.images > 1 && all <= most_tiles;
-  if (most_tiles * tile_rows < kRowsWorthColumns && most_tiles < all)
+  tiles.tiles = most_tiles;
+  tiles.iterations = kEnoughParallel;
+  tiles.shares_panels = facts.images > 1;
+  const bool is_known = facts.rows > 0 || facts.images == 1;
+  if (is_known && most_tiles * tile_rows < kRowsWorthColumns && most_tiles < all)
     take_turns(tiles, facts, machine, all);
   return tiles;
 }

@@ -34,13 +34,15 @@ struct ContractionTiles {
   int64_t columns = 1;
   int64_t depth = 1;   // terms that meet in one accumulator, at most
   int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time
-  int64_t tiles = 1;   // one below the other, which take the same columns in turns
+  int64_t tiles = 1;   // one below the other, which take the same columns in turns; at most
+  // Iterations of the parallel loop for which blocks are made of fewer tiles.
+  int64_t iterations = 1;
   // Panels whose tiles take turns at `depth` terms, with all their sums in a buffer; 1: a tile goes
   // over all of its terms at once.
   int64_t turns = 1;
-  // Whether all rows are gone through before the next columns; else all columns before the next
-  // tiles.
-  bool panels_outermost = false;
+  // Whether columns, which may be more than the rows, are read once for all blocks that are no more
+  // than `tiles` together; else for each block.
+  bool shares_panels = false;
   int64_t grain_terms = 1;  // products that are worth a thread
   std::string str() const;  // "tile=12x32 depth=512 tiles=16"
 };

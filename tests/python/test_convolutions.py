@@ -301,3 +301,22 @@ def test_training() -> None:
     check_gradients(module, compiled, x)
     check_gradients(module, compiled, x.contiguous(memory_format=torch.channels_last))
     check_gradients(module, compiled, torch.randn(3, 3, 32, 32))
+
+
+def test_code_for_unknown_sizes_holds_no_sizes(mlcc_log: Any) -> None:
+    """Blocks are as large as the image asks for when the kernel runs: a trace at another size finds its kernels."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 7, 2, 3), nn.Conv2d(32, 64, 3, 1, 1), nn.Conv2d(64, 64, 1)]
+    module = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).eval()
+    new = []  # contractions so far
+    with mlcc_log("cache") as lines, torch.no_grad():
+        for size in (40, 96, 64):
+            torch._dynamo.reset()
+            x = torch.randn(1, 3, size, size)
+            torch._dynamo.mark_dynamic(x, 2)
+            torch._dynamo.mark_dynamic(x, 3)
+            check(torch.compile(module, backend="mlcc")(x), module, x)
+            found = [line for line in lines if line.endswith("is new")]
+            new.append(sum("kernel contract" in line for line in found))
+    assert new[0] > 0
+    assert new == new[:1] * 3

@@ -104,7 +104,18 @@ TEST(Contraction, panels_that_take_turns_leave_parts_for_threads) {
 
 TEST(Contraction, small_products_still_have_parts_for_threads) {
   const ContractionTiles tiles = choose_tiles(facts_of(12 * 64, 64, 64), machine_of(512));
-  EXPECT_LE(tiles.tiles, 4);
+  EXPECT_GE(tiles.iterations, 16);
+}
+
+TEST(Contraction, images_of_unknown_size_have_equal_blocks) {
+  const auto blocks_of = [](int64_t size) {
+    ContractionFacts facts = facts_of(0, 64, 9 * 48);
+    facts.expected_rows = facts.images = size;
+    facts.row_terms = 48 * (size + 2) * (size + 2) / (size * size);
+    return choose_tiles(facts, machine_of(256)).str();
+  };
+  EXPECT_EQ(blocks_of(24), blocks_of(32));
+  EXPECT_EQ(blocks_of(24), blocks_of(56));
 }
 
 TEST(Contraction, dot_instructions_take_terms_that_lie_side_by_side) {
