@@ -369,12 +369,15 @@ class Interpreter {
     partials.erase(partials.begin() + 1);
   }
 
-  // A tile in memory: the place of its first element, and the distance of neighbours along each
-  // axis, in elements.
+  // A tile in memory: the place of its first element, the distance of neighbours along each axis,
+  // in elements, and where each row begins, if that is told.
   struct Tile {
     int64_t origin = 0;
     std::vector<int64_t> steps;
-    int64_t at(int64_t line) const { return origin + line * steps[0]; }
+    std::vector<int64_t> rows;
+    int64_t at(int64_t line) const {
+      return origin + (rows.empty() ? line * steps[0] : rows[static_cast<size_t>(line)]);
+    }
   };
 
   // Takes the operands of a tile off the front of `slots`.
@@ -385,6 +388,8 @@ class Interpreter {
     for (const int slot : slots.subspan(ref.origin.size(), ref.steps.size()))
       tile.steps.push_back(integer(slot));
     slots = slots.subspan(ref.origin.size() + ref.steps.size());
+    for (const int slot : slots.first(ref.rows.size())) tile.rows.push_back(integer(slot));
+    slots = slots.subspan(ref.rows.size());
     return tile;
   }
 

@@ -32,7 +32,7 @@ struct Code {
 
 // A statement. `operands` holds: let: the value; store and atomic: indices, value, then perhaps the
 // mask; for: begin, end; reduce: begin, end, the inits; if and check: the condition; alloc: the
-// shape; contract: origin and steps of c, of a, of b, the depths, then perhaps live_columns.
+// shape; contract: origin, steps and rows of c, of a, of b, the depths, then perhaps live_columns.
 struct Step {
   Stmt stmt;
   Code operands;

@@ -334,6 +334,9 @@ struct TileRef {
   // i64. Of C: along rows, along columns. Of A: along rows, then along each depth axis. Of B: along
   // columns, then along each depth axis.
   std::vector<Expr> steps;
+  // i64, of A only. Where its rows are not equally far apart: how far behind the origin each of
+  // them begins, in elements; the step along rows counts for nothing then.
+  std::vector<Expr> rows = {};
   friend bool operator==(const TileRef&, const TileRef&) = default;
 };
 

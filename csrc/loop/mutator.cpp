@@ -169,7 +169,7 @@ Stmt Mutator::rebuild_reduce(Stmt stmt) {
 
 TileRef Mutator::mutate(const TileRef& tile) {
   const Buffer* buffer = replace(tile.buffer);
-  return {buffer, mutate(tile.origin), mutate(tile.steps)};
+  return {buffer, mutate(tile.origin), mutate(tile.steps), mutate(tile.rows)};
 }
 
 Stmt Mutator::rebuild_contract(Stmt stmt) {
@@ -227,6 +227,7 @@ std::vector<Expr> contract_operands(const Contract& contract) {
   for (const TileRef* tile : {&contract.c, &contract.a, &contract.b}) {
     list.insert(list.end(), tile->origin.begin(), tile->origin.end());
     list.insert(list.end(), tile->steps.begin(), tile->steps.end());
+    list.insert(list.end(), tile->rows.begin(), tile->rows.end());
   }
   list.insert(list.end(), contract.depths.begin(), contract.depths.end());
   if (contract.live_columns != nullptr) list.push_back(contract.live_columns);

@@ -694,10 +694,11 @@ class KernelParser {
   }
 
   TileRef parse_tile() {
-    TileRef tile{.buffer = exprs_.parse_buffer(), .origin = {}, .steps = {}};
+    TileRef tile{.buffer = exprs_.parse_buffer(), .origin = {}, .steps = {}, .rows = {}};
     tile.origin = exprs_.parse_indices();
     lexer_.expect("by");
     tile.steps = parse_list();
+    if (lexer_.accept("rows")) tile.rows = parse_list();
     return tile;
   }
 

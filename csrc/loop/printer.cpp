@@ -370,6 +370,9 @@ class Printer {
     print_ref(*tile.buffer, tile.origin);
     add(" by ");
     print_list(tile.steps);
+    if (tile.rows.empty()) return;
+    add(" rows");
+    print_list(tile.rows);
   }
 
   void print_contract(const Contract& contract) {

@@ -27,7 +27,7 @@
 //            'alloc' %name ':' ('stack'|'register'|'shared') dtype '[' shape ']'
 //            'contract' tile ('+='|'=') tile '*' tile 'tile' '(' rows, columns ')'
 //                ['live' '(' expr ')'] 'depth' '(' exprs ')'
-//   tile     ref 'by' '(' steps ')'
+//   tile     ref 'by' '(' steps ')' ['rows' '(' exprs ')']
 //   mode     ['parallel' ['group' '(' n ')'] ['grain' '(' n ')'] | 'vector' ['(' lanes ')'] |
 //   'unrolled' | 'block' |
 //            'thread' | 'scan' ['(' lanes ')']] ['unroll' '(' n ')']

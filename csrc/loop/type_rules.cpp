@@ -67,7 +67,7 @@ std::string_view class_operands(OpClass op_class) {
   MLCC_UNREACHABLE("op class ", static_cast<int>(op_class));
 }
 
-TypeError tile_type_error(const TileRef& tile, size_t axes) {
+TypeError tile_type_error(const TileRef& tile, size_t axes, size_t rows = 0) {
   if (auto error = index_type_error(*tile.buffer, tile.origin)) return error;
   if (tile.steps.size() != axes)
     return wrong("%", tile.buffer->name, ": tile with ", tile.steps.size(), " steps, expected ",
@@ -75,6 +75,12 @@ TypeError tile_type_error(const TileRef& tile, size_t axes) {
   for (Expr step : tile.steps)
     if (step->dtype != DType::kI64)
       return wrong("%", tile.buffer->name, ": step is ", dtype_name(step->dtype), ", expected i64");
+  if (!tile.rows.empty() && tile.rows.size() != rows)
+    return wrong("%", tile.buffer->name, ": tile with places of ", tile.rows.size(),
+                 " rows, expected ", rows);
+  for (Expr row : tile.rows)
+    if (row->dtype != DType::kI64)
+      return wrong("%", tile.buffer->name, ": row is ", dtype_name(row->dtype), ", expected i64");
   return std::nullopt;
 }
 
@@ -256,8 +262,8 @@ TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef&
                               int64_t columns, Expr live_columns, const std::vector<Expr>& depths) {
   if (depths.empty()) return wrong("contract: no depth axis");
   if (auto error = tile_type_error(c, 2)) return error;
-  for (const TileRef* tile : {&a, &b})
-    if (auto error = tile_type_error(*tile, 1 + depths.size())) return error;
+  if (auto error = tile_type_error(a, 1 + depths.size(), static_cast<size_t>(rows))) return error;
+  if (auto error = tile_type_error(b, 1 + depths.size())) return error;
   if (c.buffer->scope != Scope::kStack && c.buffer->scope != Scope::kRegister)
     return wrong("contract: %", c.buffer->name, " must be a stack or register buffer");
   for (const TileRef* tile : {&a, &b})

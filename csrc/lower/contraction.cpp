@@ -38,7 +38,10 @@ class ContractionLowering {
 
   void lower() {
     const Recording recording = record();
-    const TileRoles roles(context_, node_, recording.indices, tile_columns());
+    TileRoles roles(context_, node_, recording.indices, tile_columns());
+    if (roles.has_tiles())
+      roles.join_rows(
+          [&](int64_t rows) { return schedule::computed_rows(rows, context_.machine); });
     Evaluator evaluator(context_, buffers_, context_.group.domain, &roles.axes(), nullptr);
     TileNest nest(context_, evaluator, lowered_);
     evaluator_ = &evaluator;
@@ -201,6 +204,7 @@ class ContractionLowering {
     facts.images = std::max<int64_t>(1, context_.expected(extent_of(roles.shared_outer())));
     facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.separate_outer())));
     facts.row_bytes = dtype_size(roles.operand(roles.broadcast()).base->type().dtype);
+    facts.has_image = roles.has_joined_rows();
     facts.accumulator = accumulator_;
     facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
                                  roles.column_step().equals_constant(1) &&
@@ -236,6 +240,7 @@ class ContractionLowering {
     const loop::Buffer* buffer;
     SymExpr offset;
     SymExpr first_row, first_column, panel, rows, live_columns;
+    std::vector<SymExpr> row_offsets;  // where rows are joined
   };
 
   // One tile after the other, each with a buffer of its own, or with one behind the other's sums
@@ -265,8 +270,21 @@ class ContractionLowering {
               : nest_->stack("tile", accumulator_, tiles_.rows.front() * columns, block);
       const SymExpr place = at + (tile - range.begin) * range.tile_rows * columns;
       const SymExpr offset = sums == nullptr ? SymExpr(0) : let(place, "sum", block);
-      body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live}, block);
+      body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live,
+            row_offsets(first_row, block)},
+           block);
     });
+  }
+
+  std::vector<SymExpr> row_offsets(const SymExpr& first_row, Block& block) {
+    if (!roles_->has_joined_rows()) return {};
+    const SymExpr within =
+        let(SymExpr::mod(first_row, roles_->row_parts()[1]->extent), "within", block);
+    std::vector<SymExpr> offsets = {0};
+    while (static_cast<int64_t>(offsets.size()) < tiles_.rows.front())
+      offsets.push_back(
+          let(roles_->row_offset(within, static_cast<int64_t>(offsets.size())), "ahead", block));
+    return offsets;
   }
 
   // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
@@ -466,14 +484,18 @@ class ContractionLowering {
         origin = origin + roles.step(operand, *axis.axis) * axis.begin;
       return loop::TileRef{buffer, {expr(origin)}, steps(operand, along)};
     };
-    const SymExpr row_step =
-        roles.rows() == nullptr ? SymExpr(0) : roles.step(broadcast, *roles.rows());
+    const SymExpr row_step = roles.rows() == nullptr || roles.has_joined_rows()
+                                 ? SymExpr(0)
+                                 : roles.step(broadcast, *roles.rows());
+    loop::TileRef of_columns = tile_of(vector, roles.column_step());
+    loop::TileRef of_rows = tile_of(broadcast, row_step);
+    for (const SymExpr& offset : place.row_offsets) of_rows.rows.push_back(expr(offset));
     // A packed operand has all columns of its last panel.
     const bool is_masked =
         !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
     return loop::Contract::make(
         arena_, {place.buffer, {expr(place.offset)}, {constant(wide_columns()), constant(1)}},
-        tile_of(broadcast, row_step), tile_of(vector, roles.column_step()), rows, columns,
+        std::move(of_rows), std::move(of_columns), rows, columns,
         is_masked ? expr(place.live_columns) : nullptr, std::move(extents), adds);
   }
 
@@ -482,7 +504,7 @@ class ContractionLowering {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     const TileRoles& roles = *roles_;
     append(block, loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& rows) {
-             if (roles.rows() != nullptr) nest_->bind(*roles.rows(), place.first_row + row, rows);
+             nest_->bind_axes(roles.row_parts(), place.first_row + row, rows);
              append(rows,
                     loop_over("c", 0, place.live_columns, mode,
                               [&](const SymExpr& column, Block& inner) {

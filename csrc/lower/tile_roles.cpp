@@ -21,6 +21,11 @@ constexpr const char* kLane = "lane";
 // What a reduced axis is made of that is cut into words of terms and ends with a part of one.
 constexpr const char* kWord = "word";
 constexpr const char* kTerm = "term";
+// Rows that go on in the next image row.
+constexpr const char* kPixel = "pixel";
+// Rows are joined where that computes a twentieth fewer of them: places of rows that are looked up
+// cost a few instructions a tile.
+constexpr int64_t kWorthJoining = 20;
 
 }  // namespace
 
@@ -169,7 +174,35 @@ void TileRoles::find_roles() {
     }
   }
   for (const Axis& axis : words_) depth_.push_back(&axis);
+  if (rows_ != nullptr) row_parts_ = {rows_};
   if (!are_steps_known()) columns_ = nullptr;
+}
+
+void TileRoles::join_rows(const std::function<int64_t(int64_t)>& computed) {
+  const auto inner = rows_ == nullptr ? std::nullopt : rows_->extent.as_constant();
+  if (!inner) return;
+  const auto can_be_joined = [&](const Axis* axis) {
+    const auto step = find_step(broadcast(), *axis);
+    return step && step->is_constant() && axis->extent.is_constant() &&
+           !operands_[vector_].in_panels.contains(axis->name);
+  };
+  // The last one: that of image rows, and not of images.
+  const auto outer = std::find_if(outer_.rbegin(), outer_.rend(), can_be_joined);
+  if (outer == outer_.rend() || !step(broadcast(), *rows_).is_constant()) return;
+  const int64_t count = *(*outer)->extent.as_constant();
+  if (computed(count * *inner) * kWorthJoining > count * computed(*inner) * (kWorthJoining - 1))
+    return;
+  row_parts_ = {*outer, rows_};
+  joined_ = Axis{kPixel, count * *inner, false};
+  rows_ = &*joined_;
+  outer_.erase(std::next(outer).base());
+}
+
+SymExpr TileRoles::row_offset(const SymExpr& within, int64_t row) const {
+  const Axis &outer = *row_parts_[0], &inner = *row_parts_[1];
+  const SymExpr step_of_row = step(broadcast(), inner);
+  const SymExpr jump = step(broadcast(), outer) - inner.extent * step_of_row;
+  return step_of_row * row + SymExpr::floordiv(within + row, inner.extent) * jump;
 }
 
 std::vector<const Axis*> TileRoles::outer_of(bool is_shared) const {
@@ -201,7 +234,13 @@ SymExpr TileRoles::origin(size_t operand, const SymExpr& row, const SymExpr& col
                           const SymExpr& panel) const {
   SymExpr at = operands_[operand].in_panels;
   for (const Axis* axis : depth_) at = at.replaced(axis->name, 0);
-  if (rows_ != nullptr) at = at.replaced(rows_->name, row);
+  if (has_joined_rows()) {
+    const SymExpr& extent = row_parts_[1]->extent;
+    at = at.replaced(row_parts_[0]->name, SymExpr::floordiv(row, extent));
+    at = at.replaced(row_parts_[1]->name, SymExpr::mod(row, extent));
+  } else if (rows_ != nullptr) {
+    at = at.replaced(rows_->name, row);
+  }
   at = at.replaced(columns_->name, column);
   if (operand != vector_ || !is_packed_) return at;
   // Along the axis of columns panels are counted from the one where it begins.

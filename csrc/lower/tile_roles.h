@@ -2,6 +2,7 @@
 // vectors, rows along the one whose elements are broadcast, depth along the reduced axes.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -40,6 +41,15 @@ class TileRoles {
   // Where instructions multiply several terms, of which the sum's length is no multiple, depth is
   // whole words, and the terms of one; so many terms are left over, the first ones of a last word.
   SymExpr terms_left() const { return terms_left_; }
+  // Lets rows go on in the next image row, where that leaves fewer rows over: `computed` tells how
+  // many are, of so many. Row r is then the r-th pixel.
+  void join_rows(const std::function<int64_t(int64_t)>& computed);
+  bool has_joined_rows() const { return row_parts_.size() > 1; }
+  // The axes that rows are made of: none, one, or two that are joined.
+  const std::vector<const schedule::Axis*>& row_parts() const { return row_parts_; }
+  // How far behind the row `first` the row `first + row` begins in the broadcast operand; `within`:
+  // the place of `first` in its image row.
+  SymExpr row_offset(const SymExpr& within, int64_t row) const;
   // Of the other axes, those along which the vector operand does not move: its tiles are multiplied
   // with all of their rows. And those along which it does: products of their own.
   std::vector<const schedule::Axis*> shared_outer() const;
@@ -81,7 +91,8 @@ class TileRoles {
   SymExpr terms_left_ = 0;
   const schedule::Axis* columns_ = nullptr;
   const schedule::Axis* rows_ = nullptr;
-  std::vector<const schedule::Axis*> depth_, outer_;
+  std::optional<schedule::Axis> joined_;  // rows_, where they are
+  std::vector<const schedule::Axis*> row_parts_, depth_, outer_;
 };
 
 }  // namespace mlcc::lower

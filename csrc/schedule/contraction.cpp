@@ -85,6 +85,11 @@ int64_t tile_columns(const Machine& machine, DType accumulator) {
   return kVectorsOfColumns * machine.vector_bits / 8 / dtype_size(accumulator);
 }
 
+int64_t computed_rows(int64_t rows, const Machine& machine) {
+  const int64_t tile = fitting_rows(rows, most_rows(machine));
+  return (rows + tile - 1) / tile * tile;
+}
+
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
   const auto is_byte = [](DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; };
   if (machine.dots_bf16 && lhs == DType::kBF16 && rhs == DType::kBF16) return 2;
@@ -132,7 +137,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
       std::max<int64_t>(1, machine.second_level_bytes / 2 / (tile_rows * row_bytes));
   tiles.tiles = most_tiles;
   tiles.iterations = kEnoughParallel;
-  tiles.shares_panels = facts.images > 1;
+  tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
   if (is_known && most_tiles * tile_rows < kRowsWorthColumns && most_tiles < all)
     take_turns(tiles, facts, machine, all);

@@ -20,6 +20,8 @@ struct ContractionFacts {
   int64_t row_terms = 1;  // elements that a row adds to those of the rows before
   int64_t images = 1;     // as many times these rows are multiplied with the same columns
   int64_t others = 1;     // products of the same form: batches
+  bool has_image =
+      false;              // whether rows are the pixels of a whole image, and `images` their number
   int64_t row_bytes = 4;  // of an element of the operand that is broadcast
   DType accumulator = DType::kF32;
   // Whether each term's columns lie side by side over the whole matrix, so that a tile's are a
@@ -49,6 +51,9 @@ struct ContractionTiles {
 
 // Columns of a tile, two vectors of accumulators; 0 where code has no vectors.
 int64_t tile_columns(const Machine& machine, DType accumulator);
+
+// Rows that tiles compute of so many, those that are computed twice included.
+int64_t computed_rows(int64_t rows, const Machine& machine);
 
 // Terms of a sum that one instruction multiplies and adds up, where they lie side by side; 1: none
 // does.

@@ -18,6 +18,7 @@ CASES: dict[str, tuple[int, int, tuple[int, ...], dict[str, Any]]] = {
     "3x3 without padding": (32, 64, (9, 11), {"kernel_size": 3}),
     "1x1": (48, 40, (7, 7), {"kernel_size": 1}),
     "1x1 of stride 2": (48, 40, (9, 8), {"kernel_size": 1, "stride": 2}),
+    "rows that go on": (16, 48, (13, 13), {"kernel_size": 3, "padding": 1}),
     "stem": (3, 64, (37, 41), {"kernel_size": 7, "stride": 2, "padding": 3}),
     "odd": (5, 33, (13, 7), {"kernel_size": (3, 5), "stride": (2, 1), "padding": (0, 3)}),
     "dilated": (16, 32, (15, 15), {"kernel_size": 3, "dilation": (2, 3), "padding": 2}),

@@ -10,9 +10,11 @@ TileOperand FunctionEmitter::tile_operand(const loop::TileRef& ref) {
   TileOperand operand;
   operand.dtype = place.dtype;
   operand.origin = pointer_to(place, origin.base, origin.offset.scalar);
-  for (const loop::Expr step : ref.steps)
-    operand.steps.push_back(
-        ir_.CreateMul(emit_scalar(step), index_constant(dtype_size(place.dtype))));
+  const auto bytes = [&](loop::Expr elements) {
+    return ir_.CreateMul(emit_scalar(elements), index_constant(dtype_size(place.dtype)));
+  };
+  for (const loop::Expr step : ref.steps) operand.steps.push_back(bytes(step));
+  for (const loop::Expr row : ref.rows) operand.rows.push_back(bytes(row));
   operand.annotate = [this, &place](llvm::Instruction* access) { annotate(access, place); };
   return operand;
 }

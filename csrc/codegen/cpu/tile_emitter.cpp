@@ -80,6 +80,11 @@ class TileEmitter {
   void emit_rows(const RowBlocks& rows, llvm::Value* column, const RegisterNeeds& needs) {
     rows_ = rows.rows;
     sets_ = count_sets(rows_, static_cast<int64_t>(groups_.size()), needs);
+    if (has_row_table()) {
+      for (int64_t block = 0; block < rows.count; ++block)
+        emit_block(integer(rows.first + block * rows.rows), column);
+      return;
+    }
     emit_counted_loop(ir_, integer(rows.first), integer(rows.first + rows.count * rows.rows),
                       rows.rows, {}, [&](llvm::Value* row, llvm::ArrayRef<llvm::Value*>) {
                         emit_block(row, column);
@@ -88,10 +93,10 @@ class TileEmitter {
   }
 
   void emit_block(llvm::Value* row, llvm::Value* column) {
-    llvm::Value* a = behind(tile_.a.origin, ir_.CreateMul(tile_.a.steps[0], row));
+    llvm::Value* a = has_row_table() ? tile_.a.origin
+                                     : behind(tile_.a.origin, ir_.CreateMul(tile_.a.steps[0], row));
     llvm::Value* b = behind(tile_.b.origin, ir_.CreateMul(tile_.b.steps[0], column));
-    row_offsets_.clear();
-    for (int64_t r = 0; r < kRowsOfPointer; ++r) row_offsets_.push_back(times(tile_.a.steps[0], r));
+    find_row_offsets(row);
     Parts sums;
     for (int64_t set = 0; set < sets_; ++set)
       for (int64_t row_of = 0; row_of < rows_ + corrections(); ++row_of)
@@ -99,6 +104,20 @@ class TileEmitter {
           sums.push_back(llvm::Constant::getNullValue(sum_type(group)));
     sums = emit_axis(0, a, b, std::move(sums));
     store_sums(row, column, total(sums));
+  }
+
+  bool has_row_table() const { return !tile_.a.rows.empty(); }
+
+  // Of the rows from `row` on: of all of them, or of those that share a pointer.
+  void find_row_offsets(llvm::Value* row) {
+    row_offsets_.clear();
+    if (has_row_table()) {
+      const auto first = llvm::cast<llvm::ConstantInt>(row)->getZExtValue();
+      for (uint64_t r = first; r < first + static_cast<uint64_t>(rows_); ++r)
+        row_offsets_.push_back(tile_.a.rows[r]);
+      return;
+    }
+    for (int64_t r = 0; r < kRowsOfPointer; ++r) row_offsets_.push_back(times(tile_.a.steps[0], r));
   }
 
   int64_t corrections() const { return product_->has_correction() ? 1 : 0; }
@@ -220,13 +239,14 @@ class TileEmitter {
 
   Cursor cursor_of(llvm::Value* a, llvm::Value* b) {
     Cursor cursor{{a}, b};
-    if (llvm::isa<llvm::ConstantInt>(tile_.a.steps[0])) return cursor;
+    if (has_row_table() || llvm::isa<llvm::ConstantInt>(tile_.a.steps[0])) return cursor;
     for (int64_t row = kRowsOfPointer; row < rows_; row += kRowsOfPointer)
       cursor.a.push_back(behind(a, times(tile_.a.steps[0], row)));
     return cursor;
   }
 
   llvm::Value* row_pointer(const Cursor& cursor, int64_t row) {
+    if (has_row_table()) return behind(cursor.a[0], row_offsets_[static_cast<size_t>(row)]);
     if (llvm::isa<llvm::ConstantInt>(tile_.a.steps[0]))
       return behind(cursor.a[0], times(tile_.a.steps[0], row));
     return behind(cursor.a[static_cast<size_t>(row / kRowsOfPointer)],

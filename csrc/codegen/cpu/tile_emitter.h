@@ -14,8 +14,9 @@ namespace mlcc::codegen::cpu {
 
 struct TileOperand {
   DType dtype = DType::kF32;
-  llvm::Value* origin = nullptr;                     // pointer
-  Parts steps;                                       // i64, in bytes; which axes: loop::TileRef
+  llvm::Value* origin = nullptr;  // pointer
+  Parts steps;                    // i64, in bytes; which axes: loop::TileRef
+  Parts rows = {};  // i64, in bytes: where each row begins, if they are not equally far apart
   std::function<void(llvm::Instruction*)> annotate;  // of each load and store
 };
 

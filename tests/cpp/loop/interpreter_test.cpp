@@ -1,6 +1,8 @@
 #include "loop/interpreter.h"
 
 #include <numeric>
+#include <regex>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -210,13 +212,17 @@ TEST_F(InterpreterTest, ContractStepsThroughMemory) {
   std::vector<float> a = {1, 2, 3, 4, 5, 6, 7};
   std::vector<float> b = {1, 10, 100, 1000};
   std::vector<float> y(2);
-  const char* text = R"(kernel @c(%a: in f32[7], %b: in f32[4], %y: out f32[2]) {
+  const std::string text = R"(kernel @c(%a: in f32[7], %b: in f32[4], %y: out f32[2]) {
     alloc %t: stack f32[4]
     contract %t[0] by (2, 1) = %a[0] by (2, 3, 1) * %b[0] by (0, 2, 1) tile(2, 2) live(1) depth(2, 2)
     for %m in 0..2 { store %y[%m] = %t[%m * 2] }
   })";
   run(text, {}, {a.data(), b.data(), y.data()});
   EXPECT_THAT(y, ElementsAre(5421, 7643));
+  const std::string in_turn =
+      std::regex_replace(text, std::regex("\\(2, 3, 1\\)"), "(9, 3, 1) rows(2, 0)");
+  run(in_turn, {}, {a.data(), b.data(), y.data()});
+  EXPECT_THAT(y, ElementsAre(7643, 5421));
 }
 
 TEST_F(InterpreterTest, ContractStaysInItsBuffers) {

@@ -192,6 +192,12 @@ TEST(LoopTextErrorTest, MessagesNamePlaceFoundAndExpected) {
   EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0] by (1, 1) = %x[0] by (1, 1) * "
                  "%x[0] by (1, 1) tile(1, 1) depth(1, 2)"),
             "3:1: %x: tile with 2 steps, expected 3");
+  EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0] by (1, 1) = %x[0] by (0, 1) rows(0, 1) * "
+                 "%x[0] by (1, 1) tile(3, 1) depth(1)"),
+            "3:1: %x: tile with places of 2 rows, expected 3");
+  EXPECT_EQ(body("alloc %a: stack f32[4]\ncontract %a[0] by (1, 1) = %x[0] by (1, 1) * "
+                 "%x[0] by (0, 1) rows(0) tile(1, 1) depth(1)"),
+            "3:1: %x: tile with places of 1 rows, expected 0");
   EXPECT_EQ(body("alloc %a: stack i32[4]\ncontract %a[0] by (1, 1) = %x[0] by (1, 1) * "
                  "%x[0] by (1, 1) tile(1, 1) depth(1)"),
             "3:1: contract: %x is f32, which cannot be accumulated in i32");

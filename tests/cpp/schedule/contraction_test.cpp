@@ -42,6 +42,12 @@ TEST(Contraction, few_rows_are_computed_twice) {
   }
 }
 
+TEST(Contraction, rows_that_are_computed_are_counted) {
+  EXPECT_EQ(computed_rows(14, machine_of(256)), 15);
+  EXPECT_EQ(computed_rows(14, machine_of(512)), 14);
+  EXPECT_EQ(computed_rows(49, machine_of(256)), 50);
+}
+
 TEST(Contraction, unknown_rows_have_tiles_down_to_one) {
   for (const int64_t bits : {256, 512}) {
     const ContractionTiles tiles = choose_tiles(facts_of(0, 64, 64), machine_of(bits));
