@@ -147,7 +147,9 @@ void run_passes(graph::Graph& graph, const Command& command) {
   static constexpr schedule::Machine kMachine = {.dots_bf16 = true, .dots_bytes = true};
   options.tiles = graph::TileOptions{
       [](DType accumulator) { return schedule::tile_columns(kMachine, accumulator); },
-      [](DType lhs, DType rhs) { return schedule::dot_terms(kMachine, lhs, rhs); }};
+      [](DType lhs, DType rhs) { return schedule::dot_terms(kMachine, lhs, rhs); },
+      [](DType lhs, DType rhs) { return schedule::most_rows_unpacked(kMachine, lhs, rhs); },
+      [](DType lhs, DType rhs) { return schedule::products_worth_packing(kMachine, lhs, rhs); }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

@@ -140,6 +140,12 @@ graph::TileOptions tile_options(const Options& options) {
   tiles.terms = [&options](DType lhs, DType rhs) {
     return schedule::dot_terms(machine_of(target_for({}, options), options), lhs, rhs);
   };
+  tiles.most_rows_unpacked = [&options](DType lhs, DType rhs) {
+    return schedule::most_rows_unpacked(machine_of(target_for({}, options), options), lhs, rhs);
+  };
+  tiles.products_worth_packing = [&options](DType lhs, DType rhs) {
+    return schedule::products_worth_packing(machine_of(target_for({}, options), options), lhs, rhs);
+  };
   return tiles;
 }
 

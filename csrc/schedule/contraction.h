@@ -59,6 +59,12 @@ int64_t computed_rows(int64_t rows, const Machine& machine);
 // does.
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
 
+// Whether code is likely no slower than a library's where the operand that is read in vectors
+// changes with each call: it has at most so many rows, and reads it as it lies;
+int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs);
+// or so many products, at least, for each element that is copied for it.
+int64_t products_worth_packing(const Machine& machine, DType lhs, DType rhs);
+
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine);
 
 }  // namespace mlcc::schedule

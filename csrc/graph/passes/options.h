@@ -32,6 +32,10 @@ struct TileOptions {
   std::function<int64_t(DType accumulator)> columns;
   // Terms of a sum that one instruction multiplies and adds up, where they lie side by side.
   std::function<int64_t(DType lhs, DType rhs)> terms;
+  // Where operands change with each call, beside a library: rows up to which a matrix is read as it
+  // lies, and products for each element that is copied from which on copies are worth their time.
+  std::function<int64_t(DType lhs, DType rhs)> most_rows_unpacked;
+  std::function<int64_t(DType lhs, DType rhs)> products_worth_packing;
 };
 
 struct PassOptions {

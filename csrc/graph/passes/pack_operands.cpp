@@ -20,14 +20,6 @@ using Shape = std::vector<SymExpr>;
 // as long as a library.
 int64_t rows_worth_packing(DType dtype) { return dtype_size(dtype) >= 4 ? 64 : 256; }
 
-// Rows up to which an operand is read as it lies, where its columns lie side by side. More of them
-// are better multiplied in pairs and fours, for which a library packs where it pays: 12 x 3072 x
-// 768 of bf16 took 1.15 times as long as one, 4 x 768 x 768 of bytes 2.5 times.
-int64_t most_rows_unpacked(DType dtype, int64_t terms) {
-  if (terms == 1) return rows_worth_packing(dtype);
-  return terms == 2 ? 8 : 1;
-}
-
 bool is_dense_along(Value& value, size_t dim) {
   return strided_view(&value)->strides[dim].equals_constant(1);
 }
@@ -329,18 +321,19 @@ bool pack_operands(Graph& graph, const PackOptions& options) {
   return has_changed;
 }
 
-bool is_worth_packing(const Value& operand, int64_t rows) {
-  return is_static_value(operand) || rows >= rows_worth_packing(operand.type().dtype);
-}
-
-bool is_worth_code(const Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles) {
-  const Shape& left = lhs.type().shape;
-  const int64_t rows = graph.expected(left[left.size() - 2]);
-  if (is_worth_packing(rhs, rows)) return true;
-  const DType dtype = rhs.type().dtype;
-  const int64_t terms = tiles.terms ? tiles.terms(lhs.type().dtype, dtype) : 1;
-  return rows <= most_rows_unpacked(dtype, terms) &&
-         is_dense_along(rhs, rhs.type().shape.size() - 1);
+// Two matrices, or batches of them: rows by terms, and terms by columns. The right one is packed;
+// of the left one a copy is made where its terms lie apart.
+bool is_worth_code(Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles) {
+  if (is_static_value(rhs)) return true;
+  const DType left = lhs.type().dtype, right = rhs.type().dtype;
+  const size_t rank = rhs.type().shape.size();
+  const int64_t rows = graph.expected(lhs.type().shape[rank - 2]);
+  if (rows <= tiles.most_rows_unpacked(left, right) && is_dense_along(rhs, rank - 1)) return true;
+  const int64_t columns = graph.expected(rhs.type().shape[rank - 1]);
+  const bool is_left_copied = !is_static_value(lhs) && !is_dense_along(lhs, rank - 1);
+  // For each term.
+  const int64_t copied = columns + (is_left_copied ? rows : 0);
+  return rows * columns >= tiles.products_worth_packing(left, right) * copied;
 }
 
 }  // namespace mlcc::graph

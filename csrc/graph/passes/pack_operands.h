@@ -29,10 +29,6 @@ bool pack_operands(Graph& graph, const PackOptions& options);
 
 // Whether code for lhs @ rhs, with what packing costs in each call, is likely no slower than a
 // library's.
-bool is_worth_code(const Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles);
-
-// Whether a copy of an operand that so many rows are multiplied with is worth its time: it is made
-// once and kept, or it is little of the work of each call.
-bool is_worth_packing(const Value& operand, int64_t rows);
+bool is_worth_code(Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles);
 
 }  // namespace mlcc::graph

@@ -133,5 +133,22 @@ TEST(Contraction, dot_instructions_take_terms_that_lie_side_by_side) {
   EXPECT_EQ(dot_terms(machine, DType::kF32, DType::kBF16), 1);
 }
 
+TEST(Contraction, rows_of_one_tile_read_a_matrix_as_it_lies) {
+  EXPECT_EQ(most_rows_unpacked(machine_of(256), DType::kF32, DType::kF32), 6);
+  EXPECT_EQ(most_rows_unpacked(machine_of(512), DType::kF32, DType::kF32), 64);
+  EXPECT_EQ(most_rows_unpacked(machine_of(256), DType::kBF16, DType::kBF16), 256);
+  Machine machine = machine_of(512);
+  machine.dots_bf16 = machine.dots_bytes = true;
+  EXPECT_EQ(most_rows_unpacked(machine, DType::kBF16, DType::kBF16), 8);
+  EXPECT_EQ(most_rows_unpacked(machine, DType::kU8, DType::kI8), 1);
+}
+
+TEST(Contraction, narrow_vectors_pack_for_many_rows_only) {
+  EXPECT_EQ(products_worth_packing(machine_of(512), DType::kF32, DType::kF32), 64);
+  EXPECT_EQ(products_worth_packing(machine_of(256), DType::kF32, DType::kF32), 1280);
+  EXPECT_EQ(products_worth_packing(machine_of(256), DType::kI32, DType::kI32), 64);
+  EXPECT_EQ(products_worth_packing(machine_of(256), DType::kBF16, DType::kBF16), 256);
+}
+
 }  // namespace
 }  // namespace mlcc::schedule
