@@ -12,10 +12,19 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 
+// A block becomes whole huge pages where that takes at most so much of its size more. On a virtual
+// machine a page costs 4 us when it is first touched, a huge one 200 us: of 1.5 MiB 1.5 ms and 0.2.
+constexpr int64_t kMostFilling = 3;  // a third
+
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Whole pages; null where there is no memory. Only whole huge pages are asked for, so that a block
-// takes no more memory than what is touched of it.
+int64_t whole_pages(int64_t bytes) {
+  const int64_t huge = round_up(bytes, kHugePageBytes);
+  return huge - bytes <= bytes / kMostFilling ? huge : round_up(bytes, kPageBytes);
+}
+
+// Whole pages; null where there is no memory. Huge ones are asked for only as far as the block
+// holds them whole, so that it takes no more memory than its size.
 char* map(int64_t bytes) {
   const bool is_huge = bytes >= kHugePageBytes;
   const int64_t reserved = is_huge ? bytes + kHugePageBytes - kPageBytes : bytes;
@@ -63,7 +72,7 @@ BlockPool& BlockPool::process() {
 BlockPool::BlockPool() { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
 Block BlockPool::take(int64_t bytes, int64_t max_bytes) {
-  const int64_t whole = round_up(bytes, kPageBytes);
+  const int64_t whole = whole_pages(bytes);
   {
     Dropped dropped;
     const std::lock_guard lock(mutex_);
@@ -108,7 +117,7 @@ Block BlockPool::take_idle(int64_t bytes, int64_t max_bytes) {
   for (size_t i = 0; i < num_idle_; ++i) {
     const int64_t found = idle_[i].block.bytes;
     // Of equal ones the last used: it is warm.
-    if (found >= bytes && found <= std::max(max_bytes, round_up(bytes, kPageBytes)) &&
+    if (found >= bytes && found <= std::max(max_bytes, whole_pages(bytes)) &&
         (best == num_idle_ || found <= idle_[best].block.bytes))
       best = i;
   }

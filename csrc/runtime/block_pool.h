@@ -19,7 +19,8 @@ constexpr int64_t kLargeBlockBytes = int64_t{1} << 20;
 
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-// Aligned to a page, and to a huge one if it holds one.
+// Aligned to a page, and to a huge one if it holds one. Whole huge pages where these are at most a
+// third more than what is asked for.
 struct Block {
   char* data = nullptr;
   int64_t bytes = 0;

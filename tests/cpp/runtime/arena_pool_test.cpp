@@ -48,14 +48,14 @@ TEST(ArenaPool, LargeBlocksComeFromThoseOfTensors) {
   BlockPool& blocks = BlockPool::process();
   blocks.trim();
   ArenaPool pool;
-  ArenaLease lease = pool.lease(3 * kLargeBlockBytes);
+  ArenaLease lease = pool.lease(4 * kLargeBlockBytes);
   const char* const data = lease.data();
-  EXPECT_EQ(pool.leased_bytes(), 3 * kLargeBlockBytes);
+  EXPECT_EQ(pool.leased_bytes(), 4 * kLargeBlockBytes);
   lease.end();
   EXPECT_EQ(pool.leased_bytes(), 0);
   EXPECT_EQ(pool.idle_bytes(), 0);
-  EXPECT_EQ(blocks.idle_bytes(), 3 * kLargeBlockBytes);
-  const Block block = blocks.take(3 * kLargeBlockBytes, 3 * kLargeBlockBytes);
+  EXPECT_EQ(blocks.idle_bytes(), 4 * kLargeBlockBytes);
+  const Block block = blocks.take(4 * kLargeBlockBytes, 3 * kLargeBlockBytes);
   EXPECT_EQ(block.data, data);
   blocks.give_back(block.data);
 }

@@ -30,7 +30,7 @@ TEST_F(BlockPoolTest, GivesWhatWasGivenBack) {
   const Block block = pool_.take(5 * kMiB + 1, 5 * kMiB + 1);
   ASSERT_NE(block.data, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data) % (2 * kMiB), 0u);
-  EXPECT_EQ(block.bytes, 5 * kMiB + 4096);
+  EXPECT_EQ(block.bytes, 6 * kMiB);
   std::memset(block.data, 1, static_cast<size_t>(block.bytes));
   EXPECT_EQ(pool_.lent_bytes(), lent + block.bytes);
   pool_.give_back(block.data);
@@ -42,6 +42,20 @@ TEST_F(BlockPoolTest, GivesWhatWasGivenBack) {
   pool_.give_back(again.data);
 }
 
+TEST_F(BlockPoolTest, FillsHugePagesUpWhereThatIsAtMostAThirdMore) {
+  const auto bytes_of = [&](int64_t bytes) {
+    const Block block = pool_.take(bytes, bytes);
+    pool_.give_back(block.data);
+    pool_.trim();
+    return block.bytes;
+  };
+  EXPECT_EQ(bytes_of(kMiB), kMiB);
+  EXPECT_EQ(bytes_of(3 * kMiB / 2 - 4096), 3 * kMiB / 2 - 4096);
+  EXPECT_EQ(bytes_of(3 * kMiB / 2), 2 * kMiB);
+  EXPECT_EQ(bytes_of(5 * kMiB / 2 + 1), 5 * kMiB / 2 + 4096);
+  EXPECT_EQ(bytes_of(3 * kMiB), 4 * kMiB);
+}
+
 TEST_F(BlockPoolTest, TakesTheTightestThatIsNotTooLarge) {
   const Block large = pool_.take(8 * kMiB, 8 * kMiB);
   const Block middle = pool_.take(4 * kMiB, 4 * kMiB);
@@ -50,7 +64,7 @@ TEST_F(BlockPoolTest, TakesTheTightestThatIsNotTooLarge) {
   const Block tight = pool_.take(3 * kMiB, 12 * kMiB);
   EXPECT_EQ(tight.data, middle.data);
   const Block fresh = pool_.take(3 * kMiB, 4 * kMiB);
-  EXPECT_EQ(fresh.bytes, 3 * kMiB);
+  EXPECT_EQ(fresh.bytes, 4 * kMiB);
   pool_.give_back(tight.data);
   pool_.give_back(fresh.data);
 }
