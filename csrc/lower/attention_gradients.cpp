@@ -1,7 +1,6 @@
 #include "lower/attention_gradients.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "graph/strided_view.h"
@@ -75,7 +74,6 @@ class GradientLowering : private AttentionNest {
 
   // -- the result: rows stand before the last of the outer axes
   SymExpr heads_inside() const { return roles_->rows > 0 ? extent(roles_->rows - 1) : SymExpr(1); }
-  SymExpr step_of(const Part& part) const { return heads_inside() * part.width; }
 
   SymExpr place_of(const Part& part, const SymExpr& row) const {
     SymExpr at = 0;
@@ -285,23 +283,26 @@ class GradientLowering : private AttentionNest {
                   "copied", block);
     emit_copy(queries_, begin, slot, copied, state.queries, block);
     emit_copy(of_means_, begin, slot, copied, state.of_means, block);
-    const Rows* scores[] = {&state.weights, &state.of_scores};
     for (size_t i = 0; i < products_.size(); ++i) {
-      const ScoreTiles tiles{ceil_div(pair.rows, state.height), state.height, tiles_.products.rows,
-                             [&](const SymExpr& t, Block& inner) {
-                               const SymExpr row = nest_.let(
-                                   SymExpr::min(pair.row + t * state.height, last), "tile", inner);
-                               const SymExpr r = nest_.let(row - pair.row, "r", inner);
-                               ScoreTile tile{row, row_of(*scores[i], r)};
-                               if (const Rows* copy = copy_read(state, products_[i]))
-                                 tile.copy = row_of(*copy, r);
-                               return tile;
-                             }};
+      const ScoreTiles tiles{
+          count, state.height, tiles_.products.rows, [&](const SymExpr& t, Block& inner) {
+            const SymExpr row =
+                nest_.let(SymExpr::min(pair.row + t * state.height, last), "tile", inner);
+            const SymExpr r = nest_.let(row - pair.row, "r", inner);
+            ScoreTile tile{row, row_of(scores_of(state, i), r)};
+            if (const Rows* copy = copy_read(state, products_[i])) tile.copy = row_of(*copy, r);
+            return tile;
+          }};
       emit_products(products_[i], tiles, pair.keys, block);
     }
     append(block, nest_.loop_over("r", 0, pair.rows, {}, [&](const SymExpr& r, Block& inner) {
       emit_weights(state, pair, r, inner);
     }));
+  }
+
+  // Where a product's elements stand until weights and gradients of scores take their places.
+  static const Rows& scores_of(const State& state, size_t product) {
+    return product == 0 ? state.weights : state.of_scores;
   }
 
   static Rows row_of(const Rows& rows, const SymExpr& r) {
@@ -334,10 +335,10 @@ class GradientLowering : private AttentionNest {
     append(block,
            nest_.loop_over("k", from, to, vector_mode(2), [&](const SymExpr& k, Block& inner) {
              bind(keys_, keys.first + k, inner);
-             const Expr products[] = {load(state.weights.buffer, base + k),
-                                      load(state.of_scores.buffer, base + k)};
-             const auto [weight, of_score] =
-                 evaluate({products, products + std::min<size_t>(products_.size(), 2)}, inner);
+             std::vector<Expr> products;
+             for (size_t i = 0; i < products_.size(); ++i)
+               products.push_back(load(scores_of(state, i).buffer, base + k));
+             const auto [weight, of_score] = evaluate(products, inner);
              store(state.weights.buffer, base + k, weight, inner);
              store(state.of_scores.buffer, base + k, of_score, inner);
            }));
