@@ -312,13 +312,13 @@ class Graph {
                      std::vector<SymExpr> range, bool empty_is_zero, std::vector<SymExpr> shape);
   // Three sums of products over scores, one behind the other in a result of one dimension. With
   // outer dimensions (.., h), q queries and k keys:
-  //   of queries  [.., q, h, width]  sum over k of of_scores[.., h, q, k] * keys[.., h, k, width]
-  //   of keys     [.., k, h, width]  sum over q of of_scores[.., h, q, k] * queries[.., h, q,
-  //   width] of values   [.., k, h, columns]  sum over q of weights[.., h, q, k] * of_means[.., h,
-  //   q, columns]
+  //   of queries [.., q, h, width]: of_scores[.., h, q, k] * keys[.., h, k, width] over k
+  //   of keys [.., k, h, width]: of_scores[.., h, q, k] * queries[.., h, q, width] over q
+  //   of values [.., k, h, columns]: weights[.., h, q, k] * of_means[.., h, q, columns] over q
   // Weights and `of_scores` count for k in range [range[0], range[1]), two expressions over the
-  // axes of all dimensions of the weights but the last one, monotone along each. All have one
-  // dtype, f32 or f64.
+  // axes of all dimensions of the weights but the last one, monotone along each.
+  //
+  // All have one dtype, f32 or f64.
   Value* attend_gradients(Value* weights, Value* of_scores, Value* of_means, Value* queries,
                           Value* keys, std::vector<SymExpr> range);
   // Operands are brought into the order of their references in the arguments, one per reference.

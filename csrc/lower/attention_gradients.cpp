@@ -191,7 +191,7 @@ class GradientLowering : private AttentionNest {
     facts.accumulator = accumulator_;
     const int64_t bytes = dtype_size(accumulator_);
     facts.row_bytes = (2 * width(queries_) + width(of_means_) + 2 * panel()) * bytes;
-    facts.key_bytes = facts.row_bytes;
+    facts.key_bytes = (2 * width(queries_) + width(of_means_) + panel()) * bytes;
     tiles_ = schedule::choose_attention_gradients(facts, context_.machine);
     lowered_.schedule.attention = tiles_.products;
     // Apart from each other in a first-level cache, where a tile goes down along them.
@@ -218,9 +218,9 @@ class GradientLowering : private AttentionNest {
         nest_.stack("of_queries", accumulator_, tiles_.queries * width(queries_), block);
     state.of_keys = nest_.stack("of_keys", accumulator_, block_keys * width(queries_), block);
     state.of_values = nest_.stack("of_values", accumulator_, block_keys * width(of_means_), block);
-    state.queries = copy_of(queries_, tiles_.queries, "queries", block);
-    state.of_means = copy_of(of_means_, tiles_.queries, "of_means", block);
-    state.keys = copy_of(keys_of_, block_keys, "keys", block);
+    state.queries = copy_of(queries_, tiles_.queries, margin_, "queries", block);
+    state.of_means = copy_of(of_means_, tiles_.queries, margin_, "of_means", block);
+    state.keys = copy_of(keys_of_, block_keys, 0, "keys", block);
     clear(state.weights.buffer, 0, elements, block);
     clear(state.of_scores.buffer, 0, elements, block);
     clear_result(of_queries_, vector_mode(2), block);
@@ -241,10 +241,12 @@ class GradientLowering : private AttentionNest {
                       }));
   }
 
-  // Rows behind each other do not meet in a few sets of a first-level cache.
-  Rows copy_of(const Operand& rows, int64_t count, std::string_view name, Block& block) {
+  // Rows behind each other do not meet in a few sets of a first-level cache. `margin`: more of them
+  // on either side.
+  Rows copy_of(const Operand& rows, int64_t count, int64_t margin, std::string_view name,
+               Block& block) {
     const int64_t pitch = width(rows) + panel();
-    return {nest_.stack(name, accumulator_, (2 * margin_ + count) * pitch, block), margin_ * pitch,
+    return {nest_.stack(name, accumulator_, (2 * margin + count) * pitch, block), margin * pitch,
             pitch};
   }
 

@@ -186,7 +186,8 @@ void TileRoles::join_rows(const std::function<int64_t(int64_t)>& computed) {
     return step && step->is_constant() && axis->extent.is_constant() &&
            !operands_[vector_].in_panels.contains(axis->name);
   };
-  // The last one: that of image rows, and not of images.
+  // The last one: as a rule that of image rows, and not of images. Steps along depth know neither
+  // axis: an index of an image is a sum of a pixel's place and one in the window.
   const auto outer = std::find_if(outer_.rbegin(), outer_.rend(), can_be_joined);
   if (outer == outer_.rend() || !step(broadcast(), *rows_).is_constant()) return;
   const int64_t count = *(*outer)->extent.as_constant();

@@ -12,15 +12,15 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 
-// A block becomes whole huge pages where that takes at most so much of its size more. On a virtual
-// machine a page costs 4 us when it is first touched, a huge one 200 us: of 1.5 MiB 1.5 ms and 0.2.
-constexpr int64_t kMostFilling = 3;  // a third
+// A block becomes whole huge pages where that takes at most this part of its size more, a third.
+// On a virtual machine a page costs 4 us when it is first touched, a huge one 200 us.
+constexpr int64_t kPartOfFilling = 3;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 int64_t whole_pages(int64_t bytes) {
   const int64_t huge = round_up(bytes, kHugePageBytes);
-  return huge - bytes <= bytes / kMostFilling ? huge : round_up(bytes, kPageBytes);
+  return huge - bytes <= bytes / kPartOfFilling ? huge : round_up(bytes, kPageBytes);
 }
 
 // Whole pages; null where there is no memory. Huge ones are asked for only as far as the block

@@ -39,7 +39,7 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
 struct AttentionGradientTiles {
   AttentionTiles products;  // of scores
   int64_t queries = 1;      // of a block
-  int64_t rows = 1;         // of tiles of sums, which fill up the rows and keys of a block
+  int64_t rows = 1;         // of a tile of sums: those of a block and its keys are whole ones
 };
 
 AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
