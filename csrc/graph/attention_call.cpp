@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/arguments.h"
+#include "graph/contraction.h"
 #include "graph/strided_view.h"
 #include "types/dtype.h"
 
@@ -74,6 +75,25 @@ std::optional<AttentionCall> read_attention_call(const Node& node, size_t first,
   if (!width || *width == 0 || !shapes_fit(found)) return {};
   found.scale = scale.value_or(1 / std::sqrt(static_cast<double>(*width)));
   return found;
+}
+
+std::string_view refusal(const AttentionCall& call, std::initializer_list<const Value*> others,
+                         const TileOptions& tiles) {
+  const TensorType& type = call.queries->type();
+  if (type.device.kind != DeviceKind::kCpu) return "another device";
+  const auto accumulator = accumulator_dtype(type.dtype, type.dtype);
+  if (!accumulator || !is_float(*accumulator) || tiles.columns(*accumulator) == 0)
+    return "no code for its dtype";
+  std::vector<const Value*> alike = {call.keys, call.values};
+  alike.insert(alike.end(), others);
+  for (const Value* value : alike)
+    if (value->type().dtype != type.dtype) return "several dtypes";
+  const auto width = type.shape[3].as_constant(),
+             columns = call.values->type().shape[3].as_constant();
+  if (!columns || *width > kMostAttentionColumns || *columns > kMostAttentionColumns ||
+      *columns == 0)
+    return "heads are wide, or of unknown width";
+  return {};
 }
 
 Value* scaled_and_masked(Graph& graph, const AttentionCall& call, Value* products, Value* mask) {

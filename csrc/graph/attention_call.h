@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <string_view>
 
 #include "graph/graph.h"
+#include "graph/passes/options.h"
 
 namespace mlcc::graph {
 
@@ -24,6 +27,11 @@ struct AttentionCall {
 // dropped or shapes are other than attention has them; whether the numbers of heads fit is for the
 // caller to see.
 std::optional<AttentionCall> read_attention_call(const Node& node, size_t first, size_t rest);
+
+// Why there is no code for the call; `others`: operands beside queries, keys and values that have
+// their dtype as well. Empty: there is.
+std::string_view refusal(const AttentionCall& call, std::initializer_list<const Value*> others,
+                         const TileOptions& tiles);
 
 // Products of queries and keys become scores; `mask`: the call's, as it lies over these.
 Value* scaled_and_masked(Graph& graph, const AttentionCall& call, Value* products, Value* mask);

@@ -333,15 +333,7 @@ class AttentionLowering : private AttentionNest {
       emit_weights(state, tile, keys, r, inner);
     }));
     if (has_columns_) emit_sums(state, tile, keys, body);
-    if (!has_first_ && !has_limit_) return append(block, body);
-    // Else no row of the tile has keys here.
-    Expr is_seen = apply(ScalarOp::kGt, {expr(keys.end), constant(0)});
-    if (has_first_) {
-      const SymExpr low = lowest_first(tile.row, last_row);
-      is_seen = apply(ScalarOp::kAnd,
-                      {is_seen, apply(ScalarOp::kLt, {expr(low), expr(first + tiles_.keys)})});
-    }
-    block.push_back(loop::If::make(arena_, is_seen, std::move(body)));
+    append_if_seen(tile.row, last_row, keys, tiles_.keys, std::move(body), block);
   }
 
   // Asked for before scores are made, which takes longer than memory.
@@ -369,12 +361,7 @@ class AttentionLowering : private AttentionNest {
     const SymExpr row = nest_.let(tile.row + r, "at", block);
     bind(roles_->rows, row, block);
     const SymExpr slot = nest_.let(tile.slot + r, "slot", block);
-    const SymExpr from =
-        has_first_ ? nest_.let(clamped(bound(0, row) - keys.first, 0, keys.end), "from", block)
-                   : SymExpr(0);
-    const SymExpr to =
-        has_limit_ ? nest_.let(clamped(bound(1, row) - keys.first, from, keys.end), "to", block)
-                   : keys.end;
+    const auto [from, to] = seen_of(row, keys, block);
     const SymExpr base = nest_.let(r * tiles_.keys, "base", block);
     const loop::LoopMode mode = vector_mode(4);
     const Expr most = reduce(

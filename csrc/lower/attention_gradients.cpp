@@ -265,13 +265,7 @@ class GradientLowering : private AttentionNest {
     Block body;
     emit_scores(state, pair, body);
     emit_sums(state, pair, body);
-    if (!has_first_ && !has_limit_) return append(block, body);
-    Expr is_seen = apply(ScalarOp::kGt, {expr(end), constant(0)});
-    if (has_first_)
-      is_seen = apply(ScalarOp::kAnd,
-                      {is_seen, apply(ScalarOp::kLt, {expr(lowest_first(row, last)),
-                                                      expr(first + tiles_.products.keys)})});
-    block.push_back(loop::If::make(arena_, is_seen, std::move(body)));
+    append_if_seen(row, last, pair.keys, tiles_.products.keys, std::move(body), block);
   }
 
   void emit_scores(const State& state, const Pair& pair, Block& block) {
@@ -327,12 +321,7 @@ class GradientLowering : private AttentionNest {
     const SymExpr row = nest_.let(pair.row + r, "at", block);
     bind(roles_->rows, row, block);
     const Keys& keys = pair.keys;
-    const SymExpr from =
-        has_first_ ? nest_.let(clamped(bound(0, row) - keys.first, 0, keys.end), "from", block)
-                   : SymExpr(0);
-    const SymExpr to =
-        has_limit_ ? nest_.let(clamped(bound(1, row) - keys.first, from, keys.end), "to", block)
-                   : keys.end;
+    const auto [from, to] = seen_of(row, keys, block);
     const SymExpr base = nest_.let((r + margin_) * pitch_, "base", block);
     append(block,
            nest_.loop_over("k", from, to, vector_mode(2), [&](const SymExpr& k, Block& inner) {

@@ -101,6 +101,27 @@ SymExpr AttentionNest::highest_limit(const SymExpr& row, const SymExpr& last) co
   return clamped(SymExpr::max(bound(1, row), bound(1, last)), 0, extent(keys_));
 }
 
+AttentionNest::Span AttentionNest::seen_of(const SymExpr& row, const Keys& keys, Block& block) {
+  Span seen{0, keys.end};
+  if (has_first_)
+    seen.from = nest_.let(clamped(bound(0, row) - keys.first, 0, keys.end), "from", block);
+  if (has_limit_)
+    seen.to = nest_.let(clamped(bound(1, row) - keys.first, seen.from, keys.end), "to", block);
+  return seen;
+}
+
+void AttentionNest::append_if_seen(const SymExpr& row, const SymExpr& last, const Keys& keys,
+                                   int64_t block_keys, Block body, Block& block) {
+  if (!has_first_ && !has_limit_) return append(block, body);
+  Expr is_seen = apply(ScalarOp::kGt, {expr(keys.end), constant(0)});
+  if (has_first_) {
+    const SymExpr low = lowest_first(row, last);
+    is_seen = apply(ScalarOp::kAnd,
+                    {is_seen, apply(ScalarOp::kLt, {expr(low), expr(keys.first + block_keys)})});
+  }
+  block.push_back(loop::If::make(arena_, is_seen, std::move(body)));
+}
+
 // -- scores
 Expr AttentionNest::dot(const ScoreProduct& product, const SymExpr& row, const SymExpr& key,
                         const loop::LoopMode& mode, Block& block) {

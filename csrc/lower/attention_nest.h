@@ -60,6 +60,14 @@ class AttentionNest {
   struct Keys {
     SymExpr first, end;
   };
+  // Of these the ones that the row at the current place sees, [from, to) behind `first`.
+  struct Span {
+    SymExpr from, to;
+  };
+  Span seen_of(const SymExpr& row, const Keys& keys, loop::Block& block);
+  // `body` is run unless no row from `row` to `last` sees any of the keys, of a block of so many.
+  void append_if_seen(const SymExpr& row, const SymExpr& last, const Keys& keys, int64_t block_keys,
+                      loop::Block body, loop::Block& block);
 
   // -- scores
   // A query times a key; `mode`: of the innermost axis of depth.

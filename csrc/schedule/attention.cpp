@@ -18,6 +18,17 @@ constexpr int64_t kMostKeysThatMeet = 64;
 constexpr int64_t kBytesThatMeet = 512;
 constexpr int64_t kMostTiles = 8;
 
+// Of a product of so many rows, 0: not known while compiling.
+ContractionTiles tiles_of(int64_t rows, int64_t expected_rows, int64_t columns, DType accumulator,
+                          const Machine& machine) {
+  ContractionFacts product;
+  product.rows = rows;
+  product.expected_rows = expected_rows;
+  product.columns = columns;
+  product.accumulator = accumulator;
+  return choose_tiles(product, machine);
+}
+
 }  // namespace
 
 std::string AttentionTiles::str() const {
@@ -27,12 +38,8 @@ std::string AttentionTiles::str() const {
 }
 
 AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& machine) {
-  ContractionFacts product;
-  product.rows = facts.rows;
-  product.expected_rows = facts.expected_rows;
-  product.columns = facts.columns;
-  product.accumulator = facts.accumulator;
-  const ContractionTiles of_product = choose_tiles(product, machine);
+  const ContractionTiles of_product =
+      tiles_of(facts.rows, facts.expected_rows, facts.columns, facts.accumulator, machine);
   AttentionTiles tiles;
   tiles.rows = of_product.rows;
   tiles.grain_terms = of_product.grain_terms;
@@ -61,18 +68,12 @@ AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
                                                   const Machine& machine) {
   static constexpr int64_t kMostOfEither = 96;
   static constexpr int64_t kMostBytes = 448 << 10;  // of a thread's stack
-  ContractionFacts product;
-  product.rows = facts.rows;
-  product.expected_rows = facts.expected_rows;
-  product.columns = facts.panel;
-  product.accumulator = facts.accumulator;
-  const ContractionTiles of_product = choose_tiles(product, machine);
+  const ContractionTiles of_product =
+      tiles_of(facts.rows, facts.expected_rows, facts.panel, facts.accumulator, machine);
   AttentionGradientTiles tiles;
   tiles.products.rows = of_product.rows;
   tiles.products.grain_terms = of_product.grain_terms;
-  product.rows = 0;
-  product.expected_rows = kMostOfEither;
-  tiles.rows = choose_tiles(product, machine).rows.front();
+  tiles.rows = tiles_of(0, kMostOfEither, facts.panel, facts.accumulator, machine).rows.front();
   // Keys are columns of one product and rows of another.
   const int64_t unit = std::lcm(tiles.rows, facts.panel);
   const auto filled = [](int64_t length, int64_t most, int64_t step) {

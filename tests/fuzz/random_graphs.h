@@ -381,24 +381,42 @@ class RandomGraph {
     add_value(graph_->contract(lhs, rhs, left, right, extents, shape, dtype));
   }
 
+  std::vector<Value*> values_like(const Value* value) const {
+    std::vector<Value*> alike;
+    for (Value* other : values_)
+      if (dtype_of(other) == dtype_of(value) && shape_of(other) == shape_of(value))
+        alike.push_back(other);
+    return alike;
+  }
+
+  // Of a batch of matrices: the first axes, then the two given.
+  static Shape index_of_matrix(size_t rank, size_t rows, size_t columns) {
+    Shape at;
+    for (size_t d = 0; d + 2 < rank; ++d) at.push_back(SymExpr::symbol(graph::axis_name(d)));
+    at.push_back(SymExpr::symbol(graph::axis_name(rows)));
+    at.push_back(SymExpr::symbol(graph::axis_name(columns)));
+    return at;
+  }
+
+  // Of keys that a query, which stands at axis `rows`, sees.
+  Shape random_range(size_t rows, const SymExpr& keys) {
+    const SymExpr row = SymExpr::symbol(graph::axis_name(rows));
+    const SymExpr first = flip_coin(30) ? SymExpr::max(row - 2, 0) : SymExpr(0);
+    return {first, flip_coin(50) ? SymExpr::min(row + 1, keys) : keys};
+  }
+
   // A value attends to itself, along its last but one dimension.
   void add_attention(Value* value) {
     const DType dtype = dtype_of(value);
     const size_t rank = shape_of(value).size();
     if ((dtype != DType::kF32 && dtype != DType::kF64) || rank < 2 || !options_.float_reductions)
       return;
-    std::vector<Value*> alike;
-    for (Value* other : values_)
-      if (dtype_of(other) == dtype && shape_of(other) == shape_of(value)) alike.push_back(other);
+    const std::vector<Value*> alike = values_like(value);
     const Shape shape = shape_of(value);
     const SymExpr keys = shape[rank - 2];
     // The axes are those of the result, and one behind them.
     const auto index = [&](size_t rows, size_t columns) {
-      Shape at;
-      for (size_t d = 0; d + 2 < rank; ++d) at.push_back(SymExpr::symbol(graph::axis_name(d)));
-      at.push_back(SymExpr::symbol(graph::axis_name(rows)));
-      at.push_back(SymExpr::symbol(graph::axis_name(columns)));
-      return at;
+      return index_of_matrix(rank, rows, columns);
     };
     Shape of_scores = shape;
     of_scores.back() = keys;
@@ -408,9 +426,7 @@ class RandomGraph {
       Value* scaled = graph_->pointwise(Op::kMul, {scores, other});
       if (shape_of(scaled) == of_scores) scores = scaled;
     }
-    const SymExpr row = SymExpr::symbol(graph::axis_name(rank - 2));
-    const Shape range = {flip_coin(30) ? SymExpr::max(row - 2, 0) : SymExpr(0),
-                         flip_coin(50) ? SymExpr::min(row + 1, keys) : keys};
+    const Shape range = random_range(rank - 2, keys);
     const bool empty_is_zero = flip_coin(50);
     add_value(graph_->attend(scores, pick(alike), index(rank - 2, rank), index(rank, rank - 1),
                              keys, range, empty_is_zero, shape, dtype));
@@ -428,28 +444,22 @@ class RandomGraph {
     const size_t rank = shape.size();
     if ((dtype != DType::kF32 && dtype != DType::kF64) || rank < 2 || !options_.float_reductions)
       return;
-    std::vector<Value*> alike;
-    for (Value* other : values_)
-      if (dtype_of(other) == dtype && shape_of(other) == shape) alike.push_back(other);
-    const auto index = [&](size_t row) {
-      Shape at;
-      for (size_t d = 0; d + 2 < rank; ++d) at.push_back(SymExpr::symbol(graph::axis_name(d)));
-      at.push_back(SymExpr::symbol(graph::axis_name(row)));
-      at.push_back(SymExpr::symbol(graph::axis_name(rank)));
-      return at;
-    };
+    const std::vector<Value*> alike = values_like(value);
     Shape of_scores = shape;
     of_scores.back() = shape[rank - 2];
     const auto products = [&] {
-      return graph_->contract(value, pick(alike), index(rank - 2), index(rank - 1), {shape.back()},
-                              of_scores, dtype);
+      return graph_->contract(value, pick(alike), index_of_matrix(rank, rank - 2, rank),
+                              index_of_matrix(rank, rank - 1, rank), {shape.back()}, of_scores,
+                              dtype);
     };
     Value* weights = graph_->pointwise(Op::kTanh, {products()});
     Value* gradients = flip_coin(70) ? graph_->pointwise(Op::kMul, {weights, products()}) : weights;
-    const SymExpr row = SymExpr::symbol(graph::axis_name(rank - 2)), keys = of_scores.back();
-    add_value(graph_->attend_gradients(weights, gradients, pick(alike), pick(alike), pick(alike),
-                                       {flip_coin(30) ? SymExpr::max(row - 2, 0) : SymExpr(0),
-                                        flip_coin(50) ? SymExpr::min(row + 1, keys) : keys}));
+    // One draw a statement: compilers evaluate arguments in different orders.
+    Value* means = pick(alike);
+    Value* queries = pick(alike);
+    Value* others = pick(alike);
+    const Shape range = random_range(rank - 2, of_scores.back());
+    add_value(graph_->attend_gradients(weights, gradients, means, queries, others, range));
   }
 
   void choose_outputs() {

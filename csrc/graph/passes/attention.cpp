@@ -126,21 +126,12 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
   auto call = read_attention_call(*node, 0, 3);
   if (!call || node->results().size() != 2 || !fits(*call, *node))
     return rewriter.no_match(*node, "its arguments do not fit");
-  const TensorType& type = node->result()->type();
-  if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
-  const auto accumulator = accumulator_dtype(type.dtype, type.dtype);
-  if (!accumulator || !is_float(*accumulator) || options.tiles->columns(*accumulator) == 0)
-    return rewriter.no_match(*node, "no code for its dtype");
-  for (const Value* value : {call->queries, call->keys, call->values})
-    if (value->type().dtype != type.dtype) return rewriter.no_match(*node, "several dtypes");
-  const int64_t queries = rewriter.graph().expected(call->queries->type().shape[2]);
+  if (const auto reason = refusal(*call, {node->result()}, *options.tiles); !reason.empty())
+    return rewriter.no_match(*node, reason);
+  const TensorType& type = call->queries->type();
+  const int64_t queries = rewriter.graph().expected(type.shape[2]);
   if (dtype_size(type.dtype) < 4 && queries >= kFewQueries && queries < kQueriesOfCall)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
-  const auto width = call->queries->type().shape[3].as_constant(),
-             columns = call->values->type().shape[3].as_constant();
-  if (!columns || *width > kMostAttentionColumns || *columns > kMostAttentionColumns ||
-      *columns == 0)
-    return rewriter.no_match(*node, "heads are wide, or of unknown width");
   Graph& graph = rewriter.graph();
   const Value& norms = *node->result(1);
   const bool wants_norms = !norms.users().empty() || graph.is_output(&norms);

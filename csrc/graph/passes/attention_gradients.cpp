@@ -105,22 +105,14 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const auto call = read_call(*node);
   if (!call) return rewriter.no_match(*node, "its arguments do not fit");
   const AttentionCall& attention = call->attention;
+  const auto reason = refusal(attention, {call->of_means, call->means}, *options.tiles);
+  if (!reason.empty()) return rewriter.no_match(*node, reason);
   const TensorType& type = attention.queries->type();
-  if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
-  const auto accumulator = accumulator_dtype(type.dtype, type.dtype);
-  if (!accumulator || !is_float(*accumulator) || options.tiles->columns(*accumulator) == 0)
-    return rewriter.no_match(*node, "no code for its dtype");
-  for (const Value* value : {attention.keys, attention.values, call->of_means, call->means})
-    if (value->type().dtype != type.dtype) return rewriter.no_match(*node, "several dtypes");
   if (rewriter.graph().expected(type.shape[2]) < kFewestQueries)
     return rewriter.no_match(*node, "few queries share what would be packed");
-  const auto width = type.shape[3].as_constant(),
-             columns = attention.values->type().shape[3].as_constant();
-  if (!columns || *width > kMostAttentionColumns || *columns > kMostAttentionColumns ||
-      *columns == 0)
-    return rewriter.no_match(*node, "heads are wide, or of unknown width");
+  const DType accumulator = *accumulator_dtype(type.dtype, type.dtype);
   return rewriter.replace_all_by_new(
-      node, [&] { return build(rewriter.graph(), *call, *node, *accumulator); });
+      node, [&] { return build(rewriter.graph(), *call, *node, accumulator); });
 }
 
 }  // namespace
