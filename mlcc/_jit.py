@@ -37,6 +37,9 @@ from mlcc._jit_guards import (
 from mlcc._load import load_core
 from mlcc.logging import get_logger
 
+# Traces of one function with fixed sizes of parameters.
+_MOST_FIXED_TRACES = 16
+
 # Arguments that are leaves for sure; a call of nothing else has their number as its structure.
 _PLAIN_LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str}
 _CONSTANTS = (
@@ -69,7 +72,9 @@ def jit(
     """Compile a function or an nn.Module, as `mlcc.jit(f)`, `@mlcc.jit` or `@mlcc.jit(static=("n",))`.
 
     With `dynamic=False` each shape is traced anew. `static` names (or counts) the parameters whose values are
-    constants of the trace. The result is called like the function, and is differentiable.
+    constants of the trace. Under `torch.no_grad` arguments that are an nn.Parameter and are not written have fixed
+    sizes (of 16 traces at most), so that what depends on them alone, as a packed weight, is kept from call to call.
+    The result is called like the function, and is differentiable.
     """
     if function is None:
         return functools.partial(jit, dynamic=dynamic, static=static)
@@ -100,6 +105,9 @@ class Jitted:
         self._dispatch: Any = _no_dispatch
         self._last_call: _Description | None = None
         self._traces = 0
+        # Whether sizes of parameters among the arguments are fixed; and of how many traces they are.
+        self._fixes_parameters = True
+        self._fixed_traces = 0
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -199,7 +207,11 @@ class Jitted:
         entry = _Entry()
         self._log_recompile(call, args, kwargs)
         try:
-            self._trace(entry, call)
+            try:
+                self._trace(entry, call)
+            except backend.StaticInputWrittenError:
+                self._fixes_parameters = False
+                self._trace(entry, call)
         except (Error, InternalError):
             raise
         except Exception as error:
@@ -233,14 +245,20 @@ class Jitted:
 
     def _trace(self, entry: _Entry, call: _Call) -> None:
         fakes = _torch_compat.Fakes()
+        fixed = self._fixed_places(call)
         inputs = [
-            _fake_leaf(fakes, place, leaf, self._dynamic) for place, leaf in enumerate(call.leaves)
+            _fake_leaf(fakes, place, leaf, self._dynamic and place not in fixed)
+            for place, leaf in enumerate(call.leaves)
         ]
         varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf, self._dynamic)]
         traced = _TracedModule(self, call, varying)
         session = backend.Session(None, config.resolve({"torch_caches": False}))
         with fakes.tracing():
-            compiled = session.compile(traced, [inputs[place] for place in varying])
+            compiled = session.compile(
+                traced,
+                [inputs[place] for place in varying],
+                [number for number, place in enumerate(varying) if place in fixed],
+            )
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
         module = ModuleState(self._module)
         constants = [one for graph in session.graphs for one in graph.imported.constants]
@@ -265,6 +283,17 @@ class Jitted:
         if self._signature is None and not _autograd_sees(call.leaves, entry.written):
             writes = entry.written is not None
             entry.facts = _facts(direct, sizes, module, varying, writes, traced)
+
+    def _fixed_places(self, call: _Call) -> set[int]:
+        """Of parameters among the leaves: they live long, and what is computed from them alone is kept if their sizes
+        are known. Not where the function writes them, nor where it is called with parameters of ever new shapes.
+        """
+        if torch.is_grad_enabled() or not self._fixes_parameters:
+            return set()
+        places = {i for i, leaf in enumerate(call.leaves) if type(leaf) is torch.nn.Parameter}
+        self._fixed_traces += bool(places)
+        self._fixes_parameters = self._fixed_traces < _MOST_FIXED_TRACES
+        return places
 
     def _add_to_dispatch(
         self, facts: dict[str, Any], call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -326,7 +355,7 @@ class _Description:
 
 
 def _form_difference(name: str, old: Any, new: Any) -> str:
-    words = ("dtype", "device", "dim()", "layout", "requires_grad", "is_inference()")
+    words = ("__class__", "dtype", "device", "dim()", "layout", "requires_grad", "is_inference()")
     if len(old) == len(new) == len(words):
         for word, a, b in zip(words, old, new, strict=True):
             if a != b:
@@ -686,6 +715,7 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
             return None
         layout = _layout_of(leaf) if dynamic else (leaf.shape, leaf.stride())
         return (
+            kind.__name__,
             leaf.dtype,
             leaf.device,
             leaf.dim(),

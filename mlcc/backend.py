@@ -11,7 +11,7 @@ import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -223,6 +223,10 @@ def _caller_with_floats(
 # -- compiling
 
 
+class StaticInputWrittenError(Exception):
+    """An argument that was promised to live for many calls is written by the function."""
+
+
 class Session:
     """One call of the backend: its options, and the compilers that AOTAutograd is given."""
 
@@ -233,11 +237,18 @@ class Session:
         self.kinds: list[str] = []
         self._num_own = 0  # parameters and buffers of the module, which become the first inputs
         self._num_inputs = 0  # they and the arguments
+        self._lasting: frozenset[int] = frozenset()  # arguments that live for many calls
 
-    def compile(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces."""
+    def compile(
+        self, gm: Any, example_inputs: Sequence[Any], lasting: Iterable[int] = ()
+    ) -> Callable[..., Any]:
+        """The callable that replaces `gm`: a GraphModule of Dynamo's, or a module that jit traces.
+
+        `lasting` are places of arguments that live for many calls; StaticInputWrittenError if `gm` writes one of them.
+        """
         self._num_own = len(_own_tensors(gm))
         self._num_inputs = self._num_own + len(example_inputs)
+        self._lasting = frozenset(self._num_own + place for place in lasting)
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -277,7 +288,8 @@ class Session:
         """Places of parameters and buffers among the inputs of the graph that AOTAutograd made."""
         if len(gm.graph.find_nodes(op="placeholder")) != self._num_inputs:
             return frozenset()  # AOTAutograd made other inputs of those that it was given
-        return frozenset([*range(self._num_own), *_torch_compat.static_inputs(self._num_inputs)])
+        lifted = _torch_compat.static_inputs(self._num_inputs)
+        return frozenset([*range(self._num_own), *self._lasting, *lifted])
 
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
@@ -298,6 +310,8 @@ class Session:
             del example_inputs  # the graph's metadata says it all
             if kind == "forward":
                 _check_is_differentiable(gm)
+            if not self._lasting.isdisjoint(_torch_compat.written_inputs()[1]):
+                raise StaticInputWrittenError
             start = time.perf_counter()
             code = self._compile_or_fall_back(gm, kind)
             self.graphs.append(code)

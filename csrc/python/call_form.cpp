@@ -71,6 +71,10 @@ bool has_attributes(PyObject* tensor) {
   return false;
 }
 
+bool is_parameter(PyObject* tensor) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == ParameterClass;
+}
+
 // A number that may be a symbol of the trace. NaN is none: to a symbol, it would be equal to
 // itself. Nor is an int whose products may not fit in 64 bits.
 bool is_symbol(PyObject* object) {
@@ -143,8 +147,10 @@ bool is_under_modes() {
 
 // -- tensors
 
-CallForm::TensorForm CallForm::form_of(const at::Tensor& tensor, bool dynamic) {
-  TensorForm form{.keys = tensor.key_set().raw_repr(),
+CallForm::TensorForm CallForm::form_of(PyObject* object, bool dynamic) {
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  TensorForm form{.is_parameter = is_parameter(object),
+                  .keys = tensor.key_set().raw_repr(),
                   .dtype = tensor.scalar_type(),
                   .device = tensor.device(),
                   .rank = tensor.dim(),
@@ -167,9 +173,11 @@ CallForm::TensorForm CallForm::form_of(const at::Tensor& tensor, bool dynamic) {
   return form;
 }
 
-bool CallForm::TensorForm::matches(const at::Tensor& tensor) const {
-  if (tensor.key_set().raw_repr() != keys || tensor.scalar_type() != dtype ||
-      tensor.dim() != rank || tensor.device() != device || tensor.requires_grad() != requires_grad)
+bool CallForm::TensorForm::matches(PyObject* object) const {
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  if (mlcc::python::is_parameter(object) != is_parameter || tensor.key_set().raw_repr() != keys ||
+      tensor.scalar_type() != dtype || tensor.dim() != rank || tensor.device() != device ||
+      tensor.requires_grad() != requires_grad)
     return false;
   if (layout == Layout::kContiguous) return is_row_major(tensor);
   if (layout == Layout::kPermuted) return !tensor.is_contiguous() && has_order(tensor, order);
@@ -192,7 +200,7 @@ void CallForm::add(PyObject* object, bool dynamic) {
   Item item{.kind = Kind::kConstant, .value = {}, .tensor = {}};
   if (THPVariable_CheckExact(object)) {
     item.kind = Kind::kTensor;
-    item.tensor.push_back(form_of(THPVariable_Unpack(object), dynamic));
+    item.tensor.push_back(form_of(object, dynamic));
   } else if (dynamic && is_symbol(object)) {
     item.kind = Kind::kSymbol;
     item.value = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(object)));
@@ -239,7 +247,7 @@ bool CallForm::match_item(size_t& position, PyObject* object, Leaves& leaves) co
   switch (item.kind) {
   case Kind::kTensor:
     if (!THPVariable_CheckExact(object) || has_attributes(object) ||
-        !item.tensor[0].matches(THPVariable_Unpack(object)))
+        !item.tensor[0].matches(object))
       return false;
     leaves.push_back(object);
     return true;

@@ -49,7 +49,8 @@ class CallForm {
   enum class Layout : uint8_t { kContiguous, kPermuted, kExact };
 
   struct TensorForm {
-    uint64_t keys;  // dispatch keys: device, layout, autograd, conj, neg, inference
+    bool is_parameter;  // torch.nn.Parameter, not torch.Tensor
+    uint64_t keys;      // dispatch keys: device, layout, autograd, conj, neg, inference
     at::ScalarType dtype;
     c10::Device device;
     int64_t rank;
@@ -57,7 +58,7 @@ class CallForm {
     Layout layout;
     std::vector<int64_t> order;           // dimensions from the innermost one, of kPermuted
     std::vector<int64_t> sizes, strides;  // of kExact
-    bool matches(const at::Tensor& tensor) const;
+    bool matches(PyObject* object) const;
   };
 
   struct Item {
@@ -70,7 +71,7 @@ class CallForm {
   void add(PyObject* object, bool dynamic);
   void add_items(PyObject* sequence, Kind kind, bool dynamic);
   void add_dict(PyObject* dict, bool dynamic);
-  static TensorForm form_of(const at::Tensor& tensor, bool dynamic);
+  static TensorForm form_of(PyObject* object, bool dynamic);
   bool match_item(size_t& position, PyObject* object, Leaves& leaves) const;
 
   std::vector<Item> items_;  // in preorder

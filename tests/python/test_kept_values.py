@@ -655,13 +655,60 @@ def test_large_values_lie_in_huge_pages() -> None:
     assert mlcc.cache_info()["large_blocks"] - before >= 4 << 20
 
 
-def test_an_argument_is_never_static() -> None:
-    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return x @ torch.exp(w)
+def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x @ torch.exp(w / 100)
 
+
+def test_an_argument_that_is_no_parameter_is_never_static() -> None:
     with torch.no_grad(), Work() as work:
-        mlcc.jit(f)(torch.randn(3, 8), torch.randn(8, 8))
+        mlcc.jit(scaled)(torch.randn(3, 8), torch.randn(8, 8))
     assert (work.hits, work.misses) == (0, 0)
+
+
+def test_parameters_among_the_arguments(compiler: Any) -> None:
+    x, first = torch.randn(3, 96), torch.nn.Parameter(torch.randn(96, 96))
+    second = torch.nn.Parameter(torch.randn(96, 96))
+    compiled = compiler(scaled)
+    with torch.no_grad():
+        for change in (lambda: None, lambda: first.data.mul_(0.5), lambda: first.add_(1)):
+            change()
+            torch.testing.assert_close(compiled(x, first), scaled(x, first))
+            with Work() as work:
+                torch.testing.assert_close(compiled(x, first), scaled(x, first))
+            assert (work.hits, work.misses) == (1, 0)
+        torch.testing.assert_close(compiled(x, second), scaled(x, second))
+        assert packs()["packs"] == 2
+        torch.testing.assert_close(compiled(x, first.detach()), scaled(x, first))
+    del second
+    gc.collect()
+    assert packs()["packs"] == 1
+    result = compiled(x, first)  # training
+    result.sum().backward()
+    assert first.grad is not None
+
+
+@torch.no_grad()
+def test_parameters_that_a_jitted_function_writes_have_symbolic_sizes(mlcc_log: Log) -> None:
+    def step(p: torch.Tensor, gradient: torch.Tensor) -> None:
+        p.add_(gradient, alpha=-0.1)
+
+    jitted = mlcc.jit(step)
+    with mlcc_log("recompiles") as lines:
+        for size in (3, 4, 5):
+            p, gradient = torch.nn.Parameter(torch.zeros(size)), torch.ones(size)
+            jitted(p, gradient)
+            torch.testing.assert_close(p.data, torch.full((size,), -0.1))
+    assert not lines
+
+
+@torch.no_grad()
+def test_parameters_of_ever_new_shapes_have_symbolic_sizes(mlcc_log: Log) -> None:
+    jitted = mlcc.jit(lambda x, w: x + w)
+    with mlcc_log("recompiles") as lines:
+        for size in range(2, 40):
+            x, w = torch.randn(size), torch.nn.Parameter(torch.randn(size))
+            torch.testing.assert_close(jitted(x, w), x + w)
+    assert len(lines) == 16
 
 
 def test_a_write_into_an_inference_tensor_never_escapes() -> None:
