@@ -238,7 +238,8 @@ class Planner {
     if (readers.size() != 1 && !is_read_by_one(node)) return;
     const Node& reader = *readers.front();
     if (is_read_elsewhere(*node.result(), reader)) return;
-    if (reader.op() == Op::kExtern || is_indirect(reader)) return;
+    const bool only_copies = copies_words(reader) && node.op() != Op::kPad && node.op() != Op::kCat;
+    if (reader.op() == Op::kExtern || is_indirect(reader) || only_copies) return;
     // A reader with more points than this value has elements would repeat the work. Of a widening
     // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.
     if (repeats_work(node, reader) && !is_widening_cast(node) && !is_term_of_scores(node, reader))

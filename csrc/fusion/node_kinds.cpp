@@ -38,9 +38,19 @@ bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() 
 
 bool is_update(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kUpdate; }
 
+bool copies_words(const Node& node) {
+  constexpr int64_t kWordBytes = 4;
+  const graph::TensorType& type = node.result()->type();
+  if (node.op() != Op::kCopy || type.device.kind != DeviceKind::kCpu || type.shape.empty())
+    return false;
+  const int64_t bytes = dtype_size(type.dtype);
+  return bytes < kWordBytes && type.dtype != DType::kBool &&
+         type.shape.back().equals_constant(kWordBytes / bytes);
+}
+
 bool is_alone(const Node& node) {
   return is_update(node) || graph::op_info(node.op()).op_class == OpClass::kScan ||
-         node.op() == Op::kAttendGradients;
+         node.op() == Op::kAttendGradients || copies_words(node);
 }
 
 bool comes_in_tiles(const Node& node) { return is_contraction(node) || is_attention(node); }

@@ -10,8 +10,13 @@ namespace mlcc::fusion {
 bool is_indirect(const graph::Node& node);
 bool is_update(const graph::Node& node);
 
+// Whether a copy on a CPU has short elements that make up words of 32 bits along its last
+// dimension, as packed operands of dot products have it: a kernel that only copies moves these as
+// one.
+bool copies_words(const graph::Node& node);
+
 // Updates, scans and gradients of attention have a kernel of their own: what they write is read at
-// other places than where it is computed, and in another order.
+// other places than where it is computed, and in another order. So have copies of words.
 bool is_alone(const graph::Node& node);
 
 // What begins a group of its own, whose results come in tiles.

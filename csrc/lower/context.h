@@ -7,6 +7,7 @@
 #include "fusion/fusion.h"
 #include "graph/graph.h"
 #include "loop/ir.h"
+#include "lower/words.h"
 #include "schedule/schedule.h"
 
 namespace mlcc::lower {
@@ -17,6 +18,7 @@ struct Context {
   const fusion::Group& group;
   const schedule::Machine& machine;
   loop::Arena& arena;
+  Words words = {};
 
   schedule::Schedule choose(const schedule::NestFacts& facts) const {
     return schedule::choose(facts, machine, [&](std::string_view name) { return hint(name); });

@@ -64,8 +64,8 @@ bool Evaluator::Key::operator<(const Key& other) const {
 
 Evaluator::Evaluator(const Context& context, KernelBuffers& buffers, const Index& domain,
                      const NestAxes* axes, Recording* recording)
-    : plan_(context.plan), group_(context.group), arena_(context.arena), buffers_(buffers),
-      axes_(axes), recording_(recording), formulas_(arena_),
+    : plan_(context.plan), group_(context.group), arena_(context.arena), words_(context.words),
+      buffers_(buffers), axes_(axes), recording_(recording), formulas_(arena_),
       assumptions_(context.graph.assumptions()) {
   for (size_t d = 0; d < domain.size(); ++d)
     assumptions_.set_index(fusion::axis_name(d), domain[d]);
@@ -85,8 +85,12 @@ void Evaluator::record(const SymExpr& index, Value* accessed, bool is_store) {
   if (recording_ == nullptr) return;
   recording_->indices.push_back(index);
   if (accessed != nullptr)
-    recording_->accesses.push_back(
-        {index, dtype_size(accessed->type().dtype), is_store, accessed, mask_ != nullptr});
+    recording_->accesses.push_back({index, bytes_accessed(accessed->type().dtype, is_store),
+                                    is_store, accessed, mask_ != nullptr});
+}
+
+int64_t Evaluator::bytes_accessed(DType dtype, bool is_store) const {
+  return is_store || words_.are_read ? words_.elements * dtype_size(dtype) : dtype_size(dtype);
 }
 
 // Whether an expression over the nest's axes means less in the current segments than elsewhere.
@@ -157,6 +161,34 @@ Expr Evaluator::let(Expr e, std::string_view base) {
   return variable;
 }
 
+SymExpr Evaluator::counted_in_words(const SymExpr& offset, bool is_store) const {
+  if (words_.elements == 1 || (!is_store && !words_.are_read)) return offset;
+  const auto words = assumptions_.simplify(offset).divide_exactly(words_.elements);
+  MLCC_CHECK(words, "lowering: ", offset, " lies within a word");
+  return *words;
+}
+
+// The elements at `position`, the first one in the lowest bits.
+Expr Evaluator::word(const Node& node, Index position) {
+  const auto element = [&](int64_t i) {
+    position.back() = i;
+    return evaluate(node.operand(0), position);
+  };
+  if (words_.are_read) return element(0);
+  const auto number = [&](int64_t value) {
+    return loop::Constant::make_int(arena_, DType::kI32, value);
+  };
+  const int64_t bits = 32 / words_.elements;
+  Expr all = nullptr;
+  for (int64_t i = 0; i < words_.elements; ++i) {
+    Expr part = loop::Cast::make(arena_, DType::kI32, element(i));
+    part = loop::apply(arena_, ScalarOp::kAnd, {part, number((int64_t{1} << bits) - 1)});
+    if (i > 0) part = loop::apply(arena_, ScalarOp::kShl, {part, number(bits * i)});
+    all = i == 0 ? part : loop::apply(arena_, ScalarOp::kOr, {all, part});
+  }
+  return let(all, "word");
+}
+
 Expr Evaluator::load_value(Value* value, const Index& index) {
   const auto stored = stored_.find(value);
   if (stored != stored_.end() && stored->second.place)
@@ -166,8 +198,8 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
                                    ? stored->second.buffer
                                    : buffers_.buffer_of(value, loop::Access::kIn);
   if (buffer->access == loop::Access::kValue) return loop::Load::make(arena_, buffer, {});
-  const SymExpr offset =
-      assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides()));
+  const SymExpr offset = counted_in_words(
+      assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides())), false);
   record(offset, value, false);
   const SymExpr over_nest = mapped(offset);
   if (mask_ == nullptr)
@@ -184,8 +216,8 @@ void Evaluator::store(Value* value, const Index& position, Expr element, Expr st
 }
 
 Expr Evaluator::stored_offset(Value* value, const Index& position) {
-  const SymExpr offset =
-      assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides()));
+  const SymExpr offset = counted_in_words(
+      assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides())), true);
   record(offset, value, true);
   return nest_expr(mapped(offset));
 }
@@ -243,6 +275,7 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
 }
 
 Expr Evaluator::pointwise(const Node& node, const Index& index) {
+  if (words_.elements > 1) return word(node, index);
   std::vector<Expr> args;
   for (Value* operand : node.operands())
     args.push_back(evaluate(operand, graph::broadcast_index(operand->type().shape, index)));
@@ -385,6 +418,7 @@ Expr Evaluator::constant(const Node& node, const Index& index) {
 
 // The attribute `value`.
 Expr Evaluator::number(const Node& node) {
+  if (words_.elements > 1) return loop::Constant::make_int(arena_, words_.dtype_read(), 0);
   const DType dtype = node.result()->type().dtype;
   for (const auto& [name, value] : node.attrs()) {
     if (name != "value") continue;

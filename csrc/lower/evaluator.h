@@ -109,6 +109,9 @@ class Evaluator {
   };
 
   loop::Expr compute(graph::Value* value, const std::vector<SymExpr>& index);
+  int64_t bytes_accessed(DType dtype, bool is_store) const;
+  SymExpr counted_in_words(const SymExpr& offset, bool is_store) const;
+  loop::Expr word(const graph::Node& node, std::vector<SymExpr> position);
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);
   SymExpr mapped(const SymExpr& over_domain) const;
@@ -135,6 +138,7 @@ class Evaluator {
   const fusion::FusionPlan& plan_;
   const fusion::Group& group_;
   loop::Arena& arena_;
+  const Words words_;
   KernelBuffers& buffers_;
   const NestAxes* axes_;
   Recording* recording_;

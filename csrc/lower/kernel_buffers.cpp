@@ -33,6 +33,7 @@ const loop::Buffer* KernelBuffers::buffer_of(Value* value, loop::Access access) 
   description.dtype = value->type().dtype;
   description.scope = loop::Scope::kGlobal;
   description.access = access;
+  count_words(extent, description);
   if (access == loop::Access::kIn && is_host_number(*value)) {
     MLCC_CHECK(product(value->type().shape).equals_constant(1), "lowering: %", value->id(),
                " of the host has more than one element");
@@ -44,6 +45,14 @@ const loop::Buffer* KernelBuffers::buffer_of(Value* value, loop::Access access) 
   values_.push_back(value);
   buffers_.push_back(buffer);
   return buffer;
+}
+
+// Where a copy goes word by word, its elements are bits.
+void KernelBuffers::count_words(SymExpr& extent, loop::Buffer& buffer) const {
+  const Words& words = context_.words;
+  if (words.elements == 1) return;
+  buffer.dtype = buffer.access == loop::Access::kIn ? words.dtype_read() : DType::kI32;
+  if (buffer.dtype == DType::kI32) extent = SymExpr::floordiv(extent, words.elements);
 }
 
 int64_t KernelBuffers::error_code(const std::string& exception, const std::string& text) {

@@ -27,6 +27,7 @@ class KernelBuffers {
 
  private:
   bool is_host_number(const graph::Value& value) const;
+  void count_words(SymExpr& extent, loop::Buffer& buffer) const;
 
   const Context& context_;
   std::unordered_map<const graph::Value*, const loop::Buffer*> buffer_of_;

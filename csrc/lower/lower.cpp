@@ -9,6 +9,7 @@
 //   kernel_buffers  parameters and errors            segments     loops between the ends of parts
 //   interchange  loops over rows around those over columns
 //   requests     prefetches of what later iterations read
+//   words        copies of whole words
 // Groups of one update or scan, and those that begin with a contraction or attention, have
 // lowerings of their own: updates, scans, contraction, attention.
 #include "lower/lower.h"
@@ -33,6 +34,7 @@
 #include "lower/segments.h"
 #include "lower/tiles.h"
 #include "lower/updates.h"
+#include "lower/words.h"
 
 namespace mlcc::lower {
 
@@ -219,15 +221,10 @@ void lower_passes(const Context& context, KernelBuffers& buffers, LoweredKernel&
   add_phases(context, nodes, recording, nest, evaluator, lowered);
 }
 
-}  // namespace
-
-LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan,
-                          const fusion::Group& group, const schedule::Machine& machine,
-                          loop::Arena& arena) {
-  const Context context{graph, plan, group, machine, arena};
+LoweredKernel lower(const Context& context) {
   KernelBuffers buffers(context);
   LoweredKernel lowered;
-  const Node& first = *group.nodes.front();
+  const Node& first = *context.group.nodes.front();
   const graph::OpClass op_class = graph::op_info(first.op()).op_class;
   if (op_class == graph::OpClass::kUpdate)
     lower_update(context, first, buffers, lowered);
@@ -244,6 +241,20 @@ LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& p
   request_rows(context, lowered.kernel);
   finish(context, buffers, lowered);
   return lowered;
+}
+
+}  // namespace
+
+LoweredKernel lower_group(const graph::Graph& graph, const fusion::FusionPlan& plan,
+                          const fusion::Group& group, const schedule::Machine& machine,
+                          loop::Arena& arena) {
+  const Context context{graph, plan, group, machine, arena};
+  if (!may_go_by_words(context)) return lower(context);
+  const Words words = words_of(context, record(context, GroupNodes(plan, group)));
+  if (words.elements == 1) return lower(context);
+  fusion::Group of_words = group;
+  of_words.domain.back() = 1;
+  return lower({graph, plan, of_words, machine, arena, words});
 }
 
 }  // namespace mlcc::lower
