@@ -673,7 +673,7 @@ def _facts(
     """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
     guards = sizes.as_expressions()
     defaults = traced.outside.defaults
-    if guards is None or module.containers or not all(is_plain(held) for _, held in defaults):
+    if guards is None or not all(is_plain(held) for _, held in defaults):
         return None
     if any(o.kind == "float" or isinstance(o.constant, float) for o in graph.imported.outputs):
         return None
@@ -688,6 +688,10 @@ def _facts(
         "objects": module.objects,
         "plain": module.plain,
         "identical": module.identical,
+        "containers": [
+            (container, [(one, is_plain(one)) for one in held])
+            for container, held in module.containers
+        ],
         "globals": traced.outside.globals,
         "cells": traced.outside.cells,
         "defaults": [(function, *held) for function, held in defaults],

@@ -192,7 +192,9 @@ class ModuleState:
         if names:
             self.identical.append((attributes, names, values))
         self.containers += [
-            (value, _contents(value)) for value in values if isinstance(value, list | dict | set)
+            (value, [copy.deepcopy(one) if is_plain(one) else one for one in _contents(value)])
+            for value in values
+            if isinstance(value, list | dict | set)
         ]
         return list(values)
 

@@ -55,6 +55,19 @@ struct HeldNames {
   bool is_unchanged() const;
 };
 
+// A list, dict or set that an attribute holds, and what it held in order, of a dict keys and then
+// values: plain values, or the very objects.
+struct HeldContainer {
+  py::object container;
+  struct Item {
+    py::object value;
+    bool is_plain;
+    bool is_same(PyObject* found) const;
+  };
+  std::vector<Item> items;
+  bool is_unchanged() const;
+};
+
 // A closure variable that held a plain value.
 struct HeldCell {
   py::object cell, value;
@@ -128,6 +141,34 @@ bool HeldNames::is_unchanged() const {
     if (!is_same_constant(kept.ptr(), expected.ptr())) return false;
   }
   return true;
+}
+
+bool HeldContainer::Item::is_same(PyObject* found) const {
+  if (found == value.ptr()) return true;
+  if (!is_plain) return false;
+  // A comparison may run Python code, which may take the value out of the container.
+  const auto kept = py::reinterpret_borrow<py::object>(found);
+  return is_same_constant(kept.ptr(), value.ptr());
+}
+
+bool HeldContainer::is_unchanged() const {
+  PyObject* found = container.ptr();
+  if (PyDict_Check(found)) {
+    const size_t count = items.size() / 2;
+    Py_ssize_t iterator = 0;
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (size_t i = 0; i < count; ++i)
+      if (static_cast<size_t>(PyDict_GET_SIZE(found)) != count ||
+          PyDict_Next(found, &iterator, &key, &value) == 0 || !items[i].is_same(key) ||
+          !items[count + i].is_same(value))
+        return false;
+    return static_cast<size_t>(PyDict_GET_SIZE(found)) == count;
+  }
+  size_t count = 0;
+  for (const py::handle one : container)
+    if (count == items.size() || !items[count++].is_same(one.ptr())) return false;
+  return count == items.size();
 }
 
 bool HeldCell::is_unchanged() const {
@@ -216,6 +257,8 @@ class Entry {
       if (!held.is_unchanged()) return false;
     for (const HeldNames& held : names_)
       if (!held.is_unchanged()) return false;
+    for (const HeldContainer& held : containers_)
+      if (!held.is_unchanged()) return false;
     for (const HeldCell& held : cells_)
       if (!held.is_unchanged()) return false;
     for (const HeldDefaults& held : defaults_)
@@ -253,6 +296,10 @@ class Entry {
       Py_VISIT(held.dict.ptr());
       for (const auto& [name, value] : held.values) Py_VISIT(value.ptr());
     }
+    for (const HeldContainer& held : containers_) {
+      Py_VISIT(held.container.ptr());
+      for (const HeldContainer::Item& item : held.items) Py_VISIT(item.value.ptr());
+    }
     for (const HeldCell& held : cells_) {
       Py_VISIT(held.cell.ptr());
       Py_VISIT(held.value.ptr());
@@ -280,6 +327,13 @@ class Entry {
     read_names(facts["plain"], {.by_identity = false, .sized = true});
     read_names(facts["identical"], {.by_identity = true, .sized = true});
     read_names(facts["globals"], {.by_identity = false, .sized = false});
+    for (py::handle row : facts["containers"]) {
+      auto [container, items] =
+          py::cast<std::pair<py::object, std::vector<std::pair<py::object, bool>>>>(row);
+      HeldContainer held{std::move(container), {}};
+      for (auto& [value, is_plain] : items) held.items.push_back({std::move(value), is_plain});
+      containers_.push_back(std::move(held));
+    }
     for (py::handle row : facts["cells"]) {
       auto [cell, value] = py::cast<std::pair<py::object, py::object>>(row);
       MLCC_CHECK(PyCell_Check(cell.ptr()), "no closure variable");
@@ -355,6 +409,7 @@ class Entry {
   mutable c10::SmallVector<int64_t, 16> last_held_;  // values of symbols_ for which they did
   std::vector<HeldDict> objects_;
   std::vector<HeldNames> names_;
+  std::vector<HeldContainer> containers_;
   std::vector<HeldCell> cells_;
   std::vector<HeldDefaults> defaults_;
   std::vector<HeldTensor> tensors_;

@@ -297,6 +297,48 @@ def test_what_containers_of_a_module_hold(parts: Any, change: Callable[[Any], An
         change(parts)
 
 
+class Setting:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+
+def replace_first(parts: list[Any]) -> None:
+    parts[0] = Setting(5.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [replace_first, lambda parts: parts.append(1.0), lambda parts: parts[1].append(2.0)],
+    ids=["an object", "one more", "of a list in it"],
+)
+def test_containers_of_objects_are_guards_in_the_core(change: Callable[[list[Any]], Any]) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = [Setting(2.0), [1.0]]
+            self.table = {"first": Setting(3.0), "second": 4.0}
+            self.names = {torch.float32, "weight"}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            numbers: Any = self.parts[1]
+            scale = self.parts[0].scale * self.table["first"].scale * self.table["second"]
+            return x * scale * len(self.parts) + sum(numbers)
+
+    module = Scaled().eval()
+    jitted = mlcc.jit(module)
+    check(jitted, module(X), X)
+    assert in_core(jitted, X)
+    change(module.parts)
+    assert not in_core(jitted, X)
+    check(jitted, module(X), X)
+    module.table["second"] = 5.0
+    assert not in_core(jitted, X)
+    check(jitted, module(X), X)
+    module.names.add("bias")
+    assert not in_core(jitted, X)
+    check(jitted, module(X), X)
+
+
 def test_parameters_that_are_frozen_and_thawed() -> None:
     module = torch.nn.Linear(3, 2)
     jitted = mlcc.jit(module)

@@ -159,6 +159,26 @@ Value* reduction_before(Graph& graph, const Node& node, Value* image, const Dims
   return permute_if_needed(graph, result, left);
 }
 
+// As many first dimensions as the permute moves and the reshape keeps, those behind being others of
+// the same elements: positions in windows, which become one. 0: there is no such border.
+size_t num_kept(const Node& reshape, const Dims& dims) {
+  size_t moved = dims.size();
+  while (moved > 0 && dims[moved - 1] == static_cast<int64_t>(moved) - 1) --moved;
+  const Shape &from = shape_of(reshape.operand(0)), &to = shape_of(reshape.result());
+  if (moved > to.size() || !std::equal(from.begin(), from.begin() + moved, to.begin())) return 0;
+  return moved;
+}
+
+Value* reshape_before(Graph& graph, const Node& node, Value* image, Dims dims) {
+  const size_t kept = num_kept(node, dims);
+  const Shape &from = shape_of(image), &to = shape_of(node.result());
+  Shape shape(from.begin(), from.begin() + kept);
+  shape.insert(shape.end(), to.begin() + kept, to.end());
+  dims.resize(kept);
+  while (dims.size() < shape.size()) dims.push_back(static_cast<int64_t>(dims.size()));
+  return graph.permute(graph.reshape(image, std::move(shape)), dims);
+}
+
 bool rewrite(const Rewriter& rewriter, Node* node, Images& images) {
   const Node* permute = nullptr;
   for (const Value* operand : node->operands()) {
@@ -171,6 +191,8 @@ bool rewrite(const Rewriter& rewriter, Node* node, Images& images) {
   const Dims dims = permute->attr<Dims>("dims");
   if (is_pointwise(*node) && shape_of(node->result()) != shape_of(permute->result()))
     return rewriter.no_match(*node, "its result is larger than the image");
+  if (node->op() == Op::kReshape && num_kept(*node, dims) == 0)
+    return rewriter.no_match(*node, "it takes dimensions together that the permute moves");
   if (is_layout_seen(rewriter.graph(), *node->result()))
     return rewriter.no_match(*node, "it is seen how the result lies");
   if (std::any_of(node->operands().begin(), node->operands().end(),
@@ -181,7 +203,9 @@ bool rewrite(const Rewriter& rewriter, Node* node, Images& images) {
     Value* moved = is_pointwise(*node)   ? pointwise_before(graph, *node, dims)
                    : is_reduction(*node) ? reduction_before(graph, *node, permute->operand(0), dims)
                    : node->op() == Op::kCat ? cat_before(graph, *node, dims)
-                                            : moved_before(graph, *node, permute->operand(0), dims);
+                   : node->op() == Op::kReshape
+                       ? reshape_before(graph, *node, permute->operand(0), dims)
+                       : moved_before(graph, *node, permute->operand(0), dims);
     images.insert(moved->producer()->op() == Op::kPermute ? moved->producer()->operand(0) : moved);
     return moved;
   });
@@ -195,7 +219,7 @@ bool permute_late(Graph& graph, const PermuteLateOptions& options) {
   Images images;
   for (Node* node : graph.nodes()) {
     const bool can_move = is_pointwise(*node) || is_reduction(*node) || moves_in_dims(*node) ||
-                          node->op() == Op::kCat;
+                          node->op() == Op::kCat || node->op() == Op::kReshape;
     if (can_move && rewrite(rewriter, node, images))
       has_changed = true;
     else if (is_image_input(*node))
