@@ -315,12 +315,12 @@ def test_containers_of_objects_are_guards_in_the_core(change: Callable[[list[Any
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.parts = [Setting(2.0), [1.0]]
-            self.table = {"first": Setting(3.0), "second": 4.0}
+            self.parts: list[Any] = [Setting(2.0), [1.0]]
+            self.table: dict[str, Any] = {"first": Setting(3.0), "second": 4.0}
             self.names = {torch.float32, "weight"}
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            numbers: Any = self.parts[1]
+            numbers = self.parts[1]
             scale = self.parts[0].scale * self.table["first"].scale * self.table["second"]
             return x * scale * len(self.parts) + sum(numbers)
 
