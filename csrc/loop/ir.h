@@ -340,6 +340,14 @@ struct TileRef {
   friend bool operator==(const TileRef&, const TileRef&) = default;
 };
 
+// A hint: with the element of B that lies e behind its tile's origin, the one at origin + (e >>
+// shift) of the same buffer may be asked for, for later.
+struct LinesAhead {
+  Expr origin = nullptr;  // i64, in elements; null: there is none. B's buffer has one dimension
+  int64_t shift = 0;
+  friend bool operator==(const LinesAhead&, const LinesAhead&) = default;
+};
+
 // The tile contraction: C[m, n] (+)= sum over all k of A[m, k] * B[k, n], m < rows, n < columns,
 // where k runs over the depth axes, outermost first; an extent that is not positive gives an empty
 // sum. The sum starts at 0, may be associated in any way that is the same for every run of the
@@ -356,8 +364,9 @@ struct Contract : StmtNode {
   const Expr live_columns;
   const std::vector<Expr> depths;  // i64, at least one
   const bool adds;
+  const LinesAhead ahead;
   static Stmt make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns,
-                   Expr live_columns, std::vector<Expr> depths, bool adds);
+                   Expr live_columns, std::vector<Expr> depths, bool adds, LinesAhead ahead = {});
 };
 
 template <typename T>

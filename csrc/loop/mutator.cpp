@@ -180,11 +180,14 @@ Stmt Mutator::rebuild_contract(Stmt stmt) {
   const Expr live_columns =
       contract->live_columns != nullptr ? mutate(contract->live_columns) : nullptr;
   std::vector<Expr> depths = mutate(contract->depths);
+  LinesAhead ahead = contract->ahead;
+  if (ahead.origin != nullptr) ahead.origin = mutate(ahead.origin);
   if (c == contract->c && a == contract->a && b == contract->b &&
-      live_columns == contract->live_columns && depths == contract->depths)
+      live_columns == contract->live_columns && depths == contract->depths &&
+      ahead == contract->ahead)
     return stmt;
   return Contract::make(arena_, std::move(c), std::move(a), std::move(b), contract->rows,
-                        contract->columns, live_columns, std::move(depths), contract->adds);
+                        contract->columns, live_columns, std::move(depths), contract->adds, ahead);
 }
 
 Kernel Mutator::mutate(const Kernel& kernel) {
@@ -230,7 +233,8 @@ std::vector<Expr> contract_operands(const Contract& contract) {
     list.insert(list.end(), tile->rows.begin(), tile->rows.end());
   }
   list.insert(list.end(), contract.depths.begin(), contract.depths.end());
-  if (contract.live_columns != nullptr) list.push_back(contract.live_columns);
+  for (const Expr e : {contract.live_columns, contract.ahead.origin})
+    if (e != nullptr) list.push_back(e);
   return list;
 }
 

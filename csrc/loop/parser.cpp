@@ -724,8 +724,17 @@ class KernelParser {
     lexer_.expect("depth");
     std::vector<Expr> depths = parse_list();
     fail_on(token, contract_type_error(c, a, b, rows, columns, live_columns, depths));
+    LinesAhead ahead;
+    if (lexer_.accept("ahead")) {
+      lexer_.expect("(");
+      ahead.origin = exprs_.parse(DType::kI64);
+      lexer_.expect(",");
+      ahead.shift = lexer_.expect_integer("a shift");
+      lexer_.expect(")");
+      fail_on(token, index_type_error(*b.buffer, std::span<const Expr>(&ahead.origin, 1)));
+    }
     return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns,
-                          live_columns, std::move(depths), adds);
+                          live_columns, std::move(depths), adds, ahead);
   }
 
   Arena& arena_;

@@ -389,6 +389,10 @@ class Printer {
     }
     add(" depth");
     print_list(contract.depths);
+    if (contract.ahead.origin == nullptr) return;
+    add(" ahead(");
+    print_expr(contract.ahead.origin, DType::kI64);
+    add(", ", std::to_string(contract.ahead.shift), ")");
   }
 
   size_t depth_ = 0;

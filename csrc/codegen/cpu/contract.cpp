@@ -30,6 +30,12 @@ void FunctionEmitter::emit_contract(const loop::Contract& contract) {
   for (const loop::Expr depth : contract.depths) contraction.depths.push_back(emit_scalar(depth));
   if (contract.live_columns != nullptr)
     contraction.live_columns = emit_scalar(contract.live_columns);
+  if (contract.ahead.origin != nullptr) {
+    const Place& place = places_.at(contract.b.buffer);
+    const Address ahead = address_of(place, {contract.ahead.origin});
+    contraction.ahead = pointer_to(place, ahead.base, ahead.offset.scalar);
+    contraction.ahead_shift = contract.ahead.shift;
+  }
   emit_contraction(ops_, options_.vector_bits, std::move(contraction));
 }
 

@@ -17,6 +17,7 @@ constexpr int64_t kProductsOfRound = 48;
 constexpr int64_t kMostCopies = 8;
 // Rows whose pointers are formed from one register and a multiple of their distance.
 constexpr int64_t kRowsOfPointer = 4;
+constexpr int64_t kLineBytes = 64;
 // Pointers into A and B for one step of depth: of every kRowsOfPointer-th row, and of the first
 // column.
 struct Cursor {
@@ -222,12 +223,29 @@ class TileEmitter {
                    Parts sums) {
     const Cursor first = cursor;
     for (int64_t k = 0; k < count; ++k) {
+      ask_ahead(cursor.b, k);
       sums = emit_step(cursor, static_cast<size_t>(k % sets_), std::move(sums));
       cursor.b = moved(first.b, cursor.b, step_b, k + 1);
       for (size_t i = 0; i < cursor.a.size(); ++i)
         cursor.a[i] = moved(first.a[i], cursor.a[i], step_a, k + 1);
     }
     return sums;
+  }
+
+  // Lines for the k-th of the steps that stand together, into the second-level cache.
+  void ask_ahead(llvm::Value* b, int64_t k) {
+    if (tile_.ahead == nullptr || live_ != nullptr) return;
+    const int64_t bytes = (groups_.back().first + groups_.back().width) * word_bytes_;
+    const int64_t steps_of_line = std::max<int64_t>(1, (kLineBytes << tile_.ahead_shift) / bytes);
+    if (k % steps_of_line != 0) return;
+    llvm::Value* place = ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin);
+    place = ir_.CreateLShr(place, static_cast<uint64_t>(tile_.ahead_shift));
+    const int64_t lines = std::max<int64_t>(1, (bytes >> tile_.ahead_shift) / kLineBytes);
+    for (int64_t line = 0; line < lines; ++line) {
+      llvm::Value* pointer = behind(behind(tile_.ahead, place), integer(line * kLineBytes));
+      ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},
+                          {pointer, ir_.getInt32(0), ir_.getInt32(2), ir_.getInt32(1)});
+    }
   }
 
   // `first` moved by `count` steps, that is `last` by one: a displacement where the step is known,

@@ -26,6 +26,8 @@ struct Contraction {
   llvm::Value* live_columns = nullptr;  // i64; null: all
   Parts depths;                         // i64
   bool adds = false;
+  llvm::Value* ahead = nullptr;  // pointer; as loop::LinesAhead
+  int64_t ahead_shift = 0;
 };
 
 // At the builder's place. `vector_bits` as in EmitOptions.
