@@ -18,6 +18,7 @@ from mlcc import _torch_compat
 # Ops whose results lie as their images do, beside pointwise ones.
 _OF_IMAGES = frozenset(
     [
+        *("_to_copy", "prims::convert_element_type"),  # casts, as of autocast
         *("adaptive_avg_pool2d", "alias", "avg_pool2d", "cat", "clone", "constant_pad_nd"),
         *("detach", "max_pool2d_with_indices", "upsample_bilinear2d", "upsample_nearest2d"),
     ]

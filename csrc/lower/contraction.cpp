@@ -41,6 +41,8 @@ constexpr int64_t kFewTerms = 64, kShortRest = 12;
 // 49 x 4608 x 512 207 and 249; 4 x 768 x 3072 74 and 80, but 208 and 155 where they come from a
 // cache.
 constexpr int64_t kRowsWorthAsking = 8;
+// Tiles that share a panel where their number is not known: code is the same for most sizes.
+constexpr int64_t kManyTiles = 8, kFewTiles = 2;
 
 class ContractionLowering {
  public:
@@ -173,13 +175,16 @@ class ContractionLowering {
     // What the runtime splits is counted with the largest tile.
     const SymExpr high_tiles = images * ceil_div(rows, tiles_.rows.front());
     const SymExpr of_block = tiles_of_block(high_tiles, panels);
-    tiles_of_panel_ = context_.expected(SymExpr::min(of_block, high_tiles));
     panels_ = ceil_div(roles.columns().extent, tiles_.columns);
     // Blocks that take the same columns one after the other, and how many times so many there are.
     const SymExpr near = tiles_.shares_panels
                              ? blocks_of(SymExpr::min(high_tiles, tiles_.tiles), of_block)
                              : SymExpr(1);
     const SymExpr times = ceil_div(blocks_of(high_tiles, of_block), near);
+    tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
+    asks_ahead_ = context_.expected(images * rows) >= kRowsWorthAsking;
+    if (!high_tiles.is_constant())
+      tiles_of_panel_ = context_.expected(high_tiles) >= kManyTiles ? kManyTiles : kFewTiles;
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * of_block * wide_columns() * tiles_.turns;
     nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
@@ -258,7 +263,7 @@ class ContractionLowering {
     SymExpr offset;
     SymExpr first_row, first_column, panel, rows, live_columns;
     std::vector<SymExpr> row_offsets;  // where rows are joined
-    SymExpr number;                    // among the block's tiles of the panel
+    SymExpr number;                    // of the tile
   };
 
   // One tile after the other, each with a buffer of its own, or with one behind the other's sums
@@ -289,7 +294,7 @@ class ContractionLowering {
       const SymExpr place = at + (tile - range.begin) * range.tile_rows * columns;
       const SymExpr offset = sums == nullptr ? SymExpr(0) : let(place, "sum", block);
       body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live,
-            row_offsets(first_row, block), tile - range.begin},
+            row_offsets(first_row, block), tile},
            block);
     });
   }
@@ -521,7 +526,7 @@ class ContractionLowering {
   // Each tile asks for its share of the next panel at the same terms, which else only the first one
   // would wait for.
   loop::LinesAhead ahead_of(const TilePlace& place, const std::vector<DepthAxis>& depth) {
-    if (!roles_->is_packed() || tiles_of_panel_ * tiles_.rows.front() < kRowsWorthAsking) return {};
+    if (!roles_->is_packed() || !asks_ahead_ || panels_.equals_constant(1)) return {};
     loop::LinesAhead ahead;
     ahead.shift = std::bit_width(static_cast<uint64_t>(tiles_of_panel_)) - 1;
     const int64_t shares = int64_t{1} << ahead.shift;
@@ -533,7 +538,7 @@ class ContractionLowering {
       origin = origin + roles_->step(vector, *axis.axis) * axis.begin;
       terms = terms * axis.extent;
     }
-    const SymExpr share = SymExpr::min(place.number, shares - 1);
+    const SymExpr share = SymExpr::mod(place.number, shares);
     ahead.origin = expr(origin + share * SymExpr::floordiv(terms * tiles_.columns, shares));
     return ahead;
   }
@@ -582,7 +587,8 @@ class ContractionLowering {
   const TileRoles* roles_ = nullptr;
   schedule::ContractionTiles tiles_;
   std::vector<DepthAxis> outer_depth_;
-  int64_t tiles_of_panel_ = 1;  // that are expected in a block
+  bool asks_ahead_ = false;     // for the next panel
+  int64_t tiles_of_panel_ = 1;  // that are expected to share it
   SymExpr panels_;
   int64_t rest_ops_ = 0;  // of an element, for what follows the sum
 };
