@@ -33,6 +33,17 @@ def test_images_between_convolutions() -> None:
     result.sum().backward()
 
 
+def test_under_autocast() -> None:
+    """Casts stand between the convolutions and what is saved for them."""
+    layers = [nn.Conv2d(3, 32, 3, 1, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 16, 3, 1, 1)]
+    module = nn.Sequential(*layers)
+    with torch.autocast("cpu", torch.bfloat16):
+        shapes, result = saved_by(module, torch.randn(4, 3, 8, 10))
+    assert shapes.count((4, 8, 10, 32)) > 1
+    assert (4, 32, 8, 10) not in shapes
+    result.sum().backward()
+
+
 def test_calls() -> None:
     """Convolutions that stay calls save what they read as it lies."""
     module = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.Sigmoid(), nn.Conv2d(8, 4, 3, 1, 1))
