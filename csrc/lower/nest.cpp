@@ -29,7 +29,7 @@ Nest::Nest(const Context& context, const NestAxes& axes, schedule::Schedule sche
            Evaluator& evaluator)
     : context_(context), axes_(axes), schedule_(std::move(schedule)), evaluator_(evaluator) {
   if (context.machine.is_gpu || schedule_.tile_axis < 0) return;
-  blocks_ = SymExpr::floordiv(tiled_axis().extent + (schedule_.width - 1), schedule_.width);
+  blocks_ = SymExpr::floordiv(tiled_axis().extent + (schedule_.block - 1), schedule_.block);
 }
 
 void Nest::set_cuts(std::vector<Cut> cuts) {
@@ -67,7 +67,7 @@ PhaseRange Nest::range_of(const KeptAxes& kept, int64_t pieces) const {
   SymExpr points = row_extent();
   if (kept.vector != nullptr)
     points = points * (schedule_.chunk > 0 ? SymExpr(schedule_.chunk) : kept.vector->extent);
-  if (blocks_) points = points * schedule_.width;
+  if (blocks_) points = points * schedule_.block;
   if (pieces > 1) points = SymExpr::floordiv(points, pieces);
   range.grain = SymExpr::floordiv(SymExpr(schedule_.grain_points), SymExpr::max(points, 1)) + 1;
   return range;
@@ -244,7 +244,7 @@ void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
 void Nest::emit_transposed(const VectorRange& range, Block& block, const Row& row) {
   loop::Arena& arena = context_.arena;
   const Axis& axis = tiled_axis();
-  const SymExpr width = schedule_.width;
+  const SymExpr width = schedule_.block;
   const SymExpr begin = SymExpr::symbol(kBlockAxis) * width;
   Block whole, rest;
   const Evaluator::Definitions definitions = evaluator_.definitions();
@@ -287,7 +287,7 @@ void Nest::request_next_block(const Block& element, const Variable* within, Bloc
     return stride && !stride->coefficient.equals_constant(1) &&
            !stride->coefficient.equals_constant(0);
   };
-  const LaterIteration next{within, loop::int_constant(arena, schedule_.width), {}};
+  const LaterIteration next{within, loop::int_constant(arena, schedule_.block), {}};
   const Block requests = with_requests(arena, element, next, is_across);
   block.insert(block.end(), requests.begin(),
                requests.end() - static_cast<std::ptrdiff_t>(element.size()));

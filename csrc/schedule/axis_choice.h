@@ -16,6 +16,11 @@ int best_vector_axis(const NestFacts& facts, const Hint& hint);
 // contiguous that jump along the vector axis; -1: none.
 int exchanged_axis(const NestFacts& facts, int vector_axis, int64_t shortest, const Hint& hint);
 
+// The innermost of the other kept axes, if points beside each other along it load much that is the
+// same (the weights of a depthwise convolution), all of it contiguous along the vector axis; -1
+// else.
+int shared_axis(const NestFacts& facts, int vector_axis);
+
 // The axes that are neither reduced nor the vector axis, outermost first: so that what is read lies
 // in order, before what is written does. Empty: as they are.
 std::vector<int> order_of_outer_axes(const NestFacts& facts, int vector_axis, const Hint& hint);

@@ -35,6 +35,8 @@ constexpr int64_t kShortColumn = 16;
 // Ops of a point up to which it pays to transpose what it loads in registers: the code of a block
 // is that of one vector `width` times.
 constexpr int64_t kMostTransposedOps = 48;
+// Ops of all points that are computed together since they share what they load.
+constexpr int64_t kMostOpsBeside = 512;
 // Rows that are read side by side, block after block, while they are transposed: 1 KB of f32 in
 // each row that is written, which is what memory is fast at.
 constexpr int64_t kTransposedRows = 256;
@@ -120,6 +122,19 @@ bool comes_from_memory(const NestFacts& facts, const Machine& machine, const Hin
   return points * facts.widest_bytes > machine.second_level_bytes;
 }
 
+// Points whose sums fit the registers beside what they share, and of which few are left over.
+int64_t points_beside(const NestFacts& facts, const Axis& axis, const Machine& machine) {
+  const int64_t most =
+      std::min<int64_t>(machine.vector_bits >= 512 ? 8 : 4, kMostOpsBeside / facts.ops_per_point);
+  const auto extent = axis.extent.as_constant();
+  if (!extent) return most;
+  if (*extent <= most) return *extent;
+  int64_t best = most;
+  for (int64_t points = most; points * 2 >= most; --points)
+    if (*extent % points < *extent % best) best = points;
+  return best;
+}
+
 bool has_short_rows(const NestFacts& facts) {
   int64_t row = 1, axes = 0;
   for (const Axis& axis : facts.axes) {
@@ -142,6 +157,7 @@ std::string Schedule::str() const {
                       rows > 0 ? " rows=" + std::to_string(rows) : "",
                       ahead > 0 ? " ahead=" + std::to_string(ahead) : "",
                       tile_axis >= 0 ? " tile_axis=" + std::to_string(tile_axis) : "",
+                      block > 1 ? " block=" + std::to_string(block) : "",
                       pieces > 1 ? " pieces=" + std::to_string(pieces) : "",
                       group ? " group=" + std::to_string(group) : "");
 }
@@ -184,9 +200,19 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   if (!any_reduced && natural > 1 && facts.ops_per_point <= kMostTransposedOps) {
     schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, natural, hint);
     if (schedule.tile_axis >= 0) {
+      schedule.block = natural;
       schedule.unroll = 1;
       schedule.ahead = comes_from_memory(facts, machine, hint) ? 1 : 0;
       schedule.chunk = chunk_of(facts, schedule.vector_axis, kTransposedRows);
+      return schedule;
+    }
+  }
+  if (!any_reduced && natural > 1 && 2 * facts.ops_per_point <= kMostOpsBeside) {
+    schedule.tile_axis = shared_axis(facts, schedule.vector_axis);
+    if (schedule.tile_axis >= 0) {
+      schedule.block =
+          points_beside(facts, facts.axes[static_cast<size_t>(schedule.tile_axis)], machine);
+      schedule.unroll = 1;
       return schedule;
     }
   }

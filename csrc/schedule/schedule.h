@@ -63,8 +63,10 @@ struct Schedule {
   int64_t chunk = 0;     // elements of the vector axis per parallel iteration; 0: all of it
   // Index into axes: loads that are contiguous along this axis are exchanged with the vector axis,
   // along which the rest is; -1: none. A GPU does so through a tile in shared memory, a CPU
-  // transposes blocks of width x width elements in registers.
+  // transposes blocks of width x width elements in registers. Or, on a CPU: points that lie beside
+  // each other along it share what they load.
   int tile_axis = -1;
+  int64_t block = 1;       // CPU: elements of the tiled axis that are computed together
   std::vector<int> order;  // CPU: the other kept axes, outermost first; empty: as they are
   // CPU: rows of the reduced axes that are taken in at a time while loops over the vector axis run
   // inside those over rows; 0: they run around them.

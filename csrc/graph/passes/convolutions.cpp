@@ -68,8 +68,12 @@ Value* depthwise(Graph& graph, const Convolution& conv, const Shape& result, con
       weight = graph.slice(weight, static_cast<int64_t>(d), at[d], 1, 1);
     }
     weight = graph.reshape(weight, {result.back()});
-    Value* product = graph.pointwise(Op::kMul, {shifted, weight});
-    sum = sum == nullptr ? product : graph.pointwise(Op::kAdd, {sum, product});
+    if (sum == nullptr)
+      sum = graph.pointwise(Op::kMul, {shifted, weight});
+    else if (accumulator == DType::kF32)
+      sum = graph.pointwise(Op::kAddAlpha, {sum, shifted, weight});
+    else  // some CPUs have no such instruction
+      sum = graph.pointwise(Op::kAdd, {sum, graph.pointwise(Op::kMul, {shifted, weight})});
     size_t d = spatial;
     while (d > 0 && ++at[d - 1] == window[d - 1]) at[--d] = 0;
     goes_on = d > 0;

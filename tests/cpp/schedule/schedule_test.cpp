@@ -42,6 +42,34 @@ TEST(Schedule, LoadsAcrossTheVectorAxisAreTransposed) {
   EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);
 }
 
+// A depthwise convolution: nine weights, and as many pixels.
+TEST(Schedule, PointsThatLoadTheSameAreComputedTogether) {
+  NestFacts facts;
+  facts.axes = {{"d0", 56, false}, {"d1", 56, false}, {"d2", 96, false}};
+  for (int i = 0; i < 9; ++i) {
+    facts.accesses.push_back(access({5568, 96, 1}));
+    facts.accesses.push_back(access({0, 0, 1}));
+  }
+  facts.accesses.push_back(access({5376, 96, 1}, true));
+  facts.ops_per_point = 18;
+  const Schedule schedule = choose(facts, {512}, no_symbols);
+  EXPECT_EQ(schedule.vector_axis, 2);
+  EXPECT_EQ(schedule.tile_axis, 1);
+  EXPECT_EQ(schedule.block, 8);
+  EXPECT_EQ(choose(facts, {256}, no_symbols).block, 4);  // 16 registers
+  facts.axes[1].extent = 14;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).block, 7);  // none is left over
+  facts.axes[1].extent = SymExpr::symbol("s0");
+  EXPECT_EQ(choose(facts, {512}, no_symbols).block, 8);
+  facts.ops_per_point = 128;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).block, 4);
+  facts.ops_per_point = 300;
+  EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);
+  facts.ops_per_point = 18;
+  facts.accesses[1] = facts.accesses[3] = access({5568, 96, 1});  // few are shared
+  EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);
+}
+
 // Windows of 3 fill no vector, although only along them every access is contiguous.
 TEST(Schedule, VectorsRunAcrossWindows) {
   NestFacts facts;
