@@ -73,8 +73,9 @@ def jit(
 
     With `dynamic=False` each shape is traced anew. `static` names (or counts) the parameters whose values are
     constants of the trace. Under `torch.no_grad` arguments that are an nn.Parameter and are not written have fixed
-    sizes (of 16 traces at most), so that what depends on them alone, as a packed weight, is kept from call to call.
-    The result is called like the function, and is differentiable.
+    sizes (of 16 traces at most), so that what depends on them alone, as a packed weight, is kept from call to call;
+    see `mlcc.clear_packs` for writes that nothing counts. The result is called like the function, and is
+    differentiable.
     """
     if function is None:
         return functools.partial(jit, dynamic=dynamic, static=static)
@@ -245,7 +246,7 @@ class Jitted:
 
     def _trace(self, entry: _Entry, call: _Call) -> None:
         fakes = _torch_compat.Fakes()
-        fixed = self._fixed_places(call)
+        fixed = self._fix_places(call)
         inputs = [
             _fake_leaf(fakes, place, leaf, self._dynamic and place not in fixed)
             for place, leaf in enumerate(call.leaves)
@@ -284,9 +285,11 @@ class Jitted:
             writes = entry.written is not None
             entry.facts = _facts(direct, sizes, module, varying, writes, traced)
 
-    def _fixed_places(self, call: _Call) -> set[int]:
-        """Of parameters among the leaves: they live long, and what is computed from them alone is kept if their sizes
-        are known. Not where the function writes them, nor where it is called with parameters of ever new shapes.
+    def _fix_places(self, call: _Call) -> set[int]:
+        """Those of parameters among the leaves, for one more trace.
+
+        They live long, and what is computed from them alone is kept if their sizes are known. None where the function
+        writes them, or was traced too often with such.
         """
         if torch.is_grad_enabled() or not self._fixes_parameters:
             return set()

@@ -340,8 +340,8 @@ struct TileRef {
   friend bool operator==(const TileRef&, const TileRef&) = default;
 };
 
-// A hint: with the element of B that lies e behind its tile's origin, the one at origin + (e >>
-// shift) of the same buffer may be asked for, for later.
+// A hint: with what lies e behind the origin of B's tile, the line at about origin + (e >> shift)
+// of the same buffer may be asked for, for later.
 struct LinesAhead {
   Expr origin = nullptr;  // i64, in elements; null: there is none. B's buffer has one dimension
   int64_t shift = 0;

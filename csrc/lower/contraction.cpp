@@ -41,7 +41,8 @@ constexpr int64_t kFewTerms = 64, kShortRest = 12;
 // 49 x 4608 x 512 207 and 249; 4 x 768 x 3072 74 and 80, but 208 and 155 where they come from a
 // cache.
 constexpr int64_t kRowsWorthAsking = 8;
-// Tiles that share a panel where their number is not known: code is the same for most sizes.
+// Tiles that share a panel where their number is not known: of two kinds, so that a trace at
+// another size mostly finds the same code.
 constexpr int64_t kManyTiles = 8, kFewTiles = 2;
 
 class ContractionLowering {
@@ -181,9 +182,10 @@ class ContractionLowering {
                              ? blocks_of(SymExpr::min(high_tiles, tiles_.tiles), of_block)
                              : SymExpr(1);
     const SymExpr times = ceil_div(blocks_of(high_tiles, of_block), near);
-    tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
     asks_ahead_ = context_.expected(images * rows) >= kRowsWorthAsking;
-    if (!high_tiles.is_constant())
+    if (high_tiles.is_constant())
+      tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
+    else
       tiles_of_panel_ = context_.expected(high_tiles) >= kManyTiles ? kManyTiles : kFewTiles;
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * of_block * wide_columns() * tiles_.turns;
@@ -531,6 +533,7 @@ class ContractionLowering {
     ahead.shift = std::bit_width(static_cast<uint64_t>(tiles_of_panel_)) - 1;
     const int64_t shares = int64_t{1} << ahead.shift;
     const size_t vector = roles_->vector();
+    // The last one asks for itself, which does no harm.
     const SymExpr panel = SymExpr::min(place.panel + 1, panels_ - 1);
     SymExpr origin = roles_->origin(vector, place.first_row, place.first_column, panel);
     SymExpr terms = 1;

@@ -275,6 +275,7 @@ Expr Evaluator::evaluate_node(const Node& node, const Index& position) {
 }
 
 Expr Evaluator::pointwise(const Node& node, const Index& index) {
+  // The copy: nothing else is computed there (may_go_by_words).
   if (words_.elements > 1) return word(node, index);
   std::vector<Expr> args;
   for (Value* operand : node.operands())
@@ -418,6 +419,7 @@ Expr Evaluator::constant(const Node& node, const Index& index) {
 
 // The attribute `value`.
 Expr Evaluator::number(const Node& node) {
+  // What words are filled up with (may_go_by_words).
   if (words_.elements > 1) return loop::Constant::make_int(arena_, words_.dtype_read(), 0);
   const DType dtype = node.result()->type().dtype;
   for (const auto& [name, value] : node.attrs()) {

@@ -153,7 +153,7 @@ bool HeldContainer::Item::is_same(PyObject* found) const {
 
 bool HeldContainer::is_unchanged() const {
   PyObject* found = container.ptr();
-  if (PyDict_Check(found)) {
+  if (PyDict_CheckExact(found)) {
     const size_t count = items.size() / 2;
     Py_ssize_t iterator = 0;
     PyObject* key = nullptr;
@@ -166,9 +166,16 @@ bool HeldContainer::is_unchanged() const {
     return static_cast<size_t>(PyDict_GET_SIZE(found)) == count;
   }
   size_t count = 0;
-  for (const py::handle one : container)
-    if (count == items.size() || !items[count++].is_same(one.ptr())) return false;
-  return count == items.size();
+  const auto goes_on = [&](const py::object& part) {
+    return std::all_of(part.begin(), part.end(), [&](const py::handle one) {
+      return count < items.size() && items[count++].is_same(one.ptr());
+    });
+  };
+  // Other dicts may have an order of their own.
+  const bool holds = PyDict_Check(found)
+                         ? goes_on(container.attr("keys")()) && goes_on(container.attr("values")())
+                         : goes_on(container);
+  return holds && count == items.size();
 }
 
 bool HeldCell::is_unchanged() const {

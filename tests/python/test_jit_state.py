@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import random
 import sys
@@ -337,6 +338,47 @@ def test_containers_of_objects_are_guards_in_the_core(change: Callable[[list[Any
     module.names.add("bias")
     assert not in_core(jitted, X)
     check(jitted, module(X), X)
+
+
+class Backwards(dict[str, Any]):
+    turned = False
+
+    def keys(self) -> Any:
+        return [*super().keys()][:: -1 if self.turned else 1]
+
+    def values(self) -> Any:
+        return [*super().values()][:: -1 if self.turned else 1]
+
+    def turn(self) -> None:
+        self.turned = not self.turned
+
+
+@pytest.mark.parametrize(
+    ("table", "turn"),
+    [
+        (collections.OrderedDict[str, Any](), lambda table: table.move_to_end("first")),
+        (Backwards(), Backwards.turn),
+    ],
+    ids=["ordered", "own"],
+)
+def test_dicts_with_an_order_of_their_own(table: Any, turn: Callable[[Any], None]) -> None:
+    class Chain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            table.update(first=Setting(2.0), second=Setting(3.0))
+            self.table = table
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for one in self.table.values():
+                x = x * one.scale + 1
+            return x
+
+    module = Chain()
+    jitted = mlcc.jit(module)
+    for _ in range(3):
+        check(jitted, module(X), X)
+        assert in_core(jitted, X)
+        turn(table)
 
 
 def test_parameters_that_are_frozen_and_thawed() -> None:

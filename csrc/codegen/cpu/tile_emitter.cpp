@@ -240,7 +240,7 @@ class TileEmitter {
     if (k % steps_of_line != 0) return;
     llvm::Value* place = ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin);
     place = ir_.CreateLShr(place, static_cast<uint64_t>(tile_.ahead_shift));
-    const int64_t lines = std::max<int64_t>(1, (bytes >> tile_.ahead_shift) / kLineBytes);
+    const int64_t lines = ((bytes >> tile_.ahead_shift) + kLineBytes - 1) / kLineBytes;
     for (int64_t line = 0; line < lines; ++line) {
       llvm::Value* pointer = behind(behind(tile_.ahead, place), integer(line * kLineBytes));
       ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},

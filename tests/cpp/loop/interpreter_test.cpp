@@ -223,6 +223,10 @@ TEST_F(InterpreterTest, ContractStepsThroughMemory) {
       std::regex_replace(text, std::regex("\\(2, 3, 1\\)"), "(9, 3, 1) rows(2, 0)");
   run(in_turn, {}, {a.data(), b.data(), y.data()});
   EXPECT_THAT(y, ElementsAre(7643, 5421));
+  run(in_turn.substr(0, in_turn.find(" depth")) + " depth(2, 2) ahead(3, 1)" +
+          in_turn.substr(in_turn.find("\n", in_turn.find(" depth"))),
+      {}, {a.data(), b.data(), y.data()});
+  EXPECT_THAT(y, ElementsAre(7643, 5421));
 }
 
 TEST_F(InterpreterTest, ContractStaysInItsBuffers) {
