@@ -106,9 +106,8 @@ class Jitted:
         self._dispatch: Any = _no_dispatch
         self._last_call: _Description | None = None
         self._traces = 0
-        # Whether sizes of parameters among the arguments are fixed; and of how many traces they are.
-        self._fixes_parameters = True
-        self._fixed_traces = 0
+        # Traces to come with fixed sizes of parameters among the arguments, at most.
+        self._fixed_traces_left = _MOST_FIXED_TRACES
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +210,7 @@ class Jitted:
             try:
                 self._trace(entry, call)
             except backend.StaticInputWrittenError:
-                self._fixes_parameters = False
+                self._fixed_traces_left = 0
                 self._trace(entry, call)
         except (Error, InternalError):
             raise
@@ -291,11 +290,10 @@ class Jitted:
         They live long, and what is computed from them alone is kept if their sizes are known. None where the function
         writes them, or was traced too often with such.
         """
-        if torch.is_grad_enabled() or not self._fixes_parameters:
+        if torch.is_grad_enabled() or self._fixed_traces_left == 0:
             return set()
         places = {i for i, leaf in enumerate(call.leaves) if type(leaf) is torch.nn.Parameter}
-        self._fixed_traces += bool(places)
-        self._fixes_parameters = self._fixed_traces < _MOST_FIXED_TRACES
+        self._fixed_traces_left -= bool(places)
         return places
 
     def _add_to_dispatch(

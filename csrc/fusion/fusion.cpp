@@ -70,9 +70,7 @@ class Planner {
     int first = 0, last = 0;  // program order of its first and last node
   };
 
-  bool folds(const Node& node) const {
-    return (is_free(node) && !plan_.copied.count(&node)) || plan_.inlined.count(&node);
-  }
+  bool folds(const Node& node) const { return is_folded(plan_, node); }
 
   // -- values that must lie in memory
   void require(Value* value) {

@@ -149,6 +149,9 @@ bool is_contraction(const graph::Node& node);
 // Whether a kernel that computes the node checks places that it takes from memory.
 bool may_fail(const graph::Node& node);
 
+// Whether readers compute the node's result for themselves.
+bool is_folded(const FusionPlan& plan, const graph::Node& node);
+
 // Creation ops and single index maps: they cost nothing and are folded into their readers.
 bool is_free(const graph::Node& node);
 

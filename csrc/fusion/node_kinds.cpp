@@ -34,6 +34,10 @@ bool is_free(const Node& node) {
          node.op() == Op::kIota || node.op() == Op::kSizeValue;
 }
 
+bool is_folded(const FusionPlan& plan, const Node& node) {
+  return (is_free(node) && !plan.copied.contains(&node)) || plan.inlined.contains(&node);
+}
+
 bool is_indirect(const Node& node) { return node.op() == Op::kTake || node.op() == Op::kGather; }
 
 bool is_update(const Node& node) { return graph::op_info(node.op()).op_class == OpClass::kUpdate; }

@@ -226,11 +226,15 @@ bool is_image_seen(const Graph& graph, const Value& value) {
   });
 }
 
-bool are_weights_worth_packing(const Graph& graph, const Value& weight, const Value& image) {
+int64_t expected_pixels(const Graph& graph, const Value& image) {
   const Shape& shape = image.type().shape;
   SymExpr pixels = shape[0];
   for (size_t d = 2; d < shape.size(); ++d) pixels *= shape[d];
-  return is_static_value(weight) || graph.expected(pixels) >= kLeastPixels;
+  return graph.expected(pixels);
+}
+
+bool are_weights_worth_packing(const Graph& graph, const Value& weight, const Value& image) {
+  return is_static_value(weight) || expected_pixels(graph, image) >= kLeastPixels;
 }
 
 bool is_channels_last(Value* image) {

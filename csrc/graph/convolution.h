@@ -54,6 +54,9 @@ bool is_channels_last(Value* image);
 // 28x28x128, 3.8 of 2.9 at 128x128x32, 0.6 each way being the layout.
 bool is_image_seen(const Graph& graph, const Value& value);
 
+// Pixels of all images, channels first, that are to be expected.
+int64_t expected_pixels(const Graph& graph, const Value& image);
+
 // Whether weights that so many pixels are multiplied with are worth a copy in the order that tiles
 // read: they are static, or the copy is little of the work of each call. With 128 pixels of 256
 // channels 3x3 convolutions took 1.6 times as long as a library, with 512 of 128 channels as long.

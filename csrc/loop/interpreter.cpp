@@ -428,7 +428,7 @@ class Interpreter {
     std::vector<int64_t> depths;
     for (const int slot : slots.first(contract->depths.size())) depths.push_back(integer(slot));
     const int64_t live =
-        contract->live_columns != nullptr ? integer(slots.back()) : contract->columns;
+        contract->live_columns != nullptr ? integer(slots[depths.size()]) : contract->columns;
     if (live < 1 || live > contract->columns)
       fail("live columns: found ", live, ", expected 1 to ", contract->columns);
     const std::vector<int64_t> along_a = depth_offsets(tile_a, depths);

@@ -309,9 +309,7 @@ Stmt Alloc::make(Arena& arena, const Buffer* buffer) {
 
 Stmt Contract::make(Arena& arena, TileRef c, TileRef a, TileRef b, int64_t rows, int64_t columns,
                     Expr live_columns, std::vector<Expr> depths, bool adds, LinesAhead ahead) {
-  require(contract_type_error(c, a, b, rows, columns, live_columns, depths));
-  if (ahead.origin != nullptr)
-    require(index_type_error(*b.buffer, std::span<const Expr>(&ahead.origin, 1)));
+  require(contract_type_error(c, a, b, rows, columns, live_columns, depths, ahead));
   return &storage_of(arena).contracts.emplace_back(Contract{{kKind},
                                                             std::move(c),
                                                             std::move(a),

@@ -233,8 +233,7 @@ std::vector<Expr> contract_operands(const Contract& contract) {
     list.insert(list.end(), tile->rows.begin(), tile->rows.end());
   }
   list.insert(list.end(), contract.depths.begin(), contract.depths.end());
-  // The interpreter reads the live columns from the end.
-  for (const Expr e : {contract.ahead.origin, contract.live_columns})
+  for (const Expr e : {contract.live_columns, contract.ahead.origin})
     if (e != nullptr) list.push_back(e);
   return list;
 }

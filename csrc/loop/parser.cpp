@@ -723,7 +723,6 @@ class KernelParser {
     }
     lexer_.expect("depth");
     std::vector<Expr> depths = parse_list();
-    fail_on(token, contract_type_error(c, a, b, rows, columns, live_columns, depths));
     LinesAhead ahead;
     if (lexer_.accept("ahead")) {
       lexer_.expect("(");
@@ -731,8 +730,8 @@ class KernelParser {
       lexer_.expect(",");
       ahead.shift = lexer_.expect_integer("a shift");
       lexer_.expect(")");
-      fail_on(token, index_type_error(*b.buffer, std::span<const Expr>(&ahead.origin, 1)));
     }
+    fail_on(token, contract_type_error(c, a, b, rows, columns, live_columns, depths, ahead));
     return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns,
                           live_columns, std::move(depths), adds, ahead);
   }

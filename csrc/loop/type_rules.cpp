@@ -259,7 +259,8 @@ TypeError details_type_error(std::span<const Expr> details) {
 }
 
 TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef& b, int64_t rows,
-                              int64_t columns, Expr live_columns, const std::vector<Expr>& depths) {
+                              int64_t columns, Expr live_columns, const std::vector<Expr>& depths,
+                              const LinesAhead& ahead) {
   if (depths.empty()) return wrong("contract: no depth axis");
   if (auto error = tile_type_error(c, 2)) return error;
   if (auto error = tile_type_error(a, 1 + depths.size(), static_cast<size_t>(rows))) return error;
@@ -276,6 +277,8 @@ TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef&
   for (Expr depth : depths)
     if (depth->dtype != DType::kI64)
       return wrong("contract: depth is ", dtype_name(depth->dtype), ", expected i64");
+  if (ahead.shift < 0 || ahead.shift >= 64) return wrong("contract: shift by ", ahead.shift);
+  if (ahead.origin != nullptr) return index_type_error(*b.buffer, {&ahead.origin, 1});
   return std::nullopt;
 }
 

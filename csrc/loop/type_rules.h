@@ -35,6 +35,7 @@ TypeError reduce_type_error(std::span<const Carried> carried, std::span<const Ex
 TypeError condition_type_error(Expr condition);
 TypeError details_type_error(std::span<const Expr> details);
 TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef& b, int64_t rows,
-                              int64_t columns, Expr live_columns, const std::vector<Expr>& depths);
+                              int64_t columns, Expr live_columns, const std::vector<Expr>& depths,
+                              const LinesAhead& ahead);
 
 }  // namespace mlcc::loop

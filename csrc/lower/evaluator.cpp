@@ -85,12 +85,14 @@ void Evaluator::record(const SymExpr& index, Value* accessed, bool is_store) {
   if (recording_ == nullptr) return;
   recording_->indices.push_back(index);
   if (accessed != nullptr)
-    recording_->accesses.push_back({index, bytes_accessed(accessed->type().dtype, is_store),
-                                    is_store, accessed, mask_ != nullptr});
+    recording_->accesses.push_back(
+        {index, elements_accessed(is_store) * dtype_size(accessed->type().dtype), is_store,
+         accessed, mask_ != nullptr});
 }
 
-int64_t Evaluator::bytes_accessed(DType dtype, bool is_store) const {
-  return is_store || words_.are_read ? words_.elements * dtype_size(dtype) : dtype_size(dtype);
+// How many elements one access moves.
+int64_t Evaluator::elements_accessed(bool is_store) const {
+  return is_store || words_.are_read ? words_.elements : 1;
 }
 
 // Whether an expression over the nest's axes means less in the current segments than elsewhere.
@@ -161,11 +163,13 @@ Expr Evaluator::let(Expr e, std::string_view base) {
   return variable;
 }
 
-SymExpr Evaluator::counted_in_words(const SymExpr& offset, bool is_store) const {
-  if (words_.elements == 1 || (!is_store && !words_.are_read)) return offset;
-  const auto words = assumptions_.simplify(offset).divide_exactly(words_.elements);
-  MLCC_CHECK(words, "lowering: ", offset, " lies within a word");
-  return *words;
+// Where the value's buffer has the element, in what one access moves.
+SymExpr Evaluator::offset_of(const Value& value, const Index& index, bool is_store) const {
+  const SymExpr offset =
+      assumptions_.simplify(graph::linearize(index, value.type().dense_or_strides()));
+  const auto accesses = offset.divide_exactly(elements_accessed(is_store));
+  MLCC_CHECK(accesses, "lowering: ", offset, " lies within a word");
+  return *accesses;
 }
 
 // The elements at `position`, the first one in the lowest bits.
@@ -198,8 +202,7 @@ Expr Evaluator::load_value(Value* value, const Index& index) {
                                    ? stored->second.buffer
                                    : buffers_.buffer_of(value, loop::Access::kIn);
   if (buffer->access == loop::Access::kValue) return loop::Load::make(arena_, buffer, {});
-  const SymExpr offset = counted_in_words(
-      assumptions_.simplify(graph::linearize(index, value->type().dense_or_strides())), false);
+  const SymExpr offset = offset_of(*value, index, false);
   record(offset, value, false);
   const SymExpr over_nest = mapped(offset);
   if (mask_ == nullptr)
@@ -216,8 +219,7 @@ void Evaluator::store(Value* value, const Index& position, Expr element, Expr st
 }
 
 Expr Evaluator::stored_offset(Value* value, const Index& position) {
-  const SymExpr offset = counted_in_words(
-      assumptions_.simplify(graph::linearize(position, value->type().dense_or_strides())), true);
+  const SymExpr offset = offset_of(*value, position, true);
   record(offset, value, true);
   return nest_expr(mapped(offset));
 }
@@ -244,9 +246,7 @@ Expr Evaluator::compute(Value* value, const Index& index) {
     if (stored_.count(value)) return let(load_value(value, index), "x");
     return evaluate_node(*node, index);
   }
-  const bool folded =
-      (fusion::is_free(*node) && !plan_.copied.count(node)) || plan_.inlined.count(node);
-  if (!folded) return let(load_value(value, index), "x");
+  if (!fusion::is_folded(plan_, *node)) return let(load_value(value, index), "x");
   return evaluate_node(*node, index);
 }
 

@@ -109,8 +109,9 @@ class Evaluator {
   };
 
   loop::Expr compute(graph::Value* value, const std::vector<SymExpr>& index);
-  int64_t bytes_accessed(DType dtype, bool is_store) const;
-  SymExpr counted_in_words(const SymExpr& offset, bool is_store) const;
+  int64_t elements_accessed(bool is_store) const;
+  SymExpr offset_of(const graph::Value& value, const std::vector<SymExpr>& index,
+                    bool is_store) const;
   loop::Expr word(const graph::Node& node, std::vector<SymExpr> position);
   loop::Expr load_value(graph::Value* value, const std::vector<SymExpr>& index);
   loop::Expr pointwise(const graph::Node& node, const std::vector<SymExpr>& index);

@@ -76,7 +76,7 @@ PhaseRange Nest::range_of(const KeptAxes& kept, int64_t pieces) const {
 Nest::Phase Nest::build(int64_t pieces, int64_t group, const Row& row) {
   return build_around(pieces, group, [&](Block& block, const VectorRange& range) {
     if (blocks_)
-      emit_transposed(range, block, row);
+      emit_blocks(range, block, row);
     else
       emit_vector(range, block, row);
   });
@@ -240,8 +240,9 @@ void Nest::emit_vector(const VectorRange& range, Block& block, const Row& row) {
 }
 
 // One block of the tiled axis: of each vector along the vector axis all elements of the block,
-// which the backend loads together. An incomplete last block is walked element by element.
-void Nest::emit_transposed(const VectorRange& range, Block& block, const Row& row) {
+// which the backend transposes, or which share loads. An incomplete last block is walked element by
+// element.
+void Nest::emit_blocks(const VectorRange& range, Block& block, const Row& row) {
   loop::Arena& arena = context_.arena;
   const Axis& axis = tiled_axis();
   const SymExpr width = schedule_.block;

@@ -85,7 +85,7 @@ class Nest {
   const schedule::Axis& tiled_axis() const {
     return axes()[static_cast<size_t>(schedule_.tile_axis)];
   }
-  void emit_transposed(const VectorRange& range, loop::Block& block, const Row& row);
+  void emit_blocks(const VectorRange& range, loop::Block& block, const Row& row);
   void request_next_block(const loop::Block& element, const loop::Variable* within,
                           loop::Block& block);
   loop::LoopMode vector_mode() const;

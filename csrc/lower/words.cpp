@@ -29,10 +29,7 @@ bool is_positive_zero(const Node& node) {
 // Whether the value's elements are those of values in memory, and zeros.
 bool moves_elements(const fusion::FusionPlan& plan, const Value& value) {
   const Node* node = value.producer();
-  if (node == nullptr) return true;
-  const bool is_folded =
-      (fusion::is_free(*node) && !plan.copied.contains(node)) || plan.inlined.contains(node);
-  if (!is_folded) return true;
+  if (node == nullptr || !fusion::is_folded(plan, *node)) return true;
   if (node->op() == Op::kPad ? !is_positive_zero(*node)
                              : node->op() != Op::kCat && !graph::is_single_index_map(node->op()))
     return false;

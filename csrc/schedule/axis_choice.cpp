@@ -96,22 +96,20 @@ int exchanged_axis(const NestFacts& facts, int vector_axis, int64_t shortest, co
 
 int shared_axis(const NestFacts& facts, int vector_axis) {
   static constexpr int64_t kLoadsWorthSharing = 8;
-  const auto moves = [](const std::optional<SymExpr>& stride) {
-    return !stride || !stride->equals_constant(0);
-  };
-  for (int axis = static_cast<int>(facts.axes.size()) - 1; axis >= 0; --axis) {
-    if (axis == vector_axis || facts.axes[static_cast<size_t>(axis)].reduced) continue;
-    int64_t shared = 0;
-    bool is_known = true;
-    for (const AccessPattern& access : facts.accesses) {
-      const auto& along = access.strides[static_cast<size_t>(vector_axis)];
-      const auto& across = access.strides[static_cast<size_t>(axis)];
-      is_known &= across && along && (along->equals_constant(0) || along->equals_constant(1));
-      if (!access.is_store && moves(along) && !moves(across)) ++shared;
-    }
-    return is_known && shared >= kLoadsWorthSharing ? axis : -1;
+  int axis = static_cast<int>(facts.axes.size()) - 1;
+  while (axis >= 0 && (axis == vector_axis || facts.axes[static_cast<size_t>(axis)].reduced))
+    --axis;
+  if (axis < 0) return -1;
+  int64_t shared = 0;
+  for (const AccessPattern& access : facts.accesses) {
+    const auto& along = access.strides[static_cast<size_t>(vector_axis)];
+    const auto& across = access.strides[static_cast<size_t>(axis)];
+    if (!along || !across) return -1;
+    const bool is_contiguous = along->equals_constant(1);
+    if (!is_contiguous && !along->equals_constant(0)) return -1;
+    if (!access.is_store && is_contiguous && across->equals_constant(0)) ++shared;
   }
-  return -1;
+  return shared >= kLoadsWorthSharing ? axis : -1;
 }
 
 std::vector<int> order_of_outer_axes(const NestFacts& facts, int vector_axis, const Hint& hint) {

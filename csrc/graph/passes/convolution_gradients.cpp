@@ -124,10 +124,8 @@ class Rewrite {
   // last: 2x32x128x128 2.01 and 1.48, 2x128x32x32 1.43 and 1.39, 2x256x16x16 1.47 and 1.75,
   // 4x512x2x2 1.13 and 3.73; to turn an image takes longer than that from 16x16 on.
   bool is_call_channels_last() const {
-    const Shape& shape = conv_.gradient->type().shape;
-    SymExpr pixels = shape[0];
-    for (size_t d = 2; d < shape.size(); ++d) pixels = pixels * shape[d];
-    return shape.size() > 3 && graph_.expected(pixels) >= kPixelsChannelsLast;
+    return conv_.image_rank() > 1 &&
+           expected_pixels(graph_, *conv_.gradient) >= kPixelsChannelsLast;
   }
 
   Value* copied(Value* image, bool channels_last) {
