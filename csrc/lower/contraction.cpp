@@ -186,7 +186,7 @@ class ContractionLowering {
     if (high_tiles.is_constant())
       tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
     else
-      tiles_of_panel_ = context_.expected(high_tiles) >= kManyTiles ? kManyTiles : kFewTiles;
+      tiles_of_panel_ = context_.expected(high_tiles) > kFewTiles ? kManyTiles : kFewTiles;
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * of_block * wide_columns() * tiles_.turns;
     nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
