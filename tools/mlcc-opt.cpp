@@ -144,10 +144,12 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
-  static constexpr schedule::Machine kMachine = {.dots_bf16 = true, .dots_bytes = true};
+  static constexpr schedule::Machine kMachine = {
+      .dots_bf16 = true, .dots_bytes = true, .mixes_signs = true};
   options.tiles = graph::TileOptions{
       [](DType accumulator) { return schedule::tile_columns(kMachine, accumulator); },
       [](DType lhs, DType rhs) { return schedule::dot_terms(kMachine, lhs, rhs); },
+      [] { return kMachine.mixes_signs; },
       [](DType lhs, DType rhs) { return schedule::most_rows_unpacked(kMachine, lhs, rhs); },
       [](DType lhs, DType rhs) { return schedule::products_worth_packing(kMachine, lhs, rhs); }};
   if (command.dump)

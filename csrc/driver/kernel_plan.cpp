@@ -37,7 +37,8 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
           .second_level_bytes = schedule::second_level_cache_bytes(),
           .dots_bf16 = has_feature(target, "avx512bf16"),
-          .dots_bytes = has_feature(target, "avx512vnni"),
+          .dots_bytes = target.vector_bits > 0,
+          .mixes_signs = has_feature(target, "avx512vnni") || has_feature(target, "avxvnni"),
           .streaming_bytes = streaming_bytes,
           .prefetches_pages = is_amd};
 }
@@ -139,6 +140,9 @@ graph::TileOptions tile_options(const Options& options) {
   };
   tiles.terms = [&options](DType lhs, DType rhs) {
     return schedule::dot_terms(machine_of(target_for({}, options), options), lhs, rhs);
+  };
+  tiles.mixes_signs = [&options] {
+    return machine_of(target_for({}, options), options).mixes_signs;
   };
   tiles.most_rows_unpacked = [&options](DType lhs, DType rhs) {
     return schedule::most_rows_unpacked(machine_of(target_for({}, options), options), lhs, rhs);

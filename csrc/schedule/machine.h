@@ -13,6 +13,9 @@ struct Machine {
   // Whether one instruction of a CPU multiplies and adds up pairs of bf16, and fours of bytes.
   bool dots_bf16 = false;
   bool dots_bytes = false;
+  // Whether of these bytes it takes one as unsigned and the other as signed, twice as fast as
+  // others take both as they are.
+  bool mixes_signs = false;
   // Kernels of a CPU that move at least so much write past its caches; 0: none do.
   int64_t streaming_bytes = 0;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.

@@ -2,8 +2,6 @@
 
 #include <llvm/IR/IntrinsicsX86.h>
 
-#include "support/error.h"
-
 namespace mlcc::codegen::cpu {
 namespace {
 
@@ -53,20 +51,14 @@ class BrainPairs : public Product {
 
 // ---- Four bytes: vpdpbusd, of unsigned bytes with signed ones
 
-// Where both are signed or both unsigned, A's bytes are taken with their highest bit flipped, that
-// is 128 more or less, and 128 times the sum of B's is taken off again.
 class ByteQuads : public Product {
  public:
   using Product::Product;
-  RegisterNeeds needs() const override {
-    if (!has_correction()) return {};
-    return {.constants = 1, .sums_per_group = 1};
-  }
+  RegisterNeeds needs() const override { return {}; }
 
   Parts prepare_a(const OpContext& c, llvm::Value* loaded, unsigned width) const override {
     llvm::Value* words = splat(c, width, loaded);
-    if (!is_vector(words)) return elements(c, a_, words);
-    return {has_correction() ? c.ir.CreateXor(words, word_constant(words, kHighBits)) : words};
+    return is_vector(words) ? Parts{words} : elements(c, a_, words);
   }
   Parts prepare_b(const OpContext& c, llvm::Value* words) const override {
     return is_vector(words) ? Parts{words} : elements(c, b_, words);
@@ -74,25 +66,12 @@ class ByteQuads : public Product {
   llvm::Value* add(const OpContext& c, const Parts& a, const Parts& b,
                    llvm::Value* sum) const override {
     if (!is_vector(sum)) return add_elements(c, a, b, sum);
-    return multiply(c, a[0], b[0], sum);
-  }
-  bool has_correction() const override { return a_ == b_; }
-  llvm::Value* add_correction(const OpContext& c, const Parts& b, llvm::Value* sum) const override {
-    if (!is_vector(sum)) return sum;
-    return multiply(c, word_constant(sum, kHighBits), b[0], sum);
-  }
-
- private:
-  // 128 as an unsigned byte, -128 as a signed one.
-  static constexpr uint32_t kHighBits = 0x80808080;
-
-  llvm::Value* multiply(const OpContext& c, llvm::Value* a, llvm::Value* b,
-                        llvm::Value* sum) const {
     const ID id = by_width(sum, llvm::Intrinsic::x86_avx512_vpdpbusd_128,
                            llvm::Intrinsic::x86_avx512_vpdpbusd_256,
                            llvm::Intrinsic::x86_avx512_vpdpbusd_512);
-    if (b_ == DType::kU8) std::swap(a, b);
-    return c.ir.CreateIntrinsic(id, {}, {sum, a, b});
+    const bool is_a_unsigned = a_ == DType::kU8;
+    return c.ir.CreateIntrinsic(id, {},
+                                {sum, is_a_unsigned ? a[0] : b[0], is_a_unsigned ? b[0] : a[0]});
   }
 };
 
@@ -197,10 +176,6 @@ llvm::Value* Product::add(const OpContext& c, const Parts& a, const Parts& b,
   return add_elements(c, a, b, sum);
 }
 
-llvm::Value* Product::add_correction(const OpContext&, const Parts&, llvm::Value*) const {
-  MLCC_UNREACHABLE("contraction: sums without a correction");
-}
-
 // ---- Choice -------------------------------------------------------------------------------------
 
 namespace {
@@ -235,7 +210,7 @@ std::unique_ptr<Product> choose_product(const OpContext& c, int64_t vector_bits,
   if (dtype_size(a) == 1 && has_words(c, contraction, 4)) {
     const bool has_quads =
         vector_bits == 512 ? c.has.avx512vnni : c.has.avx512vnni || c.has.avxvnni;
-    if (has_vectors && has_quads) return std::make_unique<ByteQuads>(a, b, sum, 4);
+    if (has_vectors && has_quads && a != b) return std::make_unique<ByteQuads>(a, b, sum, 4);
     if (has_vectors) return std::make_unique<ShortPairs>(a, b, sum, 4);
     return std::make_unique<Product>(a, b, sum, 4);
   }

@@ -35,10 +35,6 @@ class Product {
   virtual llvm::Value* add(const OpContext& c, const Parts& a, const Parts& b,
                            llvm::Value* sum) const;
 
-  // Sums of B alone that the family needs to correct the others with.
-  virtual bool has_correction() const { return false; }
-  virtual llvm::Value* add_correction(const OpContext& c, const Parts& b, llvm::Value* sum) const;
-
  protected:
   llvm::Type* word(llvm::LLVMContext& context, DType dtype) const;
   Parts elements(const OpContext& c, DType dtype, llvm::Value* words) const;

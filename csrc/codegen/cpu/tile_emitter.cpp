@@ -100,7 +100,7 @@ class TileEmitter {
     find_row_offsets(row);
     Parts sums;
     for (int64_t set = 0; set < sets_; ++set)
-      for (int64_t row_of = 0; row_of < rows_ + corrections(); ++row_of)
+      for (int64_t row_of = 0; row_of < rows_; ++row_of)
         for (const ColumnGroup& group : groups_)
           sums.push_back(llvm::Constant::getNullValue(sum_type(group)));
     sums = emit_axis(0, a, b, std::move(sums));
@@ -121,8 +121,7 @@ class TileEmitter {
     for (int64_t r = 0; r < kRowsOfPointer; ++r) row_offsets_.push_back(times(tile_.a.steps[0], r));
   }
 
-  int64_t corrections() const { return product_->has_correction() ? 1 : 0; }
-  size_t sums_of_set() const { return static_cast<size_t>(rows_ + corrections()) * groups_.size(); }
+  size_t sums_of_set() const { return static_cast<size_t>(rows_) * groups_.size(); }
   llvm::Type* sum_type(const ColumnGroup& group) {
     return with_lanes(memory_type(ir_.getContext(), tile_.c.dtype), group.width);
   }
@@ -132,15 +131,10 @@ class TileEmitter {
 
   // The sets of sums become one, rows by groups.
   Parts total(const Parts& sums) {
-    const size_t count = sums_of_set(), groups = groups_.size();
+    const size_t count = sums_of_set();
     Parts totals(llvm::ArrayRef<llvm::Value*>(sums).take_front(count));
     for (size_t i = count; i < sums.size(); ++i)
       totals[i % count] = plus(totals[i % count], sums[i]);
-    if (corrections() == 0) return totals;
-    const size_t last = static_cast<size_t>(rows_) * groups;
-    for (size_t i = 0; i < last; ++i)
-      totals[i] = ir_.CreateSub(totals[i], totals[last + i % groups]);
-    totals.resize(last);
     return totals;
   }
 
@@ -287,8 +281,6 @@ class TileEmitter {
         *sum = product_->add(c_, a, b[g], *sum);
       }
     }
-    for (size_t g = 0; g < groups && corrections() != 0; ++g, ++sum)
-      *sum = product_->add_correction(c_, b[g], *sum);
     return sums;
   }
 

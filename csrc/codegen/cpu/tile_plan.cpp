@@ -15,8 +15,7 @@ constexpr int64_t kMostGroups = 8;
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t most_rows(int64_t groups, const RegisterNeeds& needs) {
-  const int64_t left = needs.registers - needs.constants - needs.per_row -
-                       groups * (needs.per_group + needs.sums_per_group);
+  const int64_t left = needs.registers - needs.constants - needs.per_row - groups * needs.per_group;
   return std::max<int64_t>(left / groups, groups == 1 ? 1 : 0);
 }
 
@@ -92,8 +91,8 @@ std::vector<RowBlocks> cut_rows(int64_t rows, int64_t groups, const RegisterNeed
 }
 
 int64_t count_sets(int64_t rows, int64_t groups, const RegisterNeeds& needs) {
-  const int64_t sums = (rows + needs.sums_per_group) * groups;
-  const int64_t wanted = divide_up(kChains, rows * groups);
+  const int64_t sums = rows * groups;
+  const int64_t wanted = divide_up(kChains, sums);
   const int64_t left = needs.registers - needs.constants - needs.per_row - groups * needs.per_group;
   return std::max<int64_t>(std::min(wanted, left / sums), 1);
 }

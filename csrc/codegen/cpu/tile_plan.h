@@ -12,7 +12,6 @@ struct RegisterNeeds {
   int64_t constants = 0;       // for the whole block
   int64_t per_row = 1;         // of A, one row at a time
   int64_t per_group = 1;       // of B, masks and the like: one group of columns
-  int64_t sums_per_group = 0;  // besides one per row
 };
 
 // Neighbouring columns in one vector, from column `first` of the block on.

@@ -32,6 +32,8 @@ struct TileOptions {
   std::function<int64_t(DType accumulator)> columns;
   // Terms of a sum that one instruction multiplies and adds up, where they lie side by side.
   std::function<int64_t(DType lhs, DType rhs)> terms;
+  // Whether of bytes it multiplies unsigned with signed ones.
+  std::function<bool()> mixes_signs;
   // Where operands change with each call, beside a library: rows up to which a matrix is read as it
   // lies, and products for each element that is copied from which on copies are worth their time.
   std::function<int64_t(DType lhs, DType rhs)> most_rows_unpacked;

@@ -1,6 +1,7 @@
 #include "graph/passes/pack_operands.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -222,12 +223,57 @@ bool gather_operands(const Rewriter& rewriter, Node* node) {
   });
 }
 
+// Whether four products of bytes, all signed or all unsigned, meet an instruction that multiplies
+// a signed with an unsigned one. `columns` has all reduced axes, to be summed over.
+bool has_equal_signs(const Node& node, const Columns& columns, int64_t terms,
+                     const TileOptions& tiles) {
+  if (!tiles.mixes_signs || !tiles.mixes_signs()) return false;
+  const size_t rank = node.result()->type().shape.size();
+  const bool has_all = std::all_of(columns.dims.begin() + static_cast<ptrdiff_t>(rank),
+                                   columns.dims.end(), [](int dim) { return dim >= 0; });
+  return terms == 4 && has_all && node.operand(0)->type().dtype == node.operand(1)->type().dtype;
+}
+
+// Bytes with their highest bit flipped and of the other sign: 128 more than signed ones, 128 less
+// than unsigned ones.
+Value* with_other_sign(Graph& graph, Value* value) {
+  const bool is_signed = value->type().dtype == DType::kI8;
+  Value* bits = is_signed ? graph.cast(value, DType::kU8) : value;
+  Value* high = graph.expand(graph.full_int({}, bits->type().dtype, 128, bits->type().device),
+                             bits->type().shape);
+  Value* flipped = graph.pointwise(Op::kXor, {bits, high});
+  return is_signed ? flipped : graph.cast(flipped, DType::kI8);
+}
+
+// What that adds to each sum: 128 times the sum of `value` along the reduced axes. Once for all
+// rows: computed beside each tile's sums of 12 rows it took a tenth of the time.
+Value* sum_of_offsets(Graph& graph, Value* value, const Node& node, const Columns& columns) {
+  const Shape& shape = node.result()->type().shape;
+  const bool is_more = node.operand(0)->type().dtype == DType::kI8;
+  std::vector<int64_t> reduced(columns.dims.begin() + static_cast<ptrdiff_t>(shape.size()),
+                               columns.dims.end());
+  std::vector<int64_t> order;
+  Shape at_axes;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    const int dim = columns.dims[axis];
+    if (dim >= 0) order.push_back(dim);
+    at_axes.push_back(dim >= 0 ? shape[axis] : SymExpr(1));
+  }
+  order.insert(order.end(), reduced.begin(), reduced.end());
+  std::iota(reduced.begin(), reduced.end(), static_cast<int64_t>(order.size() - reduced.size()));
+  Value* in_order = graph.cast(graph.permute(value, order), DType::kI32);
+  Value* sum = graph.reduce(Op::kSum, in_order, reduced, false);
+  Value* offset = graph.full_int({}, DType::kI32, is_more ? 128 : -128, value->type().device);
+  sum = graph.pointwise(Op::kMul, {sum, graph.expand(offset, sum->type().shape)});
+  return graph.expand(graph.reshape(sum, at_axes), shape);
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const std::optional<Columns> columns = find_columns(*node);
   if (!columns) return gather_operands(rewriter, node);
   Value* value = node->operand(columns->operand);
   const auto dim = static_cast<size_t>(columns->dims[columns->axis]);
-  const Graph& graph = rewriter.graph();
+  Graph& graph = rewriter.graph();
   const bool has_many_rows = graph.expected(rows_beside(*node, columns->operand)) >=
                              rows_worth_packing(value->type().dtype);
   if (!is_static_value(*value) && !has_many_rows && is_dense_along(*value, dim))
@@ -244,15 +290,24 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other));
   return rewriter.replace_by_new(node, [&] {
     Shape index;
-    Value* packed = pack(rewriter.graph(), value, *node, *columns, {width, terms}, index);
+    Value* packed = pack(graph, value, *node, *columns, {width, terms}, index);
     std::vector<Value*> operands = node->operands();
     operands[columns->operand] = packed;
-    if (is_apart) operands[other] = rewriter.graph().pointwise(Op::kCopy, {operands[other]});
+    Value* offsets = nullptr;
+    if (has_equal_signs(*node, *columns, terms, *options.tiles)) {
+      operands[other] = with_other_sign(graph, operands[other]);
+      offsets = sum_of_offsets(graph, value, *node, *columns);
+    } else if (is_apart) {
+      operands[other] = graph.pointwise(Op::kCopy, {operands[other]});
+    }
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");
     (columns->operand == 0 ? lhs : rhs) = std::move(index);
     const TensorType& type = node->result()->type();
-    return rewriter.graph().contract(operands[0], operands[1], std::move(lhs), std::move(rhs),
-                                     node->attr<Shape>("reduced"), type.shape, type.dtype);
+    Value* sums = graph.contract(operands[0], operands[1], std::move(lhs), std::move(rhs),
+                                 node->attr<Shape>("reduced"), type.shape,
+                                 offsets == nullptr ? type.dtype : DType::kI32);
+    if (offsets == nullptr) return sums;
+    return graph.cast(graph.pointwise(Op::kSub, {sums, offsets}), type.dtype);
   });
 }
 
