@@ -216,6 +216,19 @@ def test_grouped_heads(queries: int, shared: int) -> None:
     check(grouped, q, k[:, :shared], v[:, :shared], mask)
 
 
+def test_grouped_heads_whose_numbers_were_symbols(mlcc_log: Any) -> None:
+    """Numbers of heads that differ get guards, so that attention is a kernel; others are traced anew."""
+    attend = mlcc.jit(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+    with torch.no_grad(), mlcc_log("perf") as graphs:
+        for heads_of_keys, length in ((2, 90), (2, 70), (1, 90), (4, 90)):
+            q, k, v = heads(30, length, 64)
+            k, v = (x[:, :heads_of_keys].contiguous() for x in (k, v))
+            exact = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            torch.testing.assert_close(attend(q, k, v), exact)
+    assert len(graphs) == 3
+    assert all("'extern_calls': 0" in graph for graph in graphs)
+
+
 def test_layouts() -> None:
     """Heads that are cut out of rows, transposed keys, and values that lie across."""
     x = torch.randn(2, 50, 3 * 4 * 32)
