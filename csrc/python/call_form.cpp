@@ -104,6 +104,27 @@ bool has_same_items(PyObject* a, PyObject* b) {
   return true;
 }
 
+// In the same order.
+bool has_same_entries(PyObject* a, PyObject* b) {
+  const Py_ssize_t size = PyDict_GET_SIZE(a);
+  if (PyDict_GET_SIZE(b) != size) return false;
+  Py_ssize_t at_a = 0, at_b = 0;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject *key_a = nullptr, *value_a = nullptr, *key_b = nullptr, *value_b = nullptr;
+    if (PyDict_Next(a, &at_a, &key_a, &value_a) == 0 ||
+        PyDict_Next(b, &at_b, &key_b, &value_b) == 0)
+      return false;
+    // A comparison may run Python code, which may write to the dicts.
+    const py::object kept[] = {
+        py::reinterpret_borrow<py::object>(key_a), py::reinterpret_borrow<py::object>(value_a),
+        py::reinterpret_borrow<py::object>(key_b), py::reinterpret_borrow<py::object>(value_b)};
+    if (!is_same_constant(key_a, key_b) || !is_same_constant(value_a, value_b) ||
+        PyDict_GET_SIZE(a) != size || PyDict_GET_SIZE(b) != size)
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_same_constant(PyObject* a, PyObject* b) {
@@ -115,10 +136,7 @@ bool is_same_constant(PyObject* a, PyObject* b) {
     return std::memcmp(&x, &y, sizeof x) == 0;
   }
   if (PyTuple_CheckExact(a) || PyList_CheckExact(a)) return has_same_items(a, b);
-  if (PyDict_CheckExact(a))
-    return PyDict_GET_SIZE(a) == PyDict_GET_SIZE(b) &&
-           is_same_constant(py::list(py::reinterpret_borrow<py::dict>(a).attr("items")()).ptr(),
-                            py::list(py::reinterpret_borrow<py::dict>(b).attr("items")()).ptr());
+  if (PyDict_CheckExact(a)) return has_same_entries(a, b);
   const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
   if (equal < 0) throw py::error_already_set();
   return equal == 1;

@@ -427,3 +427,44 @@ def test_memory_formats_that_only_strides_of_size_1_tell(shape: tuple[int, ...])
         found, eager = jitted(y), doubled(y)
         torch.testing.assert_close(found, eager)
         assert found.stride() == eager.stride()
+
+
+def test_state_that_changes_after_many_calls() -> None:
+    """Dicts whose version was seen are not looked through again, but for lists and dicts that change by themselves."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+            self.factor, self.steps, self.table = 2, [1, 2], {"shift": {"by": 3}}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.inner(x) * self.factor + self.table["shift"]["by"]
+            for step in self.steps:
+                y = y + step
+            return y
+
+    module, x = Scaled().eval(), torch.randn(3, 4)
+    compiled = mlcc.jit(module)
+
+    def check_calls() -> None:
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(compiled(x), module(x))
+
+    changes: list[Callable[[], Any]] = [
+        lambda: setattr(module, "factor", 5),
+        lambda: module.steps.append(7),
+        lambda: module.table["shift"].update(by=11),
+        lambda: module.table.update(shift={"by": 12}),
+        lambda: setattr(module, "inner", torch.nn.Linear(4, 4)),
+        lambda: setattr(module.inner, "weight", torch.nn.Parameter(torch.ones(4, 4))),
+        lambda: module.__dict__.update(factor=1),
+        lambda: object.__setattr__(module, "steps", [3]),
+        lambda: module.inner.register_forward_hook(lambda m, args, y: y * 2),
+        lambda: module.inner._forward_hooks.clear(),
+    ]
+    check_calls()
+    for change in changes:
+        change()
+        check_calls()

@@ -8,10 +8,10 @@ namespace mlcc::codegen::cpu {
 
 // What the code of a block keeps in vector registers, by family of instructions (product.h).
 struct RegisterNeeds {
-  int64_t registers = 16;      // that there are
-  int64_t constants = 0;       // for the whole block
-  int64_t per_row = 1;         // of A, one row at a time
-  int64_t per_group = 1;       // of B, masks and the like: one group of columns
+  int64_t registers = 16;  // that there are
+  int64_t constants = 0;   // for the whole block
+  int64_t per_row = 1;     // of A, one row at a time
+  int64_t per_group = 1;   // of B, masks and the like: one group of columns
 };
 
 // Neighbouring columns in one vector, from column `first` of the block on.
