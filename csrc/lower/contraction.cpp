@@ -229,6 +229,7 @@ class ContractionLowering {
     facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.separate_outer())));
     facts.row_bytes = dtype_size(roles.operand(roles.broadcast()).base->type().dtype);
     facts.has_image = roles.has_joined_rows();
+    facts.are_pixels = facts.images > 1 || has_pixels();
     facts.accumulator = accumulator_;
     facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
                                  roles.column_step().equals_constant(1) &&
@@ -239,6 +240,16 @@ class ContractionLowering {
         std::min(facts.depth, context_.expected(product(shape)) /
                                   (facts.expected_rows * facts.images * facts.others));
     return schedule::choose_tiles(facts, context_.machine);
+  }
+
+  // Whether the result is an image, with rows and columns of pixels that are multiplied alike.
+  bool has_pixels() const {
+    const auto& shape = node_.result()->type().shape;
+    const std::vector<bool> own = graph::axes_of_operand(node_, roles_->vector());
+    int64_t dims = 0;
+    for (size_t axis = 0; axis < shape.size(); ++axis)
+      if (!own[axis] && !shape[axis].equals_constant(1)) ++dims;
+    return shape.size() > 3 && dims > 1;
   }
 
   static SymExpr blocks_of(const SymExpr& tiles, const SymExpr& of_block) {
@@ -259,13 +270,20 @@ class ContractionLowering {
     SymExpr tiles_of_image, rows_of_image, tile_rows;
   };
 
+  // Where rows are joined: how far behind the first one they begin; and where the length of image
+  // rows is not known, for each the image row and the place in it.
+  struct JoinedRows {
+    std::vector<SymExpr> offsets;
+    const loop::Buffer *lines = nullptr, *places = nullptr;
+  };
+
   // Where a tile stands, and its sums: from `offset` on in the buffer.
   struct TilePlace {
     const loop::Buffer* buffer;
     SymExpr offset;
     SymExpr first_row, first_column, panel, rows, live_columns;
-    std::vector<SymExpr> row_offsets;  // where rows are joined
-    SymExpr number;                    // of the tile
+    JoinedRows joined;
+    SymExpr number;  // of the tile
   };
 
   // One tile after the other, each with a buffer of its own, or with one behind the other's sums
@@ -296,20 +314,62 @@ class ContractionLowering {
       const SymExpr place = at + (tile - range.begin) * range.tile_rows * columns;
       const SymExpr offset = sums == nullptr ? SymExpr(0) : let(place, "sum", block);
       body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live,
-            row_offsets(first_row, block), tile},
+            join_rows(first_row, block), tile},
            block);
     });
   }
 
-  std::vector<SymExpr> row_offsets(const SymExpr& first_row, Block& block) {
+  JoinedRows join_rows(const SymExpr& first_row, Block& block) {
     if (!roles_->has_joined_rows()) return {};
-    const SymExpr within =
-        let(SymExpr::mod(first_row, roles_->row_parts()[1]->extent), "within", block);
-    std::vector<SymExpr> offsets = {0};
-    while (static_cast<int64_t>(offsets.size()) < tiles_.rows.front())
-      offsets.push_back(
-          let(roles_->row_offset(within, static_cast<int64_t>(offsets.size())), "ahead", block));
-    return offsets;
+    const SymExpr& length = roles_->row_parts()[1]->extent;
+    const SymExpr within = let(SymExpr::mod(first_row, length), "within", block);
+    if (!length.is_constant()) return follow_rows(first_row, within, block);
+    JoinedRows joined{{0}};
+    while (static_cast<int64_t>(joined.offsets.size()) < tiles_.rows.front())
+      joined.offsets.push_back(let(
+          roles_->row_offset(within, static_cast<int64_t>(joined.offsets.size())), "ahead", block));
+    return joined;
+  }
+
+  // From one row to the next, without a division by a length that only the kernel knows.
+  JoinedRows follow_rows(const SymExpr& first_row, const SymExpr& within, Block& block) {
+    const int64_t count = tiles_.rows.front();
+    const SymExpr& length = roles_->row_parts()[1]->extent;
+    const SymExpr step = roles_->step(roles_->broadcast(), *roles_->row_parts()[1]);
+    JoinedRows joined{{0},
+                      nest_->stack("lines", DType::kI64, count, block),
+                      nest_->stack("places", DType::kI64, count, block)};
+    SymExpr line = let(SymExpr::floordiv(first_row, length), "line", block), place = within;
+    const auto choose = [&](const Expr& condition, const SymExpr& yes, const SymExpr& no,
+                            std::string_view name) {
+      const Variable* chosen = nest_->variable(name);
+      const Expr either = apply(ScalarOp::kSelect, {condition, expr(yes), expr(no)});
+      block.push_back(loop::Let::make(arena_, chosen, either));
+      return SymExpr::symbol(chosen->name);
+    };
+    for (int64_t row = 0;; ++row) {
+      block.push_back(loop::Store::make(arena_, joined.lines, {constant(row)}, expr(line)));
+      block.push_back(loop::Store::make(arena_, joined.places, {constant(row)}, expr(place)));
+      if (row + 1 == count) return joined;
+      const Expr is_last = apply(ScalarOp::kEq, {expr(place + 1), expr(length)});
+      const SymExpr& at = joined.offsets.back();
+      joined.offsets.push_back(choose(is_last, at + step + roles_->jump(), at + step, "ahead"));
+      line = choose(is_last, line + 1, line, "line");
+      place = choose(is_last, 0, place + 1, "place");
+    }
+  }
+
+  void bind_rows(const TilePlace& place, const SymExpr& row, Block& block) {
+    const std::vector<const Axis*>& parts = roles_->row_parts();
+    if (place.joined.lines == nullptr) return nest_->bind_axes(parts, place.first_row + row, block);
+    const auto bind = [&](const Axis& axis, const loop::Buffer* buffer) {
+      const Variable* bound = nest_->variable(axis.name);
+      block.push_back(
+          loop::Let::make(arena_, bound, loop::Load::make(arena_, buffer, {expr(row)})));
+      evaluator_->bind_axis(axis.name, bound);
+    };
+    bind(*parts[0], place.joined.lines);
+    bind(*parts[1], place.joined.places);
   }
 
   // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
@@ -514,7 +574,9 @@ class ContractionLowering {
                                  : roles.step(broadcast, *roles.rows());
     loop::TileRef of_columns = tile_of(vector, roles.column_step());
     loop::TileRef of_rows = tile_of(broadcast, row_step);
-    for (const SymExpr& offset : place.row_offsets) of_rows.rows.push_back(expr(offset));
+    const std::vector<SymExpr>& offsets = place.joined.offsets;
+    for (size_t r = 0; r < offsets.size() && r < static_cast<size_t>(rows); ++r)
+      of_rows.rows.push_back(expr(offsets[r]));
     // A packed operand has all columns of its last panel.
     const bool is_masked =
         !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
@@ -559,7 +621,7 @@ class ContractionLowering {
     loop::LoopMode of_rows;
     if (stays_in_registers(place)) of_rows.kind = LoopKind::kUnrolled;
     append(block, loop_over("r", 0, place.rows, of_rows, [&](const SymExpr& row, Block& rows) {
-             nest_->bind_axes(roles.row_parts(), place.first_row + row, rows);
+             bind_rows(place, row, rows);
              append(rows,
                     loop_over("c", 0, place.live_columns, mode,
                               [&](const SymExpr& column, Block& inner) {

@@ -86,6 +86,8 @@ class Nest {
     return axes()[static_cast<size_t>(schedule_.tile_axis)];
   }
   void emit_blocks(const VectorRange& range, loop::Block& block, const Row& row);
+  loop::Block elements_beside(const VectorRange& range, const SymExpr& begin, int64_t count,
+                              const Row& row);
   void request_next_block(const loop::Block& element, const loop::Variable* within,
                           loop::Block& block);
   loop::LoopMode vector_mode() const;

@@ -23,8 +23,8 @@ constexpr const char* kWord = "word";
 constexpr const char* kTerm = "term";
 // Rows that go on in the next image row.
 constexpr const char* kPixel = "pixel";
-// Rows are joined where that computes a twentieth fewer of them: places of rows that are looked up
-// cost a few instructions a tile.
+// Rows are joined where that computes a twentieth fewer of them, or where their number is not
+// known: places of rows that are looked up cost a few instructions a tile.
 constexpr int64_t kWorthJoining = 20;
 
 }  // namespace
@@ -179,31 +179,37 @@ void TileRoles::find_roles() {
 }
 
 void TileRoles::join_rows(const std::function<int64_t(int64_t)>& computed) {
-  const auto inner = rows_ == nullptr ? std::nullopt : rows_->extent.as_constant();
-  if (!inner) return;
+  if (rows_ == nullptr) return;
+  const auto names_no_axis = [&](const SymExpr& step) {
+    return std::none_of(axes_->axes().begin(), axes_->axes().end(),
+                        [&](const Axis& axis) { return step.contains(axis.name); });
+  };
   const auto can_be_joined = [&](const Axis* axis) {
     const auto step = find_step(broadcast(), *axis);
-    return step && step->is_constant() && axis->extent.is_constant() &&
-           !operands_[vector_].in_panels.contains(axis->name);
+    return step && names_no_axis(*step) && !operands_[vector_].in_panels.contains(axis->name);
   };
   // The last one: as a rule that of image rows, and not of images. Steps along depth know neither
   // axis: an index of an image is a sum of a pixel's place and one in the window.
   const auto outer = std::find_if(outer_.rbegin(), outer_.rend(), can_be_joined);
-  if (outer == outer_.rend() || !step(broadcast(), *rows_).is_constant()) return;
-  const int64_t count = *(*outer)->extent.as_constant();
-  if (computed(count * *inner) * kWorthJoining > count * computed(*inner) * (kWorthJoining - 1))
+  if (outer == outer_.rend() || !names_no_axis(step(broadcast(), *rows_))) return;
+  const auto count = (*outer)->extent.as_constant(), inner = rows_->extent.as_constant();
+  if (count && inner &&
+      computed(*count * *inner) * kWorthJoining > *count * computed(*inner) * (kWorthJoining - 1))
     return;
   row_parts_ = {*outer, rows_};
-  joined_ = Axis{kPixel, count * *inner, false};
+  joined_ = Axis{kPixel, (*outer)->extent * rows_->extent, false};
   rows_ = &*joined_;
   outer_.erase(std::next(outer).base());
 }
 
-SymExpr TileRoles::row_offset(const SymExpr& within, int64_t row) const {
+SymExpr TileRoles::jump() const {
   const Axis &outer = *row_parts_[0], &inner = *row_parts_[1];
-  const SymExpr step_of_row = step(broadcast(), inner);
-  const SymExpr jump = step(broadcast(), outer) - inner.extent * step_of_row;
-  return step_of_row * row + SymExpr::floordiv(within + row, inner.extent) * jump;
+  return step(broadcast(), outer) - inner.extent * step(broadcast(), inner);
+}
+
+SymExpr TileRoles::row_offset(const SymExpr& within, int64_t row) const {
+  const Axis& inner = *row_parts_[1];
+  return step(broadcast(), inner) * row + SymExpr::floordiv(within + row, inner.extent) * jump();
 }
 
 std::vector<const Axis*> TileRoles::outer_of(bool is_shared) const {

@@ -50,6 +50,8 @@ class TileRoles {
   // How far behind the row `first` the row `first + row` begins in the broadcast operand; `within`:
   // the place of `first` in its image row.
   SymExpr row_offset(const SymExpr& within, int64_t row) const;
+  // And how much farther than a step away the first pixel of the next image row begins.
+  SymExpr jump() const;
   // Of the other axes, those along which the vector operand does not move: its tiles are multiplied
   // with all of their rows. And those along which it does: products of their own.
   std::vector<const schedule::Axis*> shared_outer() const;

@@ -126,7 +126,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   // in tiles of 7 rows, and 100 where tiles of 8 go over rows of 14 or 28.
   if (facts.rows > 0)
     tiles.rows = {fitting_rows(facts.rows, most)};
-  else if (most > 8 && facts.images > 1)
+  else if (most > 8 && facts.are_pixels)
     tiles.rows = {8, 7, 4, 2, 1};
   else if (most > 8)
     tiles.rows = {most, 8, 4, 2, 1};

@@ -21,8 +21,9 @@ struct ContractionFacts {
   int64_t images = 1;     // as many times these rows are multiplied with the same columns
   int64_t others = 1;     // products of the same form: batches
   bool has_image =
-      false;              // whether rows are the pixels of a whole image, and `images` their number
-  int64_t row_bytes = 4;  // of an element of the operand that is broadcast
+      false;  // whether rows are the pixels of a whole image, and `images` their number
+  bool are_pixels = false;  // whether rows are pixels, of a whole image or of one row of it
+  int64_t row_bytes = 4;    // of an element of the operand that is broadcast
   DType accumulator = DType::kF32;
   // Whether each term's columns lie side by side over the whole matrix, so that a tile's are a
   // short piece of a long row.
