@@ -27,14 +27,33 @@ foreach(pair "ZLIB::ZLIB|MLCC_LIBZ_STATIC" "zstd::libzstd_shared|MLCC_LIBZSTD_ST
   endif()
 endforeach()
 
+# The back ends, by LLVM's names of them, of which the sources are told as MLCC_WITH_X86 and the like.
+set(mlcc_llvm_targets ${MLCC_LLVM_TARGETS})
+list(TRANSFORM mlcc_llvm_targets REPLACE "^native$" "${LLVM_NATIVE_ARCH}")
+list(REMOVE_DUPLICATES mlcc_llvm_targets)
+set(mlcc_llvm_target_components "")
+set(mlcc_llvm_target_definitions "")
+foreach(target ${mlcc_llvm_targets})
+  if(NOT target MATCHES "^(X86|AArch64)$" OR NOT target IN_LIST LLVM_TARGETS_TO_BUILD)
+    message(FATAL_ERROR "MLCC_LLVM_TARGETS: ${target}: expected native, X86 or AArch64, and one that this LLVM has")
+  endif()
+  string(TOLOWER ${target} component)
+  foreach(part codegen asmparser desc info disassembler)
+    list(APPEND mlcc_llvm_target_components ${component}${part})
+  endforeach()
+  string(TOUPPER ${target} definition)
+  list(APPEND mlcc_llvm_target_definitions MLCC_WITH_${definition})
+endforeach()
+
 llvm_map_components_to_libnames(mlcc_llvm_components
   core passes orcjit orcdebugging perfjitevents debuginfodwarf orctargetprocess jitlink support target mc object executionengine
-  runtimedyld bitwriter irreader linker x86codegen x86asmparser x86desc x86info x86disassembler)
+  runtimedyld bitwriter irreader linker ${mlcc_llvm_target_components})
 
 add_library(mlcc_llvm SHARED ${mlcc_llvm_sources})
 target_include_directories(mlcc_llvm SYSTEM PRIVATE ${LLVM_INCLUDE_DIRS})
 separate_arguments(mlcc_llvm_definitions NATIVE_COMMAND "${LLVM_DEFINITIONS}")
 target_compile_options(mlcc_llvm PRIVATE ${mlcc_llvm_definitions})
+target_compile_definitions(mlcc_llvm PRIVATE ${mlcc_llvm_target_definitions})
 target_link_libraries(mlcc_llvm PRIVATE mlcc_codegen mlcc_warnings ${mlcc_llvm_components})
 if(NOT LLVM_ENABLE_RTTI)
   target_compile_options(mlcc_llvm PRIVATE -fno-rtti)

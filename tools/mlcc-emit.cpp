@@ -1,11 +1,12 @@
 // mlcc-emit: shows what the CPU backend makes of the kernels in a loop IR file.
 //
-//   mlcc-emit kernels.mlcc [--emit=llvm|asm] [--cpu=haswell] [--llvm=path/to/libmlcc_llvm.so]
-//   [--time=N]
+//   mlcc-emit kernels.mlcc [--emit=llvm|asm|object] [--cpu=haswell]
+//   [--llvm=path/to/libmlcc_llvm.so] [--time=N]
 //
-// --time=N compiles each kernel N times and prints the median CPU time in milliseconds
-// instead. Ends with 1 on an error and 2
-// where a kernel is not supported.
+// --cpu=NAME is any CPU that LLVM knows and this build has a back end for: also neoverse-n1 or
+// apple-m1. --emit=object writes the object file of the file's one kernel. --time=N compiles each
+// kernel N times and prints the median CPU time in milliseconds instead. Ends with 1 on an error
+// and 2 where a kernel is not supported.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -57,8 +58,8 @@ Arguments parse_arguments(int argc, char** argv) {
       throw Error(detail::join(argument, ": unknown argument"));
   }
   MLCC_USER_CHECK(!arguments.file.empty(), "no file given");
-  MLCC_USER_CHECK(arguments.emit == "llvm" || arguments.emit == "asm", "--emit=", arguments.emit,
-                  ": expected llvm or asm");
+  MLCC_USER_CHECK(arguments.emit == "llvm" || arguments.emit == "asm" || arguments.emit == "object",
+                  "--emit=", arguments.emit, ": expected llvm, asm or object");
   return arguments;
 }
 
@@ -86,7 +87,11 @@ int run(int argc, char** argv) {
   const auto backend = codegen::cpu::open_cpu_backend(arguments.library, arguments.cpu);
   MLCC_USER_CHECK(backend, backend.reason());
   loop::Arena arena;
-  for (const loop::Kernel& kernel : loop::parse_kernels(arena, read_file(arguments.file))) {
+  const auto kernels = loop::parse_kernels(arena, read_file(arguments.file));
+  const bool want_object = arguments.emit == "object";
+  MLCC_USER_CHECK(!want_object || kernels.size() == 1, arguments.file, ": ", kernels.size(),
+                  " kernels, expected 1 for an object");
+  for (const loop::Kernel& kernel : kernels) {
     const std::string text = loop::print(kernel);
     codegen::CompileRequest request{.kernels = {{.text = text}}};
     if (arguments.repeats > 0) {
@@ -101,7 +106,8 @@ int run(int argc, char** argv) {
       std::fprintf(stderr, "%s: not supported: %s\n", kernel.name.c_str(), code.reason().c_str());
       return 2;
     }
-    std::fputs((code->llvm_text + code->asm_text).c_str(), stdout);
+    const std::string output = want_object ? code->bytes : code->llvm_text + code->asm_text;
+    std::fwrite(output.data(), 1, output.size(), stdout);
   }
   return 0;
 }

@@ -32,7 +32,9 @@ constexpr int64_t kLeastColumnsOfStreams = 512;
 constexpr int64_t kRowsWorthColumns = 64, kMostTurns = 16;
 
 // Rows of accumulators of two vectors that leave registers for the operands: of 32 and 16 ones.
-int64_t most_rows(const Machine& machine) { return machine.vector_bits >= 512 ? 12 : 6; }
+int64_t most_rows(const Machine& machine) {
+  return vector_registers(machine.vector_bits) == 32 ? 12 : 6;
+}
 
 // Of up to `most` rows a tile, as few left over as possible; of equal ones the largest tile. Small
 // tiles read more for each product.

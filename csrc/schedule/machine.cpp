@@ -48,6 +48,10 @@ int64_t Machine::bytes_in_flight_per_thread() const {
   return in_flight / (multiprocessors * threads_per_multiprocessor) + 1;
 }
 
+int64_t vector_registers(int64_t vector_bits) {
+  return vector_bits == 512 || vector_bits == 128 ? 32 : 16;
+}
+
 Machine gpu_machine(std::string_view architecture) {
   const Model models[] = {{80, sm_80()}, {90, sm_90()}, {100, sm_100()}};
   Machine machine = models[0].machine;

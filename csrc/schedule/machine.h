@@ -7,7 +7,7 @@
 namespace mlcc::schedule {
 
 struct Machine {
-  int64_t vector_bits = 512;                 // of a CPU
+  int64_t vector_bits = 512;                 // of a CPU: AVX-512, 256 AVX2, 128 NEON, 0 none
   int64_t threads = 1;                       // that a CPU runs at once
   int64_t second_level_bytes = 1024 * 1024;  // of the cache that a core of a CPU has for itself
   // Whether one instruction of a CPU multiplies and adds up pairs of bf16, and fours of bytes.
@@ -34,6 +34,9 @@ struct Machine {
   // What each thread of a full machine must have under way to keep the memory busy (Little's law).
   int64_t bytes_in_flight_per_thread() const;
 };
+
+// Vector registers of a CPU that has vectors of so many bits.
+int64_t vector_registers(int64_t vector_bits);
 
 // The model of an architecture ("sm_90"), or of the nearest older one that has a file; the oldest
 // where there is none.

@@ -6,6 +6,7 @@
 #include "codegen/cpu/compile.h"
 #include "codegen/cpu/host.h"
 #include "codegen/cpu/jit.h"
+#include "codegen/cpu/target_machine.h"
 
 namespace mlcc::codegen::cpu {
 namespace {
@@ -63,6 +64,7 @@ int32_t features_of(const char* cpu, MlccOutput output, void* user) {
       give(output, user, kMlccError, std::string("cpu ") + cpu + ": not known to LLVM");
       return 1;
     }
+    check_has_target(cpu);
     give(output, user, kMlccFeatures, *features);
     return 0;
   });

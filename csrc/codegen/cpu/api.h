@@ -37,7 +37,7 @@ struct MlccLlvmApi {
   // The features of a CPU by LLVM's name (kMlccFeatures, as host_features). Not 0 if the name is
   // unknown.
   int32_t (*features_of_cpu)(const char* cpu, MlccOutput output, void* user);
-  // The vectors that code for these features uses: 512, 256, or 0 (scalar).
+  // The vectors that code for these features uses: 512, 256, 128 or 0 (scalar).
   int64_t (*vector_bits)(const char* features);
   // Returns 0 on success (object given to `output`), else an unsupported reason or an error text
   // was given. Thread safe.

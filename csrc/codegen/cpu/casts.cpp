@@ -44,6 +44,9 @@ llvm::Value* f32_to_bf16_by_integers(const OpContext& c, llvm::Value* value) {
 // The instruction of AVX-512 takes denormals for zeros: vectors with some go by integers, on a way
 // of their own.
 llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
+  if (c.has.neon_bf16)
+    return c.ir.CreateBitCast(c.ir.CreateFPTrunc(value, like(value, c.ir.getBFloatTy())),
+                              like(value, c.ir.getInt16Ty()));
   if (!c.has.avx512bf16 || lanes_of(value) != 16) return f32_to_bf16_by_integers(c, value);
   constexpr uint32_t kDenormals = 0x20;  // a class of vfpclassps
   llvm::Value* is_denormal = c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_fpclass_ps_512, {},
@@ -115,13 +118,13 @@ llvm::Value* f32_to_f16_by_integers(const OpContext& c, llvm::Value* value) {
 }
 
 llvm::Value* f16_to_f32(const OpContext& c, llvm::Value* value) {
-  if (!c.has.f16c) return f16_to_f32_by_integers(c, value);
+  if (!c.has.f16_conversions) return f16_to_f32_by_integers(c, value);
   llvm::Value* half = c.ir.CreateBitCast(value, like(value, c.ir.getHalfTy()));
   return c.ir.CreateFPExt(half, like(value, c.ir.getFloatTy()));
 }
 
 llvm::Value* f32_to_f16(const OpContext& c, llvm::Value* value) {
-  if (!c.has.f16c) return f32_to_f16_by_integers(c, value);
+  if (!c.has.f16_conversions) return f32_to_f16_by_integers(c, value);
   llvm::Value* half = c.ir.CreateFPTrunc(value, like(value, c.ir.getHalfTy()));
   return c.ir.CreateBitCast(half, like(value, c.ir.getInt16Ty()));
 }

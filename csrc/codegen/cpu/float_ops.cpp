@@ -130,7 +130,7 @@ llvm::Value* emit_fma(const OpContext& c, llvm::Value* a, llvm::Value* b, llvm::
 }
 
 llvm::Value* emit_rounding(const OpContext& c, ScalarOp op, llvm::Value* value) {
-  if (!c.has.sse41) return round_by_conversion(c, op, value);
+  if (!c.has.rounding) return round_by_conversion(c, op, value);
   return unary(c, rounding_intrinsic(op), value);
 }
 

@@ -3,6 +3,7 @@
 #include <llvm/ADT/SmallVector.h>
 #include <llvm/ADT/StringMap.h>
 #include <llvm/Config/llvm-config.h>
+#include <llvm/TargetParser/AArch64TargetParser.h>
 #include <llvm/TargetParser/Host.h>
 #include <llvm/TargetParser/X86TargetParser.h>
 
@@ -24,6 +25,14 @@ std::string join_sorted(std::vector<std::string> features) {
     text += feature;
   }
   return text;
+}
+
+std::string features_of_arm(const llvm::AArch64::CpuInfo& cpu) {
+  std::vector<llvm::StringRef> known = {cpu.Arch.ArchFeature};
+  llvm::AArch64::getExtensionFeatures(cpu.getImpliedExtensions(), known);
+  std::vector<std::string> names;
+  for (llvm::StringRef name : known) names.push_back(name.drop_front().str());  // the plus sign
+  return join_sorted(std::move(names));
 }
 
 bool has(const std::string& features, std::string_view name) {
@@ -54,7 +63,12 @@ const std::string& emitter_version() {
   return version;
 }
 
+const char* triple_of_cpu(const std::string& cpu) {
+  return llvm::AArch64::parseCpu(cpu) ? "aarch64-unknown-linux-gnu" : "x86_64-unknown-linux-gnu";
+}
+
 std::optional<std::string> features_of_cpu(const std::string& cpu) {
+  if (const auto arm = llvm::AArch64::parseCpu(cpu)) return features_of_arm(*arm);
   if (llvm::X86::parseArchX86(cpu, /*Only64Bit=*/true) == llvm::X86::CK_None) return std::nullopt;
   llvm::SmallVector<llvm::StringRef, 64> known;
   llvm::X86::getFeaturesForCPU(cpu, known);
@@ -64,6 +78,7 @@ std::optional<std::string> features_of_cpu(const std::string& cpu) {
 }
 
 int64_t vector_bits_of(const std::string& features) {
+  if (has(features, "neon")) return 128;
   for (std::string_view name : {"avx2", "fma", "f16c"})
     if (!has(features, name)) return 0;
   for (std::string_view name : {"avx512f", "avx512bw", "avx512dq", "avx512vl"})

@@ -17,8 +17,12 @@ const std::string& emitter_version();
 // The features that LLVM knows for a CPU name, sorted; nothing for an unknown name.
 std::optional<std::string> features_of_cpu(const std::string& cpu);
 
-// The vector registers that code for these features uses: 512, 256, or 0 (scalar code only) without
-// AVX2, FMA and F16C.
+// LLVM's triple of the architecture of a CPU, which the name alone tells; x86-64's for an unknown
+// name.
+const char* triple_of_cpu(const std::string& cpu);
+
+// The vector registers that code for these features uses: 512, 256, 128 (NEON), or 0 (scalar code
+// only) on an x86-64 without AVX2, FMA and F16C.
 int64_t vector_bits_of(const std::string& features);
 
 }  // namespace mlcc::codegen::cpu

@@ -1,5 +1,6 @@
 #include "codegen/cpu/lookup.h"
 
+#include <llvm/IR/IntrinsicsAArch64.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
@@ -8,6 +9,7 @@ namespace {
 
 constexpr size_t kEntries = std::tuple_size_v<MathTable>;
 constexpr unsigned kHalf = kEntries / 2;
+constexpr unsigned kOfNeon = 4;  // entries in a register
 
 llvm::Constant* vector_of(const OpContext& c, llvm::ArrayRef<float> numbers) {
   return llvm::ConstantDataVector::get(c.ir.getContext(), numbers);
@@ -40,6 +42,22 @@ llvm::Value* in_halves(const OpContext& c, const MathTable& table, llvm::Value* 
                            half(numbers.take_front(kHalf)));
 }
 
+// NEON looks bytes up, in four registers at once.
+llvm::Value* in_four_registers(const OpContext& c, const MathTable& table, llvm::Value* index) {
+  llvm::Type* bytes = llvm::FixedVectorType::get(c.ir.getInt8Ty(), 16);
+  llvm::Value* entry = c.ir.CreateAnd(index, kEntries - 1);
+  const auto word = [&](uint32_t value) { return llvm::ConstantInt::get(index->getType(), value); };
+  // Of entry e its bytes 4e to 4e + 3.
+  llvm::Value* places = c.ir.CreateAdd(c.ir.CreateMul(entry, word(0x04040404)), word(0x03020100));
+  const llvm::ArrayRef<float> numbers(table);
+  llvm::SmallVector<llvm::Value*, 5> operands;
+  for (unsigned first = 0; first < kEntries; first += kOfNeon)
+    operands.push_back(c.ir.CreateBitCast(vector_of(c, numbers.slice(first, kOfNeon)), bytes));
+  operands.push_back(c.ir.CreateBitCast(places, bytes));
+  llvm::Value* found = c.ir.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_tbl4, {bytes}, operands);
+  return c.ir.CreateBitCast(found, like(index, c.ir.getFloatTy()));
+}
+
 // The table in memory; equal ones are one.
 llvm::GlobalVariable* in_memory(const OpContext& c, const MathTable& table) {
   llvm::Module& module = *c.ir.GetInsertBlock()->getModule();
@@ -68,6 +86,7 @@ llvm::Value* load_entries(const OpContext& c, const MathTable& table, llvm::Valu
 }
 
 llvm::Value* permute(const OpContext& c, const MathTable& table, llvm::Value* index) {
+  if (c.has.neon) return in_four_registers(c, table, index);
   if (!c.has.avx512) return in_halves(c, table, index);
   return lanes_of(index) == kEntries ? in_one_register(c, table, index)
                                      : in_two_registers(c, table, index);
@@ -78,14 +97,15 @@ llvm::Value* permute(const OpContext& c, const MathTable& table, llvm::Value* in
 llvm::Value* emit_lookup(const OpContext& c, const MathTable& table, llvm::Value* index) {
   const unsigned lanes = lanes_of(index);
   if (lanes == 1) return load_entry(c, table, index);
-  if (!c.has.avx2) return load_entries(c, table, index);
-  const unsigned most = c.has.avx512 ? kEntries : kHalf;
+  if (!c.has.avx2 && !c.has.neon) return load_entries(c, table, index);
+  const unsigned least = c.has.neon ? kOfNeon : kHalf;
+  const unsigned most = c.has.avx512 ? kEntries : least;
   if (lanes > most) {
     llvm::Value* low = emit_lookup(c, table, lanes_from(c, index, 0, lanes / 2));
     return join_lanes(c, low, emit_lookup(c, table, lanes_from(c, index, lanes / 2, lanes / 2)));
   }
-  if (lanes >= kHalf) return permute(c, table, index);
-  return lanes_from(c, permute(c, table, lanes_from(c, index, 0, kHalf)), 0, lanes);
+  if (lanes >= least) return permute(c, table, index);
+  return lanes_from(c, permute(c, table, lanes_from(c, index, 0, least)), 0, lanes);
 }
 
 }  // namespace mlcc::codegen::cpu

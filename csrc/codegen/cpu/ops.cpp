@@ -186,6 +186,9 @@ bool is_number_constant(const llvm::Value* value) {
 // with `a` in its place InstCombine would merge the two selects into one, which is no longer a max
 // for the back end.
 llvm::Value* float_extreme(const OpContext& c, ScalarOp op, llvm::Value* a, llvm::Value* b) {
+  if (c.has.neon)  // has both as they are meant
+    return c.ir.CreateBinaryIntrinsic(
+        op == ScalarOp::kMin ? llvm::Intrinsic::minimum : llvm::Intrinsic::maximum, a, b);
   if (is_number_constant(b)) std::swap(a, b);
   llvm::Value* first = op == ScalarOp::kMin ? c.ir.CreateFCmpOLT(a, b) : c.ir.CreateFCmpOGT(a, b);
   llvm::Value* extreme = c.ir.CreateSelect(first, a, b);

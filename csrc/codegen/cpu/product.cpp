@@ -1,5 +1,6 @@
 #include "codegen/cpu/product.h"
 
+#include <llvm/IR/IntrinsicsAArch64.h>
 #include <llvm/IR/IntrinsicsX86.h>
 
 namespace mlcc::codegen::cpu {
@@ -23,7 +24,7 @@ ID by_width(const llvm::Value* words, ID of_128, ID of_256, ID of_512) {
 
 bool is_vector(llvm::Value* words) { return bits_of(words) >= 128; }
 
-// ---- Pairs of bf16: vdpbf16ps
+// ---- Pairs of bf16: vdpbf16ps, bfdot
 
 class BrainPairs : public Product {
  public:
@@ -41,15 +42,19 @@ class BrainPairs : public Product {
                    llvm::Value* sum) const override {
     if (!is_vector(b[0]) || b.size() > 1) return add_elements(c, a, b, sum);
     llvm::Type* type = llvm::FixedVectorType::get(c.ir.getBFloatTy(), 2 * lanes_of(sum));
+    const std::initializer_list<llvm::Value*> operands = {sum, c.ir.CreateBitCast(a[0], type),
+                                                          c.ir.CreateBitCast(b[0], type)};
+    if (c.has.neon)
+      return c.ir.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_bfdot, {sum->getType(), type},
+                                  operands);
     const ID id = by_width(b[0], llvm::Intrinsic::x86_avx512bf16_dpbf16ps_128,
                            llvm::Intrinsic::x86_avx512bf16_dpbf16ps_256,
                            llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512);
-    return c.ir.CreateIntrinsic(
-        id, {}, {sum, c.ir.CreateBitCast(a[0], type), c.ir.CreateBitCast(b[0], type)});
+    return c.ir.CreateIntrinsic(id, {}, operands);
   }
 };
 
-// ---- Four bytes: vpdpbusd, of unsigned bytes with signed ones
+// ---- Four bytes
 
 class ByteQuads : public Product {
  public:
@@ -65,13 +70,45 @@ class ByteQuads : public Product {
   }
   llvm::Value* add(const OpContext& c, const Parts& a, const Parts& b,
                    llvm::Value* sum) const override {
-    if (!is_vector(sum)) return add_elements(c, a, b, sum);
+    return is_vector(sum) ? multiply(c, a[0], b[0], sum) : add_elements(c, a, b, sum);
+  }
+
+ private:
+  virtual llvm::Value* multiply(const OpContext& c, llvm::Value* a, llvm::Value* b,
+                                llvm::Value* sum) const = 0;
+};
+
+// vpdpbusd, of unsigned bytes with signed ones.
+class MixedQuads : public ByteQuads {
+ public:
+  using ByteQuads::ByteQuads;
+
+ private:
+  llvm::Value* multiply(const OpContext& c, llvm::Value* a, llvm::Value* b,
+                        llvm::Value* sum) const override {
     const ID id = by_width(sum, llvm::Intrinsic::x86_avx512_vpdpbusd_128,
                            llvm::Intrinsic::x86_avx512_vpdpbusd_256,
                            llvm::Intrinsic::x86_avx512_vpdpbusd_512);
-    const bool is_a_unsigned = a_ == DType::kU8;
-    return c.ir.CreateIntrinsic(id, {},
-                                {sum, is_a_unsigned ? a[0] : b[0], is_a_unsigned ? b[0] : a[0]});
+    if (b_ == DType::kU8) std::swap(a, b);
+    return c.ir.CreateIntrinsic(id, {}, {sum, a, b});
+  }
+};
+
+// sdot and udot, of bytes of one sign; usdot.
+class NeonQuads : public ByteQuads {
+ public:
+  using ByteQuads::ByteQuads;
+
+ private:
+  llvm::Value* multiply(const OpContext& c, llvm::Value* a, llvm::Value* b,
+                        llvm::Value* sum) const override {
+    ID id =
+        b_ == DType::kU8 ? llvm::Intrinsic::aarch64_neon_udot : llvm::Intrinsic::aarch64_neon_sdot;
+    if (a_ != b_) id = llvm::Intrinsic::aarch64_neon_usdot;
+    if (a_ != b_ && b_ == DType::kU8) std::swap(a, b);
+    llvm::Type* type = llvm::FixedVectorType::get(c.ir.getInt8Ty(), 4 * lanes_of(sum));
+    return c.ir.CreateIntrinsic(id, {sum->getType(), type},
+                                {sum, c.ir.CreateBitCast(a, type), c.ir.CreateBitCast(b, type)});
   }
 };
 
@@ -202,16 +239,20 @@ std::unique_ptr<Product> choose_product(const OpContext& c, int64_t vector_bits,
   const DType a = contraction.a.dtype, b = contraction.b.dtype, sum = contraction.c.dtype;
   const bool has_vectors = vector_bits != 0;
   if (dtype_size(a) == 2 && has_words(c, contraction, 2)) {
-    if (has_vectors && a == DType::kBF16 && b == DType::kBF16 && c.has.avx512bf16)
+    if (has_vectors && a == DType::kBF16 && b == DType::kBF16 &&
+        (c.has.avx512bf16 || c.has.neon_bf16))
       return std::make_unique<BrainPairs>(a, b, sum, 2);
-    if (has_vectors && a == DType::kI16) return std::make_unique<ShortPairs>(a, b, sum, 2);
+    if (has_vectors && !c.has.neon && a == DType::kI16)
+      return std::make_unique<ShortPairs>(a, b, sum, 2);
     return std::make_unique<Product>(a, b, sum, 2);
   }
   if (dtype_size(a) == 1 && has_words(c, contraction, 4)) {
     const bool has_quads =
         vector_bits == 512 ? c.has.avx512vnni : c.has.avx512vnni || c.has.avxvnni;
-    if (has_vectors && has_quads && a != b) return std::make_unique<ByteQuads>(a, b, sum, 4);
-    if (has_vectors) return std::make_unique<ShortPairs>(a, b, sum, 4);
+    if (has_vectors && has_quads && a != b) return std::make_unique<MixedQuads>(a, b, sum, 4);
+    if (has_vectors && c.has.dotprod && (a == b || c.has.neon_mixed))
+      return std::make_unique<NeonQuads>(a, b, sum, 4);
+    if (has_vectors && !c.has.neon) return std::make_unique<ShortPairs>(a, b, sum, 4);
     return std::make_unique<Product>(a, b, sum, 4);
   }
   return std::make_unique<Product>(a, b, sum, 1);

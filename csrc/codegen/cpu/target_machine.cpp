@@ -18,8 +18,6 @@
 namespace mlcc::codegen::cpu {
 namespace {
 
-constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
-
 // Back-end passes that cost more compile time than our loops gain: addresses are emitted with their
 // invariant part apart, so that strength reduction (15 % of a softmax kernel's compile time) finds
 // next to nothing; scheduling after register allocation (5 %) only helps CPUs that execute in
@@ -34,17 +32,44 @@ void disable_passes() {
   }
 }
 
-const llvm::Target& native_target() {
+// Those that this build links.
+void register_targets() {
+#ifdef MLCC_WITH_X86
+  LLVMInitializeX86TargetInfo();
+  LLVMInitializeX86Target();
+  LLVMInitializeX86TargetMC();
+  LLVMInitializeX86AsmPrinter();
+#endif
+#ifdef MLCC_WITH_AARCH64
+  LLVMInitializeAArch64TargetInfo();
+  LLVMInitializeAArch64Target();
+  LLVMInitializeAArch64TargetMC();
+  LLVMInitializeAArch64AsmPrinter();
+#endif
+}
+
+const llvm::Target& target_of_cpu(const std::string& cpu) {
   static std::once_flag once;
   std::call_once(once, [] {
-    llvm::InitializeNativeTarget();
-    llvm::InitializeNativeTargetAsmPrinter();
+    register_targets();
     disable_passes();
   });
   std::string error;
-  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(kTriple, error);
-  MLCC_CHECK(target, "no LLVM target ", kTriple, ": ", error);
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple_of_cpu(cpu), error);
+  MLCC_USER_CHECK(target, "cpu ", cpu, ": this build makes no code for ",
+                  llvm::Triple(triple_of_cpu(cpu)).getArchName().str(),
+                  ", see MLCC_LLVM_TARGETS in CMakeLists.txt");
   return *target;
+}
+
+Instructions instructions_of_arm(const llvm::MCSubtargetInfo& info) {
+  return {.rounding = info.checkFeatures("+fp-armv8"),
+          .fma = info.checkFeatures("+fp-armv8"),
+          .f16_conversions = info.checkFeatures("+fp-armv8"),
+          .neon = info.checkFeatures("+neon"),
+          .neon_bf16 = info.checkFeatures("+neon,+bf16"),
+          .dotprod = info.checkFeatures("+neon,+dotprod"),
+          .neon_mixed = info.checkFeatures("+neon,+i8mm")};
 }
 
 std::string run_back_end(llvm::TargetMachine& machine, llvm::Module& module,
@@ -60,28 +85,30 @@ std::string run_back_end(llvm::TargetMachine& machine, llvm::Module& module,
 
 }  // namespace
 
+void check_has_target(const std::string& cpu) { (void)target_of_cpu(cpu); }
+
 std::unique_ptr<llvm::TargetMachine> make_target_machine(const std::string& cpu,
                                                          const std::string& features) {
-  const llvm::Target& target = native_target();
   MLCC_USER_CHECK(features_of_cpu(cpu), "cpu ", cpu, ": not known to LLVM");
+  const llvm::Target& target = target_of_cpu(cpu);
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   options.EnableFastISel = false;
-  std::unique_ptr<llvm::TargetMachine> machine(
-      target.createTargetMachine(kTriple, cpu, features, options, llvm::Reloc::PIC_,
-                                 llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default,
-                                 /*JIT=*/true));
+  std::unique_ptr<llvm::TargetMachine> machine(target.createTargetMachine(
+      triple_of_cpu(cpu), cpu, features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
+      llvm::CodeGenOptLevel::Default, /*JIT=*/true));
   MLCC_CHECK(machine, "LLVM made no target machine for ", cpu);
   return machine;
 }
 
 Instructions instructions_of(const llvm::TargetMachine& machine) {
   const llvm::MCSubtargetInfo& info = *machine.getMCSubtargetInfo();
-  return {.sse41 = info.checkFeatures("+sse4.1"),
+  if (machine.getTargetTriple().isAArch64()) return instructions_of_arm(info);
+  return {.rounding = info.checkFeatures("+sse4.1"),
+          .fma = info.checkFeatures("+fma"),
+          .f16_conversions = info.checkFeatures("+f16c"),
           .avx = info.checkFeatures("+avx"),
           .avx2 = info.checkFeatures("+avx2"),
-          .fma = info.checkFeatures("+fma"),
-          .f16c = info.checkFeatures("+f16c"),
           .avx512 = info.checkFeatures("+avx512f,+avx512vl,+avx512dq"),
           .avx512bw = info.checkFeatures("+avx512f,+avx512vl,+avx512bw"),
           .avx512bf16 = info.checkFeatures("+avx512f,+avx512dq,+avx512bf16"),

@@ -6,6 +6,7 @@
 
 #include "codegen/cpu/counted_loop.h"
 #include "codegen/cpu/product.h"
+#include "schedule/machine.h"
 
 namespace mlcc::codegen::cpu {
 namespace {
@@ -37,7 +38,7 @@ class TileEmitter {
     word_bytes_ = product_->depth() * dtype_size(tile_.b.dtype);
     is_contiguous_ = is_constant(tile_.b.steps[0], word_bytes_);
     lanes_ = std::max<int64_t>(vector_bits / (8 * dtype_size(tile_.c.dtype)), 1);
-    needs_.registers = vector_bits == 512 ? 32 : 16;
+    needs_.registers = schedule::vector_registers(vector_bits);
   }
 
   // `live` null: all columns are.
