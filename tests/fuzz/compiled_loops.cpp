@@ -1,11 +1,13 @@
 // Random loop programs compiled for several CPUs against the interpreter, bit by bit. Ranges of
-// parallel phases are split at random places.
+// parallel phases are split at random places. --cpu=NAME: for this one alone, which may be one of
+// AArch64.
 #include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "aarch64/guest.h"
 #include "codegen/cpu/client.h"
 #include "loop/interpreter.h"
 #include "loop/run_data.h"
@@ -31,8 +33,15 @@ bool host_runs(const codegen::Target& target, const codegen::Target& host) {
   return true;
 }
 
-Compiler open_compiler() {
+Compiler open_compiler(const std::string& only) {
   Compiler compiler;
+  compiler.loader = *codegen::cpu::open_object_loader(MLCC_LLVM_LIBRARY);
+  if (!only.empty()) {
+    const auto backend = codegen::cpu::open_cpu_backend(MLCC_LLVM_LIBRARY, only);
+    MLCC_CHECK(backend, backend.reason());
+    compiler.backends.push_back(*backend);
+    return compiler;
+  }
   for (const char* cpu : {"", "skylake-avx512", "haswell", "x86-64"}) {
     const auto backend = codegen::cpu::open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
     MLCC_CHECK(backend, backend.reason());
@@ -40,8 +49,34 @@ Compiler open_compiler() {
         host_runs((*backend)->target(), compiler.backends[0]->target()))
       compiler.backends.push_back(*backend);
   }
-  compiler.loader = *codegen::cpu::open_object_loader(MLCC_LLVM_LIBRARY);
   return compiler;
+}
+
+void split_range(int64_t extent, std::mt19937_64& random,
+                 const std::function<void(int64_t, int64_t)>& body) {
+  for (int64_t begin = 0; begin < extent;) {
+    const int64_t end = std::min<int64_t>(extent, begin + 1 + static_cast<int64_t>(random() % 4));
+    body(begin, end);
+    begin = end;
+  }
+}
+
+int64_t run_phases_of_guest(const loop::Kernel& kernel, const std::string& object,
+                            loop::KernelArguments& arguments, std::mt19937_64& random) {
+  std::vector<aarch64::GuestRange> ranges;
+  for (size_t p = 0; p < kernel.phases.size(); ++p)
+    split_range(loop::phase_extent(kernel, p, arguments.sizes).value_or(1), random,
+                [&](int64_t begin, int64_t end) {
+                  ranges.push_back({static_cast<int64_t>(p), begin, end});
+                });
+  const std::vector<void*> pointers = arguments.pointers();
+  std::vector<aarch64::GuestBuffer> memory;
+  for (size_t i = 0; i < pointers.size(); ++i) {
+    std::vector<std::byte>& bytes = arguments.buffers[i].bytes;
+    memory.push_back(
+        {bytes, static_cast<size_t>(static_cast<std::byte*>(pointers[i]) - bytes.data())});
+  }
+  return aarch64::GuestKernel(object, kernel.name).run(memory, arguments.sizes, ranges).code;
 }
 
 int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
@@ -50,11 +85,7 @@ int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
   const runtime::KernelArgs args{pointers.data(), arguments.sizes.data()};
   const runtime::ParallelFor split = [&](int64_t n, int64_t,
                                          const std::function<void(int64_t, int64_t)>& body) {
-    for (int64_t begin = 0; begin < n;) {
-      const int64_t end = std::min<int64_t>(n, begin + 1 + static_cast<int64_t>(random() % 4));
-      body(begin, end);
-      begin = end;
-    }
+    split_range(n, random, body);
   };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     const int64_t extent = loop::phase_extent(kernel, p, arguments.sizes).value_or(1);
@@ -78,11 +109,15 @@ void check(const Compiler& compiler, uint64_t seed) {
     const auto code = backend->compile({.kernels = {{.text = loop::print(kernel)}}});
     if (!code && backend->target().vector_bits == 0) continue;  // f64 fma without the instruction
     MLCC_CHECK(code, backend->target().cpu, ": ", code.reason());
-    const auto loaded =
-        compiler.loader->load(code->bytes, kernel.name, static_cast<int>(kernel.phases.size()));
     loop::KernelArguments found = loop::make_arguments(kernel, directives, {}, 1);
     std::mt19937_64 random(seed);
-    const int64_t found_code = run_phases(kernel, *loaded, found, random);
+    const int64_t found_code =
+        aarch64::is_guest_code(code->bytes)
+            ? run_phases_of_guest(kernel, code->bytes, found, random)
+            : run_phases(kernel,
+                         *compiler.loader->load(code->bytes, kernel.name,
+                                                static_cast<int>(kernel.phases.size())),
+                         found, random);
     MLCC_CHECK(found_code == expected_code, backend->target().cpu, ": ends with code ", found_code,
                ", expected ", expected_code);
     if (expected_code != 0) continue;
@@ -96,6 +131,11 @@ void check(const Compiler& compiler, uint64_t seed) {
 
 int main(int argc, char** argv) {
   using namespace mlcc::fuzz;
-  const Compiler compiler = open_compiler();
+  std::string cpu;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--cpu=")) cpu = argument.substr(6);
+  }
+  const Compiler compiler = open_compiler(cpu);
   return run_seeds(argc, argv, [&](uint64_t seed) { check(compiler, seed); });
 }

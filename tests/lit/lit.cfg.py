@@ -1,6 +1,7 @@
 """lit configuration. Parameter `build`: the build folder, by default build/release."""
 
 import os
+import re
 from pathlib import Path
 
 import lit.formats
@@ -29,6 +30,8 @@ config.substitutions.append(("%llvm_library", str(library)))
 # What a test may name after REQUIRES.
 if library.exists():
     config.available_features.add("llvm")
+if re.search(r"^MLCC_LLVM_TARGETS:.*AArch64", (build / "CMakeCache.txt").read_text(), re.M):
+    config.available_features.add("aarch64")
 if (build / "mlcc" / "libmlcc_emulator.so").exists():
     config.available_features.add("emulator")
 for line in Path("/proc/cpuinfo").read_text().splitlines():

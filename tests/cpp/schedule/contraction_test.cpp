@@ -27,6 +27,9 @@ TEST(Contraction, tiles_fill_three_quarters_of_the_registers) {
   EXPECT_EQ(tile_columns(machine_of(512), DType::kF32), 32);
   EXPECT_EQ(choose_tiles(facts_of(1200, 3072, 768), machine_of(256)).rows, std::vector<int64_t>{6});
   EXPECT_EQ(tile_columns(machine_of(256), DType::kF32), 16);
+  EXPECT_EQ(choose_tiles(facts_of(1200, 3072, 768), machine_of(128)).rows,
+            std::vector<int64_t>{12});
+  EXPECT_EQ(tile_columns(machine_of(128), DType::kF32), 8);
   EXPECT_EQ(tile_columns(machine_of(512), DType::kF64), 16);
   EXPECT_EQ(tile_columns(machine_of(0), DType::kF32), 0);
 }
@@ -49,7 +52,7 @@ TEST(Contraction, rows_that_are_computed_are_counted) {
 }
 
 TEST(Contraction, unknown_rows_have_tiles_down_to_one) {
-  for (const int64_t bits : {256, 512}) {
+  for (const int64_t bits : {128, 256, 512}) {
     const ContractionTiles tiles = choose_tiles(facts_of(0, 64, 64), machine_of(bits));
     EXPECT_GT(tiles.rows.size(), 3U);
     EXPECT_TRUE(std::is_sorted(tiles.rows.rbegin(), tiles.rows.rend()));

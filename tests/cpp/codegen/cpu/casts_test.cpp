@@ -62,9 +62,7 @@ void expect_casts(DType from, DType to, const std::vector<uint64_t>& input) {
     ASSERT_TRUE(code);
     std::mt19937_64 random(1);
     const auto loaded = load(code->bytes, kernel);
-    ASSERT_EQ(run_kernel(kernel, *loaded, {static_cast<int64_t>(input.size())},
-                         {x.data(), y.data()}, random)
-                  .code,
+    ASSERT_EQ(run_kernel(kernel, loaded, {static_cast<int64_t>(input.size())}, {x, y}, random).code,
               0);
     int wrong = 0;
     for (size_t i = 0; i < input.size() && wrong < 5; ++i) {

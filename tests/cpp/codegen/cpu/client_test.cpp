@@ -36,6 +36,12 @@ TEST(Client, cpu_by_name) {
   const auto wide = open_cpu_backend(MLCC_LLVM_LIBRARY, "skylake-avx512");
   ASSERT_TRUE(wide);
   EXPECT_EQ((*wide)->target().vector_bits, 512);
+  const auto arm = open_cpu_backend(MLCC_LLVM_LIBRARY, "neoverse-n1");
+  EXPECT_EQ(bool(arm), MLCC_TESTS_AARCH64);
+  if (arm)
+    EXPECT_EQ((*arm)->target().vector_bits, 128);
+  else
+    EXPECT_NE(arm.reason().find("MLCC_LLVM_TARGETS"), std::string::npos);
   const auto unknown = open_cpu_backend(MLCC_LLVM_LIBRARY, "pentium9");
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.reason().find("pentium9"), std::string::npos);
@@ -110,7 +116,7 @@ TEST(Client, kernels_of_one_name_live_side_by_side_and_outlast_their_loader) {
   loader.reset();
   std::vector<float> x = {1, 2, 3}, y(3);
   std::mt19937_64 random(1);
-  run_kernel(kernel, *second, {3}, {x.data(), y.data()}, random);
+  run_kernel(kernel, {.host = second, .guest = nullptr}, {3}, {x, y}, random);
   EXPECT_EQ(y, (std::vector<float>{2, 3, 4}));
 }
 
@@ -167,7 +173,7 @@ TEST(Client, compiles_and_loads_on_several_threads) {
             load(host_backend().compile({.kernels = {{.text = kAddOne}}})->bytes, kernel);
         std::vector<float> x(50, static_cast<float>(i)), y(50);
         std::mt19937_64 random(1);
-        run_kernel(kernel, *loaded, {50}, {x.data(), y.data()}, random);
+        run_kernel(kernel, loaded, {50}, {x, y}, random);
         right[static_cast<size_t>(t)] += y[49] == static_cast<float>(i) + 1.0F;
       }
     });

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <sstream>
 
 #include "codegen/cpu/client.h"
 #include "loop/interpreter.h"
@@ -25,6 +28,11 @@ bool host_runs(const Target& target, const Target& host) {
         host.features.find(feature) == std::string::npos)
       return false;
   return true;
+}
+
+std::vector<std::string> words_of(const char* text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 int64_t value_of(loop::Expr e, const loop::Kernel& kernel, const std::vector<int64_t>& sizes) {
@@ -152,7 +160,7 @@ void compare_buffers(const loop::Kernel& kernel, const std::vector<GuardedBuffer
 
 struct Compiled {
   std::string text;
-  runtime::KernelPtr code;
+  Code code;
   std::string reason;  // why there is no code
 };
 
@@ -163,9 +171,24 @@ const Compiled& compile(size_t backend, const std::string& text, const loop::Ker
   if (entry.text == text) return entry;
   const auto code = backends()[backend]->compile({.kernels = {{.text = text}}});
   entry = {.text = text,
-           .code = code ? load(code->bytes, kernel) : nullptr,
+           .code = code ? load(code->bytes, kernel) : Code{},
            .reason = code ? "" : code.reason()};
   return entry;
+}
+
+int64_t extent_of(const loop::Kernel& kernel, size_t phase, const std::vector<int64_t>& sizes) {
+  const loop::For* loop = loop::parallel_loop(kernel.phases[phase]);
+  return loop ? value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes) : 1;
+}
+
+// Cuts [0, extent) at random places.
+void split_range(int64_t extent, std::mt19937_64& random,
+                 const std::function<void(int64_t, int64_t)>& body) {
+  for (int64_t begin = 0; begin < extent;) {
+    const int64_t end = std::min<int64_t>(extent, begin + 1 + static_cast<int64_t>(random() % 5));
+    body(begin, end);
+    begin = end;
+  }
 }
 
 std::string describe(const std::vector<int64_t>& sizes) {
@@ -197,11 +220,13 @@ GuardedBuffer::~GuardedBuffer() {
 
 const std::vector<std::shared_ptr<Backend>>& backends() {
   static const auto all = [] {
+    const char* wanted = std::getenv("MLCC_TEST_CPUS");
     std::vector<std::shared_ptr<Backend>> list;
-    for (const char* cpu : {"", "haswell", "x86-64"}) {
+    for (const std::string& cpu :
+         wanted ? words_of(wanted) : std::vector<std::string>{"", "haswell", "x86-64"}) {
       const auto backend = open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
       MLCC_CHECK(backend, backend.reason());
-      if (list.empty() || host_runs((*backend)->target(), list[0]->target()))
+      if (wanted || list.empty() || host_runs((*backend)->target(), list[0]->target()))
         list.push_back(*backend);
     }
     return list;
@@ -211,29 +236,37 @@ const std::vector<std::shared_ptr<Backend>>& backends() {
 
 const Backend& host_backend() { return *backends()[0]; }
 
-runtime::KernelPtr load(const std::string& object, const loop::Kernel& kernel) {
+Code load(const std::string& object, const loop::Kernel& kernel) {
+  if (aarch64::is_guest_code(object))
+    return {.host = nullptr, .guest = std::make_shared<aarch64::GuestKernel>(object, kernel.name)};
   static const auto loader = *open_object_loader(MLCC_LLVM_LIBRARY);
-  return loader->load(object, kernel.name, static_cast<int>(kernel.phases.size()));
+  return {.host = loader->load(object, kernel.name, static_cast<int>(kernel.phases.size())),
+          .guest = nullptr};
 }
 
-runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
+runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const Code& code,
                                  const std::vector<int64_t>& sizes,
-                                 const std::vector<void*>& buffers, std::mt19937_64& random) {
-  const runtime::KernelArgs args{buffers.data(), sizes.data()};
+                                 const std::vector<Memory>& buffers, std::mt19937_64& random) {
+  if (code.guest) {
+    std::vector<aarch64::GuestRange> ranges;
+    for (size_t p = 0; p < kernel.phases.size(); ++p)
+      split_range(extent_of(kernel, p, sizes), random, [&](int64_t begin, int64_t end) {
+        ranges.push_back({static_cast<int64_t>(p), begin, end});
+      });
+    std::vector<aarch64::GuestBuffer> memory;
+    for (const Memory& buffer : buffers) memory.push_back({buffer.bytes});
+    return code.guest->run(memory, sizes, ranges);
+  }
+  std::vector<void*> pointers;
+  for (const Memory& buffer : buffers) pointers.push_back(buffer.bytes.data());
+  const runtime::KernelArgs args{pointers.data(), sizes.data()};
   const runtime::ParallelFor split = [&](int64_t n, int64_t,
                                          const std::function<void(int64_t, int64_t)>& body) {
-    for (int64_t begin = 0; begin < n;) {
-      const int64_t end = std::min<int64_t>(n, begin + 1 + static_cast<int64_t>(random() % 5));
-      body(begin, end);
-      begin = end;
-    }
+    split_range(n, random, body);
   };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
-    int64_t extent = 1;
-    if (const loop::For* loop = loop::parallel_loop(kernel.phases[p]))
-      extent = value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes);
-    const runtime::CheckFailure failure =
-        runtime::run_phase(runtime::host_phases(code)[p], args, extent, 1, split);
+    const runtime::CheckFailure failure = runtime::run_phase(
+        runtime::host_phases(*code.host)[p], args, extent_of(kernel, p, sizes), 1, split);
     if (failure.code != 0) return failure;
   }
   return {};
@@ -250,14 +283,14 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
     const Target& target = backends()[i]->target();
     SCOPED_TRACE(detail::join("cpu ", target.cpu, ", sizes", describe(sizes), "\n", text));
     const Compiled& compiled = compile(i, text, kernel);
-    if (!compiled.code) {
+    if (!compiled.reason.empty()) {
       EXPECT_TRUE(how.needs_fma && target.vector_bits == 0) << compiled.reason;
       continue;
     }
     const auto found = make_buffers(kernel, sizes, how);
     std::mt19937_64 random(how.seed);
     const runtime::CheckFailure failure =
-        run_kernel(kernel, *compiled.code, sizes, pointers_of(found), random);
+        run_kernel(kernel, compiled.code, sizes, {found.begin(), found.end()}, random);
     EXPECT_EQ(failure.code, expected_code);
     EXPECT_EQ(failure.details, details);
     if (expected_code == 0) compare_buffers(kernel, expected, found, how);

@@ -2,7 +2,7 @@
 // interpreter's.
 //
 // Buffers end at an unmapped page, so that an access beyond a buffer's end ends the test. Ranges of
-// parallel phases are split at random places.
+// parallel phases are split at random places. Code for AArch64 runs under qemu (aarch64/guest.h).
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,25 @@
 #include <string>
 #include <vector>
 
+#include "aarch64/guest.h"
 #include "codegen/backend.h"
 #include "loop/ir.h"
 #include "runtime/kernel.h"
 
 namespace mlcc::codegen::cpu::testing {
 
-// The CPUs that are tested: this machine's, haswell (AVX2) and x86-64 (scalar, no SSE4.1, no FMA),
-// as far as they run here.
+// The CPUs that are tested: those that MLCC_TEST_CPUS names; where it is not set this machine's,
+// haswell (AVX2) and x86-64 (scalar, no SSE4.1, no FMA), as far as they run here.
 const std::vector<std::shared_ptr<Backend>>& backends();
 const Backend& host_backend();
 
-runtime::KernelPtr load(const std::string& object, const loop::Kernel& kernel);
+// A kernel that can be run: one of the two.
+struct Code {
+  runtime::KernelPtr host;
+  std::shared_ptr<const aarch64::GuestKernel> guest;
+};
+
+Code load(const std::string& object, const loop::Kernel& kernel);
 
 // Memory whose end is the end of the mapped memory.
 class GuardedBuffer {
@@ -43,6 +50,14 @@ class GuardedBuffer {
   size_t mapped_;
   void* data_;
   size_t bytes_;
+};
+
+// What a kernel is given of a buffer: all of its memory.
+struct Memory {
+  std::span<std::byte> bytes;
+  Memory(const GuardedBuffer& buffer) : bytes(std::as_writable_bytes(buffer.bytes())) {}
+  template <typename T>
+  Memory(std::vector<T>& elements) : bytes(std::as_writable_bytes(std::span(elements))) {}
 };
 
 struct IntRange {
@@ -68,8 +83,8 @@ void expect_as_interpreted(const std::string& text, const std::vector<int64_t>& 
 std::string substitute(std::string text, const std::map<std::string, std::string>& values);
 
 // Runs every phase of a compiled kernel on the buffers; returns the check that failed.
-runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const runtime::Kernel& code,
+runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const Code& code,
                                  const std::vector<int64_t>& sizes,
-                                 const std::vector<void*>& buffers, std::mt19937_64& random);
+                                 const std::vector<Memory>& buffers, std::mt19937_64& random);
 
 }  // namespace mlcc::codegen::cpu::testing
