@@ -43,12 +43,13 @@ class TileEmitter {
 
   // `live` null: all columns are.
   void emit_tile(llvm::Value* live) {
+    if (live != nullptr && c_.has.neon) return emit_live_columns(live);
     live_ = live;
     RegisterNeeds needs = needs_;
     // Masks of AVX2 are vectors.
     if (live != nullptr && !c_.has.avx512) ++needs.per_group;
     for (const ColumnBlocks& columns : cut_columns(tile_.rows, tile_.columns, lanes_, needs))
-      emit_columns(columns, needs);
+      emit_columns(columns, integer(columns.first), end_of(columns), needs);
   }
 
  private:
@@ -62,13 +63,28 @@ class TileEmitter {
 
   // ---- Blocks
 
-  // Blocks whose first column is not live are left out.
-  void emit_columns(const ColumnBlocks& columns, const RegisterNeeds& needs) {
-    groups_ = columns.groups;
-    llvm::Value* begin = integer(columns.first);
+  // Where blocks whose first column is live end.
+  llvm::Value* end_of(const ColumnBlocks& columns) {
     llvm::Value* end = integer(columns.first + columns.count * columns.columns);
-    if (live_ != nullptr && columns.first + columns.count > 1)
-      end = ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, live_);
+    if (live_ == nullptr || columns.first + columns.count == 1) return end;
+    return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, live_);
+  }
+
+  // Without masks: as many whole vectors as are live, then column by column.
+  void emit_live_columns(llvm::Value* live) {
+    live_ = nullptr;
+    llvm::Value* whole = ir_.CreateAnd(live, integer(-lanes_));
+    const auto emit = [&](int64_t width, llvm::Value* begin, llvm::Value* end) {
+      const ColumnBlocks columns{0, 1, width, {{0, static_cast<unsigned>(width)}}};
+      emit_columns(columns, begin, end, needs_);
+    };
+    if (tile_.columns > lanes_) emit(lanes_, integer(0), whole);
+    emit(1, whole, live);
+  }
+
+  void emit_columns(const ColumnBlocks& columns, llvm::Value* begin, llvm::Value* end,
+                    const RegisterNeeds& needs) {
+    groups_ = columns.groups;
     emit_counted_loop(ir_, begin, end, columns.columns, {},
                       [&](llvm::Value* column, llvm::ArrayRef<llvm::Value*>) {
                         make_masks(column);
