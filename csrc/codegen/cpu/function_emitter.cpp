@@ -2,6 +2,7 @@
 
 #include <llvm/IR/MDBuilder.h>
 
+#include "codegen/cpu/host.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -14,7 +15,7 @@ constexpr uint64_t kSmallAlignment = 16;
 
 void set_attributes(llvm::Function& function, const EmitOptions& options) {
   function.addFnAttr(llvm::Attribute::NoUnwind);
-  function.addFnAttr("target-cpu", options.cpu);
+  function.addFnAttr("target-cpu", llvm_name_of(options.cpu));
   function.addFnAttr("target-features", options.features);
   function.addFnAttr("frame-pointer", "all");  // for profilers: there are no unwind tables
   function.addFnAttr("no-builtins");

@@ -27,6 +27,12 @@ std::string join_sorted(std::vector<std::string> features) {
   return text;
 }
 
+constexpr std::string_view kTiles = "+amx";
+
+void remove_tiles(std::vector<std::string>& features) {
+  std::erase_if(features, [](const std::string& feature) { return feature.starts_with("amx"); });
+}
+
 std::string features_of_arm(const llvm::AArch64::CpuInfo& cpu) {
   std::vector<llvm::StringRef> known = {cpu.Arch.ArchFeature};
   llvm::AArch64::getExtensionFeatures(cpu.getImpliedExtensions(), known);
@@ -52,6 +58,7 @@ const std::string& host_features() {
     std::vector<std::string> names;
     for (const auto& entry : llvm::sys::getHostCPUFeatures())
       if (entry.second) names.push_back(entry.first().str());
+    remove_tiles(names);
     return join_sorted(std::move(names));
   }();
   return features;
@@ -63,17 +70,24 @@ const std::string& emitter_version() {
   return version;
 }
 
+std::string llvm_name_of(const std::string& cpu) {
+  return cpu.ends_with(kTiles) ? cpu.substr(0, cpu.size() - kTiles.size()) : cpu;
+}
+
 const char* triple_of_cpu(const std::string& cpu) {
   return llvm::AArch64::parseCpu(cpu) ? "aarch64-unknown-linux-gnu" : "x86_64-unknown-linux-gnu";
 }
 
 std::optional<std::string> features_of_cpu(const std::string& cpu) {
   if (const auto arm = llvm::AArch64::parseCpu(cpu)) return features_of_arm(*arm);
-  if (llvm::X86::parseArchX86(cpu, /*Only64Bit=*/true) == llvm::X86::CK_None) return std::nullopt;
+  const std::string name = llvm_name_of(cpu);
+  if (llvm::X86::parseArchX86(name, /*Only64Bit=*/true) == llvm::X86::CK_None) return std::nullopt;
   llvm::SmallVector<llvm::StringRef, 64> known;
-  llvm::X86::getFeaturesForCPU(cpu, known);
+  llvm::X86::getFeaturesForCPU(name, known);
   std::vector<std::string> names;
-  for (llvm::StringRef name : known) names.push_back(name.str());
+  for (llvm::StringRef feature : known) names.push_back(feature.str());
+  remove_tiles(names);
+  if (name != cpu) names.insert(names.end(), {"amx-bf16", "amx-int8", "amx-tile"});
   return join_sorted(std::move(names));
 }
 

@@ -14,6 +14,10 @@ const std::string& host_features();
 // The emitter's version and LLVM's: part of every kernel's key.
 const std::string& emitter_version();
 
+// A CPU's name may end with "+amx": code may use its tiles then. Without it, and for the CPU of
+// this process, no features of AMX are told: the kernel must be asked for leave to use them.
+std::string llvm_name_of(const std::string& cpu);
+
 // The features that LLVM knows for a CPU name, sorted; nothing for an unknown name.
 std::optional<std::string> features_of_cpu(const std::string& cpu);
 

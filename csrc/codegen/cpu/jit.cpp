@@ -7,7 +7,9 @@
 #include <llvm/ExecutionEngine/Orc/ExecutorProcessControl.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
 #include <llvm/ExecutionEngine/Orc/TargetProcess/JITLoaderGDB.h>
+#include <llvm/Object/ELFObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
+#include <llvm/TargetParser/Host.h>
 
 #include <atomic>
 #include <mutex>
@@ -82,6 +84,18 @@ class Registrar : public orc::DebugObjectRegistrar {
   }
 };
 
+// JITLink links objects of other machines too.
+void check_machine(std::string_view object) {
+  const auto file = value_or_throw(
+      llvm::object::ObjectFile::createELFObjectFile({{object.data(), object.size()}, "object"}),
+      "bad object code");
+  const llvm::Triple::ArchType host = llvm::Triple(llvm::sys::getProcessTriple()).getArch();
+  if (file->getArch() != host)
+    throw Error(detail::join("object code for ",
+                             llvm::Triple::getArchTypeName(file->getArch()).str(),
+                             " does not run on this ", llvm::Triple::getArchTypeName(host).str()));
+}
+
 // A linked object's place in the session, and in gdb's list.
 struct Link {
   orc::JITDylib* dylib = nullptr;
@@ -111,6 +125,7 @@ class Linker {
 
   Link link(std::string_view object, const std::vector<std::string>& symbols,
             std::vector<void*>& addresses) {
+    check_machine(object);
     const std::string name = "object." + std::to_string(next_.fetch_add(1));
     Link link{&session_.createBareJITDylib(name)};
     link.dylib->addToLinkOrder(libraries_);

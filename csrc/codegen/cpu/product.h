@@ -3,9 +3,8 @@
 // One step of depth takes one word per row from A and one per column from B: an element, or as many
 // neighbours along the innermost depth axis as an instruction multiplies at once. A family turns
 // loaded words into what its instructions take (once per row or column), multiplies and adds them
-// to vectors of sums, and makes the final sums of these. One class per family: a family whose sums
-// are no vectors (AMX's tiles) would stand beside the emitter of blocks instead, behind the same
-// choice.
+// to vectors of sums, and makes the final sums of these. One class per family. AMX's sums are no
+// vectors: tile_registers.h stands beside the emitter of blocks.
 #pragma once
 
 #include <memory>

@@ -95,8 +95,8 @@ std::unique_ptr<llvm::TargetMachine> make_target_machine(const std::string& cpu,
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   options.EnableFastISel = false;
   std::unique_ptr<llvm::TargetMachine> machine(target.createTargetMachine(
-      triple_of_cpu(cpu), cpu, features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
-      llvm::CodeGenOptLevel::Default, /*JIT=*/true));
+      triple_of_cpu(cpu), llvm_name_of(cpu), features, options, llvm::Reloc::PIC_,
+      llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, /*JIT=*/true));
   MLCC_CHECK(machine, "LLVM made no target machine for ", cpu);
   return machine;
 }
@@ -113,7 +113,10 @@ Instructions instructions_of(const llvm::TargetMachine& machine) {
           .avx512bw = info.checkFeatures("+avx512f,+avx512vl,+avx512bw"),
           .avx512bf16 = info.checkFeatures("+avx512f,+avx512dq,+avx512bf16"),
           .avx512vnni = info.checkFeatures("+avx512f,+avx512vl,+avx512vnni"),
-          .avxvnni = info.checkFeatures("+avx2,+avxvnni")};
+          .avxvnni = info.checkFeatures("+avx2,+avxvnni"),
+          // Only where they were asked for: the name of the CPU alone is not enough.
+          .amx_bf16 = machine.getTargetFeatureString().contains("+amx-bf16"),
+          .amx_int8 = machine.getTargetFeatureString().contains("+amx-int8")};
 }
 
 std::string emit_object(llvm::TargetMachine& machine, llvm::Module& module) {

@@ -26,6 +26,8 @@ struct Instructions {
   bool avx512bf16 = false;  // rounding to bf16, for normal numbers; products of pairs
   bool avx512vnni = false;  // products of bytes, four to a sum
   bool avxvnni = false;     // the same in vectors of 256 bits
+  bool amx_bf16 = false;    // products of tiles of bf16
+  bool amx_int8 = false;    // and of bytes
   // Of AArch64.
   bool neon = false;        // vectors of 128 bits
   bool neon_bf16 = false;   // rounding to bf16; products of pairs

@@ -6,6 +6,7 @@
 
 #include "codegen/cpu/counted_loop.h"
 #include "codegen/cpu/product.h"
+#include "codegen/cpu/tile_registers.h"
 #include "schedule/machine.h"
 
 namespace mlcc::codegen::cpu {
@@ -503,6 +504,14 @@ class TileEmitter {
   int64_t sets_ = 1;
 };
 
+// All columns are live.
+void emit_whole(const OpContext& c, int64_t vector_bits, const Contraction& contraction) {
+  const auto emit = [&](const Contraction& any) {
+    TileEmitter(c, vector_bits, any).emit_tile(nullptr);
+  };
+  if (!emit_tile_registers(c, contraction, emit)) emit(contraction);
+}
+
 }  // namespace
 
 void emit_contraction(const OpContext& c, int64_t vector_bits, Contraction contraction) {
@@ -511,8 +520,7 @@ void emit_contraction(const OpContext& c, int64_t vector_bits, Contraction contr
     contraction.columns = llvm::cast<llvm::ConstantInt>(live)->getSExtValue();
     live = nullptr;
   }
-  TileEmitter emitter(c, vector_bits, contraction);
-  if (live == nullptr) return emitter.emit_tile(nullptr);
+  if (live == nullptr) return emit_whole(c, vector_bits, contraction);
   llvm::IRBuilder<>& ir = c.ir;
   llvm::Function* function = ir.GetInsertBlock()->getParent();
   llvm::BasicBlock* whole = llvm::BasicBlock::Create(ir.getContext(), "whole", function);
@@ -521,10 +529,10 @@ void emit_contraction(const OpContext& c, int64_t vector_bits, Contraction contr
   llvm::Value* all = ir.getInt64(static_cast<uint64_t>(contraction.columns));
   ir.CreateCondBr(ir.CreateICmpSGE(live, all), whole, partial);
   ir.SetInsertPoint(whole);
-  emitter.emit_tile(nullptr);
+  emit_whole(c, vector_bits, contraction);
   ir.CreateBr(after);
   ir.SetInsertPoint(partial);
-  emitter.emit_tile(live);
+  TileEmitter(c, vector_bits, contraction).emit_tile(live);
   ir.CreateBr(after);
   ir.SetInsertPoint(after);
 }

@@ -105,6 +105,15 @@ TEST(Client, bad_objects_are_errors) {
                Error);
 }
 
+TEST(Client, objects_of_other_machines_are_errors) {
+  const auto arm = open_cpu_backend(MLCC_LLVM_LIBRARY, "neoverse-n1");
+  if (!arm) GTEST_SKIP() << arm.reason();
+  const auto code = (*arm)->compile({.kernels = {{.text = kAddOne}}});
+  ASSERT_TRUE(code);
+  const auto loader = *open_object_loader(MLCC_LLVM_LIBRARY);
+  EXPECT_THROW((void)loader->load(code->bytes, "add_one", 1), Error);
+}
+
 TEST(Client, kernels_of_one_name_live_side_by_side_and_outlast_their_loader) {
   loop::Arena arena;
   const loop::Kernel kernel = loop::parse_kernel(arena, kAddOne);

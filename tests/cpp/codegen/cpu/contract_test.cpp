@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "harness.h"
+#include "tile_machine.h"
 
 namespace mlcc::codegen::cpu::testing {
 namespace {
@@ -30,6 +33,8 @@ constexpr Layout kThreeAxes = {"$M * %k * 6", "%k * 6, 6, 3, 1", "%k * 6 * $N",
                                "1, 6 * $N, 3 * $N, $N", "%k, 2, 3"};
 constexpr Layout kPairs = {"$M * %k * 2", "%k * 2, 2, 1", "%k * 2 * $N", "2, 2 * $N, 1", "%k, 2"};
 constexpr Layout kQuads = {"$M * %k * 4", "%k * 4, 4, 1", "%k * 4 * $N", "4, 4 * $N, 1", "%k, 4"};
+constexpr Layout kPairsOfAxes = {"$M * %k * 6", "%k * 6, %k * 2, 2, 1", "%k * 6 * $N",
+                                 "2, %k * 2 * $N, 2 * $N, 1", "3, %k, 2"};
 constexpr Layout kOneWord = {"$M * 4 + %k", "4, 1", "4 * $N", "4, 1", "4"};
 
 struct Dtypes {
@@ -120,6 +125,34 @@ TEST(Contract, integer_dtypes) {
         for (const Shape& shape : {Shape{1, 48}, {7, 32}, {3, 21, 18}})
           expect_tile({a, b, "i32"}, shape, layout, 5);
   expect_tile({"i64", "i64", "i64"}, {3, 20}, kRows, 5);
+}
+
+bool has_tiles(const Backend& backend) {
+  return backend.target().features.find("+amx-tile") != std::string::npos;
+}
+
+// Tile registers hold 16 words of depth.
+TEST(Contract, many_words) {
+  const int64_t before = count_tile_products();
+  for (const Shape& shape : {Shape{1, 32},
+                             {12, 32},
+                             {16, 16, 0, false},
+                             {17, 48},
+                             {33, 40},
+                             {5, 7},
+                             {3, 40, 33},
+                             {3, 32, 32, false}})
+    for (int64_t depth : {16, 17, 47}) {
+      expect_tile({"bf16", "bf16", "f32"}, shape, kPairs, depth);
+      expect_tile({"u8", "i8", "i32"}, shape, kQuads, depth);
+    }
+  for (const char* a : {"u8", "i8"})
+    for (const char* b : {"u8", "i8"}) expect_tile({a, b, "i32"}, {12, 32}, kQuads, 40);
+  for (int64_t depth : {0, 15, 16, 33})
+    expect_tile({"bf16", "bf16", "f32"}, {12, 32}, kPairsOfAxes, depth);
+  const bool has_any = std::any_of(backends().begin(), backends().end(),
+                                   [](const auto& backend) { return has_tiles(*backend); });
+  EXPECT_EQ(count_tile_products() > before, has_any);
 }
 
 TEST(Contract, depth_of_one_word) {

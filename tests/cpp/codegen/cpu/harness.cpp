@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -17,13 +18,15 @@
 #include "loop/text.h"
 #include "runtime/host_kernel.h"
 #include "support/error.h"
+#include "tile_machine.h"
 
 namespace mlcc::codegen::cpu::testing {
 namespace {
 
 bool host_runs(const Target& target, const Target& host) {
   // Vector extensions are what differs between the CPUs tested here.
-  for (const char* feature : {"+avx2", "+fma", "+f16c", "+avx512f", "+bmi2", "+movbe", "+lzcnt"})
+  for (const char* feature : {"+avx2", "+fma", "+f16c", "+avx512f", "+bmi2", "+movbe", "+lzcnt",
+                              "+avx512bf16", "+avx512vnni"})
     if (target.features.find(feature) != std::string::npos &&
         host.features.find(feature) == std::string::npos)
       return false;
@@ -226,8 +229,13 @@ const std::vector<std::shared_ptr<Backend>>& backends() {
          wanted ? words_of(wanted) : std::vector<std::string>{"", "haswell", "x86-64"}) {
       const auto backend = open_cpu_backend(MLCC_LLVM_LIBRARY, cpu);
       MLCC_CHECK(backend, backend.reason());
-      if (wanted || list.empty() || host_runs((*backend)->target(), list[0]->target()))
+      const Target& target = (*backend)->target();
+      if (target.features.find("+amx-tile") != std::string::npos) install_tile_machine();
+      const auto host = open_cpu_backend(MLCC_LLVM_LIBRARY, "");
+      if (target.vector_bits == 128 || host_runs(target, (*host)->target()))
         list.push_back(*backend);
+      else
+        std::printf("%s: does not run here, not tested\n", cpu.c_str());
     }
     return list;
   }();
