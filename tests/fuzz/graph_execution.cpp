@@ -1,6 +1,7 @@
 // Random graphs executed by the reference interpreter: node by node as they are, node by node after
 // the graph passes, and in fused kernels. All three give the same bits, NaN payloads and the order
 // of sums of floats apart.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -93,14 +94,17 @@ void check(uint64_t seed) {
 
   const auto expected = driver::interpret_graph(*graph, inputs, sizes, {});
   const auto rewritten = graph->clone();
+  constexpr std::array<int64_t, 3> kVectorBits = {512, 256, 128};
+  const schedule::Machine machine{.vector_bits = kVectorBits[seed % kVectorBits.size()]};
   graph::PipelineOptions passes;
   passes.tiles = graph::TileOptions{
-      [](DType accumulator) { return schedule::tile_columns(schedule::Machine{}, accumulator); }};
+      [&](DType accumulator) { return schedule::tile_columns(machine, accumulator); }};
   graph::run_pipeline(*rewritten, passes);
   compare("after passes", driver::interpret_graph(*rewritten, inputs, sizes, {}), expected, *graph);
   driver::InterpretOptions fused;
   fused.fuse = true;
   fused.seed = seed;
+  fused.vector_bits = machine.vector_bits;
   compare("fused", driver::interpret_graph(*rewritten, inputs, sizes, fused), expected, *rewritten);
 }
 
