@@ -18,25 +18,23 @@
 namespace mlcc::aarch64 {
 namespace {
 
-// Both are CMake's find_program's; a path that is not there says so.
-constexpr const char* kQemu = MLCC_QEMU_AARCH64;
-constexpr const char* kLinker = MLCC_AARCH64_LD;
+constexpr const char* kQemu = "qemu-aarch64";
+constexpr const char* kLinker = "aarch64-linux-gnu-ld";
 constexpr const char* kRunner = MLCC_AARCH64_RUNNER;
 constexpr const char* kLibraries = "/usr/aarch64-linux-gnu";
 
-void check_is_there(const char* path) {
-  MLCC_USER_CHECK(std::filesystem::exists(path), path,
-                  ": not found; the tests of AArch64 need the Debian packages qemu-user, "
-                  "gcc-aarch64-linux-gnu and libc6-dev-arm64-cross (scripts/setup.sh test)");
-}
+constexpr const char* kNeeded =
+    ": not found; the tests of AArch64 need the Debian packages qemu-user, gcc-aarch64-linux-gnu "
+    "and libc6-dev-arm64-cross (scripts/setup.sh test), and to be built with them";
 
-// Starts a program; file descriptors as in `actions`.
+// Starts a program of PATH; file descriptors as in `actions`.
 pid_t start(std::vector<std::string> words, const posix_spawn_file_actions_t* actions) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, arguments[0], actions, nullptr, arguments.data(), ::environ);
+  const int error = posix_spawnp(&pid, arguments[0], actions, nullptr, arguments.data(), ::environ);
+  MLCC_USER_CHECK(error != ENOENT, words[0], kNeeded);
   MLCC_USER_CHECK(error == 0, words[0], ": ", std::strerror(error));
   return pid;
 }
@@ -46,7 +44,8 @@ static_assert(sizeof(GuestOrder) <= kOrderBytes);
 class Runner {
  public:
   Runner() {
-    for (const char* path : {kQemu, kLinker, kRunner, kLibraries}) check_is_there(path);
+    for (const char* path : {kRunner, kLibraries})
+      MLCC_USER_CHECK(std::filesystem::exists(path), path, kNeeded);
     const int file = memfd_create("kernels", 0);
     MLCC_CHECK(file >= 0 && ftruncate(file, kSharedBytes) == 0, "memfd of ", int{kSharedBytes});
     void* memory = mmap(nullptr, kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
