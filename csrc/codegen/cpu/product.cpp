@@ -54,6 +54,37 @@ class BrainPairs : public Product {
   }
 };
 
+// ---- f16, widened by the product itself: fmlal
+
+// It takes the lower half of its operands.
+class HalfProducts : public Product {
+ public:
+  using Product::Product;
+  bool widens_elements() const override { return false; }
+
+  Parts prepare_a(const OpContext& c, llvm::Value* loaded, unsigned width) const override {
+    if (width != kLanes) return elements(c, a_, splat(c, width, loaded));
+    return {as_halves(c, splat(c, 2 * kLanes, loaded))};
+  }
+  Parts prepare_b(const OpContext& c, llvm::Value* words) const override {
+    if (lanes_of(words) != kLanes) return elements(c, b_, words);
+    return {as_halves(c, c.ir.CreateShuffleVector(words, {0, 1, 2, 3, -1, -1, -1, -1}))};
+  }
+  llvm::Value* add(const OpContext& c, const Parts& a, const Parts& b,
+                   llvm::Value* sum) const override {
+    if (lanes_of(sum) != kLanes) return add_elements(c, a, b, sum);
+    return c.ir.CreateIntrinsic(llvm::Intrinsic::aarch64_neon_fmlal,
+                                {sum->getType(), a[0]->getType()}, {sum, a[0], b[0]});
+  }
+
+ private:
+  static constexpr unsigned kLanes = 4;
+
+  llvm::Value* as_halves(const OpContext& c, llvm::Value* bits) const {
+    return c.ir.CreateBitCast(bits, like(bits, c.ir.getHalfTy()));
+  }
+};
+
 // ---- Four bytes
 
 class ByteQuads : public Product {
@@ -255,6 +286,8 @@ std::unique_ptr<Product> choose_product(const OpContext& c, int64_t vector_bits,
     if (has_vectors && !c.has.neon) return std::make_unique<ShortPairs>(a, b, sum, 4);
     return std::make_unique<Product>(a, b, sum, 4);
   }
+  if (has_vectors && a == DType::kF16 && b == DType::kF16 && c.has.neon_f16)
+    return std::make_unique<HalfProducts>(a, b, sum, 1);
   return std::make_unique<Product>(a, b, sum, 1);
 }
 

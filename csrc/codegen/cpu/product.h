@@ -34,6 +34,9 @@ class Product {
   virtual llvm::Value* add(const OpContext& c, const Parts& a, const Parts& b,
                            llvm::Value* sum) const;
 
+  // Whether elements of A change their dtype one by one before they are multiplied.
+  virtual bool widens_elements() const { return depth_ == 1 && a_ != sum_; }
+
  protected:
   llvm::Type* word(llvm::LLVMContext& context, DType dtype) const;
   Parts elements(const OpContext& c, DType dtype, llvm::Value* words) const;

@@ -68,6 +68,7 @@ Instructions instructions_of_arm(const llvm::MCSubtargetInfo& info) {
           .f16_conversions = info.checkFeatures("+fp-armv8"),
           .neon = info.checkFeatures("+neon"),
           .neon_bf16 = info.checkFeatures("+neon,+bf16"),
+          .neon_f16 = info.checkFeatures("+neon,+fp16fml"),
           .dotprod = info.checkFeatures("+neon,+dotprod"),
           .neon_mixed = info.checkFeatures("+neon,+i8mm")};
 }

@@ -31,6 +31,7 @@ struct Instructions {
   // Of AArch64.
   bool neon = false;        // vectors of 128 bits
   bool neon_bf16 = false;   // rounding to bf16; products of pairs
+  bool neon_f16 = false;    // products of f16, added to f32
   bool dotprod = false;     // products of bytes of one sign, four to a sum
   bool neon_mixed = false;  // the same of unsigned bytes with signed ones
 };

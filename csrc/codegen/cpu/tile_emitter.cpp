@@ -197,18 +197,13 @@ class TileEmitter {
     return emit_rounds(whole, depth, 1, cursor, step_a, step_b, std::move(sums));
   }
 
-  // Whether elements of A change their dtype one by one.
-  bool is_converted() const {
-    return product_->depth() == 1 && tile_.a.dtype != product_->sum_dtype();
-  }
-
   // Steps of depth in a round of the innermost loop. Where an element takes several instructions to
   // prepare, counting is hidden behind these, and longer rounds make the scheduler spill.
   int64_t count_copies() const {
     const int64_t products = rows_ * static_cast<int64_t>(groups_.size());
     int64_t copies = 1;
     while (copies < sets_) copies *= 2;
-    if (needs_.per_row > 1 || (c_.has.neon && is_converted())) return copies;
+    if (needs_.per_row > 1 || (c_.has.neon && product_->widens_elements())) return copies;
     while (copies < kMostCopies && 2 * copies * products <= kProductsOfRound) copies *= 2;
     return copies;
   }
