@@ -25,6 +25,7 @@ from mlcc._fx_types import (
     Unsupported,
     leaves,
 )
+from mlcc._load import load_core
 
 if TYPE_CHECKING:
     from mlcc.fx_import import Importer
@@ -79,7 +80,8 @@ _library.impl("eager_call", _run, "CompositeExplicitAutograd")
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    address: int = load_core().address_of(tensor)
+    return address
 
 
 def import_eager_call(importer: Importer, node: Node) -> Any:

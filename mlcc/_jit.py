@@ -244,6 +244,8 @@ class Jitted:
         logger.info("recompile %d of %s%s: %s", self._traces - 1, self._name, place, change)
 
     def _trace(self, entry: _Entry, call: _Call) -> None:
+        options = config.resolve({"torch_caches": False})
+        backend.watch_weights(call.leaves, options)
         fakes = _torch_compat.Fakes()
         fixed = self._fix_places(call)
         inputs = [
@@ -252,7 +254,7 @@ class Jitted:
         ]
         varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf, self._dynamic)]
         traced = _TracedModule(self, call, varying)
-        session = backend.Session(None, config.resolve({"torch_caches": False}))
+        session = backend.Session(None, options)
         with fakes.tracing():
             compiled = session.compile(
                 traced,
@@ -801,8 +803,9 @@ def _share_memory(leaves: Iterable[Any], held: Iterable[torch.Tensor]) -> bool:
 
 
 def _storages(values: Iterable[Any]) -> list[int]:
+    address_of = load_core().address_of
     return [
-        value.untyped_storage().data_ptr()
+        address_of(value)
         for value in values
         if isinstance(value, torch.Tensor) and not value._is_zerotensor()
     ]

@@ -249,6 +249,7 @@ class Session:
         self._num_own = len(_own_tensors(gm))
         self._num_inputs = self._num_own + len(example_inputs)
         self._lasting = frozenset(self._num_own + place for place in lasting)
+        watch_weights([*(tensor for _, tensor in _own_tensors(gm)), *example_inputs], self.options)
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -382,6 +383,23 @@ def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ]
+
+
+def watch_weights(values: Iterable[Any], options: Mapping[str, Any]) -> None:
+    """Lets the graph to be compiled steal the parameters among its inputs, unless it trains them.
+
+    Before any guard looks at their dispatch keys.
+    """
+    if options["weights"] != "steal":
+        return
+    trains = torch.is_grad_enabled()
+    load_core().watch_weights(
+        [
+            one
+            for one in values
+            if type(one) is torch.nn.Parameter and not (trains and one.requires_grad)
+        ]
+    )
 
 
 def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:

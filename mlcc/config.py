@@ -35,6 +35,7 @@ torch_caches: bool
 idle_memory_mb: int
 stream_mb: int
 pack_weights: bool
+weights: str
 pack_mb: int
 disable: bool
 strict: bool
@@ -76,6 +77,7 @@ _MINIMUM = {
 _MEMORY = {"idle_memory_mb", "pack_mb"}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
+_WEIGHTS_MODES = ("keep", "steal")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
 
 _lock = threading.Lock()
@@ -145,10 +147,11 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
             raise Error(f"{what}: {problem}")
     if option.name == "gpu" and value not in _GPU_MODES:
         raise Error(f"{what}: expected off, emulate or nothing, found {value!r}")
-    if option.name == "verify" and value not in _VERIFY_MODES:
-        nearest = _nearest(value, _VERIFY_MODES)
+    modes = {"verify": _VERIFY_MODES, "weights": _WEIGHTS_MODES}.get(option.name)
+    if modes is not None and value not in modes:
+        nearest = _nearest(value, modes)
         raise Error(
-            f"{what}: expected one of {', '.join(_VERIFY_MODES)}, found {value!r}; nearest: {nearest}"
+            f"{what}: expected one of {', '.join(modes)}, found {value!r}; nearest: {nearest}"
         )
     if option.name == "dump":
         for word in filter(None, (part.strip() for part in value.split(","))):

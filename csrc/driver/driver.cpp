@@ -18,6 +18,7 @@
 #include "fusion/in_place.h"
 #include "graph/convolution.h"
 #include "graph/index_map.h"
+#include "graph/inverse_copy.h"
 #include "graph/loop_invariants.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/attention_gradients.h"
@@ -253,31 +254,43 @@ class Compiler {
     if (cones.empty()) return {};
     graph::verify(*graph_);
     const size_t first = graph_->inputs().size() - cones.size();
-    std::map<std::string, std::shared_ptr<const runtime::Executable>> recipes;  // by text
+    struct Recipe {
+      std::shared_ptr<const runtime::Executable> executable, inverse;
+    };
+    std::map<std::string, Recipe> recipes;  // by text
     std::vector<runtime::KeptInput> kept;
     for (graph::StaticCone& cone : cones) {
       const std::string text = graph::print(*cone.graph);
-      std::shared_ptr<const runtime::Executable>& recipe = recipes[text];
-      if (recipe == nullptr) {
-        const Compilation inner = Compiler(std::move(cone.graph), options_, nullptr).compile();
-        recipe = inner.executable;
-        add(inner.stats, stats);
+      Recipe& recipe = recipes[text];
+      if (recipe.executable == nullptr) {
+        std::unique_ptr<graph::Graph> inverse =
+            options_.weights == "steal" ? graph::inverse_of_copy(*cone.graph) : nullptr;
+        recipe.executable = compile_recipe(std::move(cone.graph), stats);
+        if (inverse != nullptr) recipe.inverse = compile_recipe(std::move(inverse), stats);
       }
       const size_t input = first + kept.size();
       const std::string label =
           detail::join("%", graph_->inputs()[input]->name(), " of ", graph_->name());
       kept.push_back({static_cast<runtime::Slot>(input),
                       recipe_key(text),
-                      recipe,
+                      recipe.executable,
                       {cone.inputs.begin(), cone.inputs.end()},
                       label,
-                      reads_all_sources()});
+                      reads_all_sources(),
+                      recipe.inverse});
       log_debug(LogChannel::kCache, "kept value ", label, ":\n", text);
     }
     stats.kept += static_cast<int64_t>(kept.size());
     log(LogChannel::kCache, "graph ", graph_->name(), ": ", kept.size(),
         " values of static inputs are kept, by ", recipes.size(), " recipes");
     return kept;
+  }
+
+  std::shared_ptr<const runtime::Executable> compile_recipe(std::unique_ptr<graph::Graph> recipe,
+                                                            CompileStats& stats) const {
+    const Compilation inner = Compiler(std::move(recipe), options_, nullptr).compile();
+    add(inner.stats, stats);
+    return inner.executable;
   }
 
   // Within this process, which has one compiler for each option.

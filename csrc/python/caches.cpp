@@ -1,19 +1,23 @@
 #include "python/caches.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "driver/options.h"
 #include "driver/session.h"
 #include "driver/verdicts.h"
 #include "python/options.h"
+#include "python/stolen_weights.h"
 #include "python/without_gil.h"
 #include "runtime/arena_pool.h"
 #include "runtime/block_pool.h"
 #include "runtime/kept_values.h"
+#include "support/error.h"
 
 namespace mlcc::python {
 namespace {
@@ -43,6 +47,10 @@ py::dict cache_info(const py::object& options) {
   info["pack_bytes"] = packs.bytes;
   info["pack_hits"] = packs.hits;
   info["pack_misses"] = packs.misses;
+  const StolenInfo stolen = stolen_info();
+  info["stolen"] = stolen.weights;
+  info["stolen_bytes"] = stolen.bytes;
+  info["restores"] = stolen.restores;
   const runtime::BlockPool& blocks = runtime::BlockPool::process();
   info["arena"] = arenas.idle_bytes() + arenas.leased_bytes();
   info["large_blocks"] = blocks.lent_bytes();
@@ -56,6 +64,7 @@ void clear_cache(const py::object& options) {
   const WithoutGil no_gil;  // whoever holds one of their locks may wait for it to log
   driver::kernel_cache().clear();
   driver::forget_verdicts();
+  restore_stolen_weights();
   runtime::KeptValues::process().clear();
   runtime::ArenaPool::process().trim();
   runtime::BlockPool::process().trim();
@@ -64,7 +73,22 @@ void clear_cache(const py::object& options) {
 
 void clear_packs() {
   const WithoutGil no_gil;
+  restore_stolen_weights();
   runtime::KeptValues::process().clear();
+}
+
+void watch_weights(const std::vector<py::handle>& tensors) {
+  for (const py::handle tensor : tensors) {
+    MLCC_USER_CHECK(THPVariable_Check(tensor.ptr()), "found a ", Py_TYPE(tensor.ptr())->tp_name,
+                    ", expected a tensor");
+    watch(THPVariable_Unpack(tensor.ptr()));
+  }
+}
+
+int64_t address(py::handle tensor) {
+  MLCC_USER_CHECK(THPVariable_Check(tensor.ptr()), "found a ", Py_TYPE(tensor.ptr())->tp_name,
+                  ", expected a tensor");
+  return address_of(THPVariable_Unpack(tensor.ptr()));
 }
 
 void apply_memory_options(const py::object& options) {
@@ -102,7 +126,11 @@ py::dict gpu_info(const py::object& options, int32_t index) {
 void bind_caches(py::module_& module) {
   module.def("cache_info", &cache_info, py::arg("options") = py::none());
   module.def("clear_cache", &clear_cache, py::arg("options") = py::none());
-  module.def("clear_packs", &clear_packs, "Forget all kept values.");
+  module.def("clear_packs", &clear_packs, "Forget all kept values; stolen weights are put back.");
+  module.def("watch_weights", &watch_weights, py::arg("tensors"),
+             "Let graphs compiled from now on steal the large ones of these tensors.");
+  module.def("address_of", &address, py::arg("tensor"),
+             "The address of a tensor's storage, which is not read.");
   module.def("apply_memory_options", &apply_memory_options, py::arg("options") = py::none(),
              "Set how much freed memory this process keeps; each compilation does so too.");
   module.def("cpu_info", &cpu_info, py::arg("options") = py::none());

@@ -15,6 +15,7 @@
 
 #include "python/call_form.h"
 #include "python/executable_object.h"
+#include "python/stolen_weights.h"
 #include "python/without_gil.h"
 #include "runtime/size_expr.h"
 #include "support/error.h"
@@ -260,13 +261,13 @@ py::object filled(py::handle nesting, const std::vector<py::object>& values) {
 // Whether two of the arguments are views of one storage, one is of a storage that is read beside
 // them, or two have no memory.
 bool share_memory(const Leaves& leaves, const std::vector<HeldTensor>& held) {
-  c10::SmallVector<const void*, 16> storages;
+  c10::SmallVector<int64_t, 16> storages;
   for (PyObject* leaf : leaves)
-    if (THPVariable_Check(leaf)) storages.push_back(THPVariable_Unpack(leaf).storage().data());
+    if (THPVariable_Check(leaf)) storages.push_back(address_of(THPVariable_Unpack(leaf)));
   std::sort(storages.begin(), storages.end());
   return std::adjacent_find(storages.begin(), storages.end()) != storages.end() ||
          std::any_of(held.begin(), held.end(), [&](const HeldTensor& one) {
-           return std::binary_search(storages.begin(), storages.end(), one.tensor.storage().data());
+           return std::binary_search(storages.begin(), storages.end(), address_of(one.tensor));
          });
 }
 

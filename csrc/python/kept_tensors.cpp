@@ -10,7 +10,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 
+#include "python/stolen_weights.h"
 #include "python/tensor_allocator.h"
 #include "python/tensor_identity.h"
 #include "python/torch_host.h"
@@ -22,6 +24,9 @@ namespace mlcc::python {
 namespace {
 
 using runtime::KeptValues;
+
+// Of a weight that may be stolen and stays, since others use it at this time.
+constexpr int64_t kCallsBetweenTries = 64;
 
 class KeptTensor final : public runtime::KeptValue {
  public:
@@ -46,6 +51,47 @@ std::vector<int64_t> constants(const std::vector<SymExpr>& sizes) {
   return values;
 }
 
+// What holds while a recipe or its way back runs, and its result is made.
+struct RecipeModes {
+  // No inference tensor, since calls in and out of that mode share it.
+  const c10::InferenceMode no_inference_mode{false};
+  const at::AutoDispatchBelowAutograd below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+  const at::NoGradGuard no_grad;
+};
+
+// Restores a stolen weight. The value is all that it needs of its call.
+void unpack(const TensorProgram& inverse, const at::Tensor& value, const at::Tensor& place) {
+  const RecipeModes modes;
+  const std::vector<c10::IValue> outputs = inverse.run_nested({value}, {&place, 1});
+  MLCC_CHECK(outputs[0].toTensor().is_same(place), "a weight is restored in another place");
+}
+
+// The inputs that one recipe reads, and nothing else does.
+std::vector<bool> find_replaced(const runtime::ExecutablePlan& plan) {
+  std::vector<int> uses(static_cast<size_t>(plan.num_slots), 0);
+  std::vector<bool> is_replaced(plan.inputs.size(), false);
+  const auto use = [&](runtime::Slot slot) { uses[static_cast<size_t>(slot)] += 1; };
+  for (const runtime::KeptInput& kept : plan.kept) {
+    for (const runtime::Slot slot : kept.sources) use(slot);
+    if (kept.sources.size() == 1) is_replaced[static_cast<size_t>(kept.sources[0])] = true;
+  }
+  for (const runtime::Slot slot : plan.outputs) use(slot);
+  for (const runtime::Step& step : plan.steps) {
+    if (const auto* launch = std::get_if<runtime::LaunchStep>(&step))
+      for (const runtime::Slot slot : launch->buffers) use(slot);
+    if (const auto* view = std::get_if<runtime::ViewStep>(&step)) use(view->base);
+    const auto* call = std::get_if<runtime::ExternStep>(&step);
+    if (call == nullptr) continue;
+    const auto visit = [&](const ArgRef& reference) { use(reference.index); };
+    for (const Argument& argument : call->args) for_each_reference(argument, visit);
+    for (const auto& [name, argument] : call->kwargs) for_each_reference(argument, visit);
+  }
+  for (size_t i = 0; i < is_replaced.size(); ++i)
+    if (uses[i] != 1) is_replaced[i] = false;
+  return is_replaced;
+}
+
 const at::Tensor& tensor_in(const Slots& slots, runtime::Slot slot) {
   return slots[static_cast<size_t>(slot)].toTensor();
 }
@@ -55,6 +101,7 @@ const at::Tensor& tensor_in(const Slots& slots, runtime::Slot slot) {
 struct KeptTensors::Recipe {
   runtime::KeptInput kept;
   std::unique_ptr<const TensorProgram> program;
+  std::shared_ptr<const TensorProgram> inverse;  // null: its source is not to be stolen
   std::vector<size_t> sources;  // places in sources_
   c10::ScalarType dtype;
   std::vector<int64_t> shape, strides;
@@ -75,10 +122,11 @@ class KeptTensors::Filling {
 
   // Null where `before` still says all there is to know.
   std::shared_ptr<const Found> fill() {
+    holds_.resize(kept_.sources_.size());
     find_changes();
     int64_t hits = 0;
     for (size_t i = 0; i < kept_.recipes_.size(); ++i) {
-      if (is_unchanged(kept_.recipes_[i])) {
+      if (is_unchanged(kept_.recipes_[i]) && !is_time_to_steal(kept_.recipes_[i])) {
         if (const auto value = before_.values[i].lock()) {
           use(i, *value);
           ++hits;
@@ -100,10 +148,42 @@ class KeptTensors::Filling {
       MLCC_USER_CHECK(slots_[static_cast<size_t>(slot)].isTensor(), "input ", slot,
                       ": expected a tensor");
       const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[i]);
-      changes_.push_back(before_.sources[i] && TensorIdentity::is_known(tensor)
-                             ? before_.sources[i]->change(tensor)
-                             : Change::kAnother);
+      changes_.push_back(TensorIdentity::is_known(tensor) ? change_of(i, tensor)
+                                                          : Change::kAnother);
     }
+  }
+
+  Change change_of(size_t source, const at::Tensor& tensor) {
+    const std::optional<TensorIdentity>& before = before_.sources[source];
+    if (may_be_stolen(source) && is_watched(tensor)) {
+      // Stolen then and now: there is no memory to look at.
+      if (before && before->is_stolen() && before->change(tensor) == Change::kNone)
+        return Change::kNone;
+      hold(source);
+    }
+    return before ? before->change(tensor) : Change::kAnother;
+  }
+
+  bool may_be_stolen(size_t source) const { return kept_.is_replaced(kept_.sources_[source]); }
+
+  // The one recipe that reads a source which may be stolen.
+  const Recipe& recipe_of(size_t source) const {
+    return *std::find_if(
+        kept_.recipes_.begin(), kept_.recipes_.end(),
+        [&](const Recipe& recipe) { return recipe.sources[0] == source; });
+  }
+
+  void hold(size_t source) {
+    if (!holds_[source])
+      holds_[source] = WeightHold(tensor_in(slots_, kept_.sources_[source]),
+                                  &recipe_of(source).kept.recipe);
+  }
+
+  // A weight that could not be stolen is tried again now and then.
+  bool is_time_to_steal(const Recipe& recipe) const {
+    return recipe.inverse != nullptr && now_ % kCallsBetweenTries == 0 &&
+           !before_.sources[recipe.sources[0]]->is_stolen() &&
+           is_watched(tensor_in(slots_, kept_.sources_[recipe.sources[0]]));
   }
 
   bool is_unchanged(const Recipe& recipe) const {
@@ -122,11 +202,24 @@ class KeptTensors::Filling {
     found_ = std::make_shared<Found>(before_);
     for (size_t i = 0; i < changes_.size(); ++i) {
       if (changes_[i] == Change::kNone) continue;
-      const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[i]);
-      found_->sources[i].reset();
-      if (TensorIdentity::is_known(tensor))
-        found_->sources[i].emplace(tensor, kept_.recipes_[0].kept.reads_all);
+      look_at(i);
     }
+  }
+
+  void look_at(size_t source) {
+    const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[source]);
+    found_->sources[source].reset();
+    if (TensorIdentity::is_known(tensor))
+      found_->sources[source].emplace(tensor, kept_.recipes_[0].kept.reads_all);
+  }
+
+  // Of a source that may be stolen: holds it from here on, and says what it is then.
+  void hold_and_look(size_t source) {
+    if (holds_[source] || !may_be_stolen(source) ||
+        !is_watched(tensor_in(slots_, kept_.sources_[source])))
+      return;
+    hold(source);
+    look_at(source);
   }
 
   // Whether the store had it.
@@ -134,6 +227,13 @@ class KeptTensors::Filling {
     begin_found();
     const Recipe& recipe = kept_.recipes_[index];
     found_->values[index].reset();
+    hold_and_look(recipe.sources[0]);
+    if (const auto& stolen_by = holds_[recipe.sources[0]].value(); stolen_by != nullptr) {
+      const auto value = std::static_pointer_cast<const KeptTensor>(stolen_by);
+      found_->values[index] = value;
+      use(index, *value);
+      return true;
+    }
     std::vector<TensorIdentity> sources;
     for (const size_t source : recipe.sources)
       if (found_->sources[source]) sources.push_back(*found_->sources[source]);
@@ -155,13 +255,32 @@ class KeptTensors::Filling {
       const bool is_new = value == nullptr;
       value = std::make_shared<const KeptTensor>(compute(recipe), std::move(sources));
       value->touch(now_);
-      KeptValues::process().put(key, value);
       log(LogChannel::kCache, "kept value ", recipe.kept.label, ": computed, ", value->bytes(),
           " bytes (", is_new ? reason_for_new(index) : change_text(change), ")");
     }
+    if (steal(recipe, value))
+      KeptValues::process().erase(key);
+    else if (!is_hit)
+      KeptValues::process().put(key, value);
     found_->values[index] = value;
     use(index, *value);
     return is_hit;
+  }
+
+  // Gives the source's memory up for its value, where that may be.
+  bool steal(const Recipe& recipe, const std::shared_ptr<const KeptTensor>& value) {
+    WeightHold& hold = holds_[recipe.sources[0]];
+    if (recipe.inverse == nullptr || !hold) return false;
+    const auto restore = [inverse = recipe.inverse, packed = value->tensor()](const at::Tensor& place) {
+      unpack(*inverse, packed, place);
+    };
+    const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[recipe.sources[0]]);
+    const std::string_view reason = hold.steal(tensor, {value, recipe.kept.recipe}, restore);
+    log_debug(LogChannel::kCache, "kept value ", recipe.kept.label,
+              reason.empty() ? ": its weight is stolen" : ": its weight stays: ", reason);
+    if (!reason.empty()) return false;
+    look_at(recipe.sources[0]);
+    return true;
   }
 
   static Change first_change(const KeptTensor& value, const std::vector<TensorIdentity>& now) {
@@ -184,11 +303,7 @@ class KeptTensors::Filling {
 
   // In memory of its own, whatever the recipe hands out.
   at::Tensor compute(const Recipe& recipe) const {
-    // No inference tensor, since calls in and out of that mode share it.
-    const c10::InferenceMode no_inference_mode(false);
-    const at::AutoDispatchBelowAutograd below_autograd;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const at::NoGradGuard no_grad;
+    const RecipeModes modes;
     const at::Tensor place = empty_in_huge_pages(recipe.shape, recipe.strides, recipe.dtype);
     std::vector<c10::IValue> inputs;
     for (const size_t source : recipe.sources)
@@ -205,14 +320,17 @@ class KeptTensors::Filling {
   const Found& before_;
   const int64_t now_;
   std::vector<Change> changes_;  // per source
+  // Per source; only of those that may be stolen, and not where nothing is to be looked at.
+  std::vector<WeightHold> holds_;
   std::shared_ptr<Found> found_;
 };
 
-KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan) {
+KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan) : is_replaced_(find_replaced(plan)) {
   for (const runtime::KeptInput& kept : plan.kept) {
     const runtime::TensorSpec& spec = plan.inputs[static_cast<size_t>(kept.slot)].spec;
     Recipe recipe{kept,
                   std::make_unique<const TensorProgram>(kept.executable),
+                  nullptr,
                   {},
                   to_torch(spec.dtype),
                   constants(spec.shape),
@@ -221,6 +339,11 @@ KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan) {
       const auto place = std::find(sources_.begin(), sources_.end(), slot);
       recipe.sources.push_back(static_cast<size_t>(place - sources_.begin()));
       if (place == sources_.end()) sources_.push_back(slot);
+    }
+    if (kept.inverse != nullptr && is_replaced(kept.sources[0])) {
+      auto inverse = std::make_shared<const TensorProgram>(kept.inverse);
+      // A weight is also restored in the midst of an op, under whatever modes torch has then.
+      if (!inverse->has_extern_calls()) recipe.inverse = std::move(inverse);
     }
     recipes_.push_back(std::move(recipe));
   }

@@ -26,6 +26,11 @@ class KeptTensors {
   // were computed from what the sources no longer are.
   void fill(Slots& slots) const;
 
+  // Whether nothing but one kept value needs this input, so that the call needs no memory of it.
+  bool is_replaced(runtime::Slot input) const {
+    return is_replaced_[static_cast<size_t>(input)];
+  }
+
  private:
   struct Recipe;
   struct Found;
@@ -33,6 +38,7 @@ class KeptTensors {
 
   std::vector<runtime::Slot> sources_;  // each once
   std::vector<Recipe> recipes_;
+  std::vector<bool> is_replaced_;  // per input
   // What the last call that had to look something up found.
   mutable std::atomic<std::shared_ptr<const Found>> found_;
 };

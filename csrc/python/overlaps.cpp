@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "python/stolen_weights.h"
 #include "support/error.h"
 
 namespace mlcc::python {
@@ -40,7 +41,8 @@ std::optional<Footprint> footprint_of(py::handle value, size_t argument) {
                         !tensor.is_nested() && !tensor.is_meta() &&
                         !tensor.key_set().has(c10::DispatchKey::Python);
   if (!is_plain || tensor.numel() == 0) return std::nullopt;
-  Footprint footprint{.begin = reinterpret_cast<intptr_t>(tensor.const_data_ptr()),
+  const auto offset = tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  Footprint footprint{.begin = static_cast<intptr_t>(address_of(tensor) + offset),
                       .end = 0,
                       .element_bytes = static_cast<int64_t>(tensor.element_size()),
                       .extents = {},

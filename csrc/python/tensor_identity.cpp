@@ -22,8 +22,18 @@ int64_t span_of(const at::Tensor& tensor) {
   return (last + 1) * static_cast<int64_t>(tensor.itemsize());
 }
 
-// Without making a copy-on-write storage's copy.
-const void* data_of(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
+// Null for a stolen weight. Without making a copy-on-write storage's copy, and without the check
+// that keeps others from a stolen one.
+const void* data_of(const at::Tensor& tensor) {
+  const auto* const begin = static_cast<const char*>(
+      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
+  const bool is_there = begin != nullptr && tensor.numel() > 0;
+  return is_there ? begin + tensor.storage_offset() * tensor.itemsize() : nullptr;
+}
+
+uint64_t fingerprint_of(const void* data, int64_t span, bool everything) {
+  return data == nullptr ? 0 : runtime::fingerprint(data, span, everything);
+}
 
 }  // namespace
 
@@ -53,7 +63,7 @@ TensorIdentity::TensorIdentity(const at::Tensor& tensor, bool everything)
       // Of an inference tensor nothing else tells of a write.
       everything_(everything || tensor.is_inference()), data_(data_of(tensor)),
       storage_bytes_(tensor.storage().nbytes()), version_(version_of(tensor)),
-      fingerprint_(runtime::fingerprint(data_, span_, everything_)) {}
+      fingerprint_(fingerprint_of(data_, span_, everything_)) {}
 
 Change TensorIdentity::change_of_facts(const at::Tensor& tensor) const {
   if (tensor.storage().unsafeGetStorageImpl() != storage_._unsafe_get_target() ||
@@ -69,8 +79,8 @@ Change TensorIdentity::change_of_facts(const at::Tensor& tensor) const {
 Change TensorIdentity::change(const at::Tensor& tensor) const {
   const Change change = change_of_facts(tensor);
   if (change != Change::kNone) return change;
-  return runtime::fingerprint(data_, span_, everything_) == fingerprint_ ? Change::kNone
-                                                                         : Change::kBytes;
+  return fingerprint_of(data_, span_, everything_) == fingerprint_ ? Change::kNone
+                                                                   : Change::kBytes;
 }
 
 Change TensorIdentity::change(const TensorIdentity& now) const {

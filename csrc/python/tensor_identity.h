@@ -39,6 +39,8 @@ class TensorIdentity {
   // The same without looking at memory, for another identity, which is of now.
   Change change(const TensorIdentity& now) const;
 
+  // It had no memory (stolen_weights.h), and nothing was looked at.
+  bool is_stolen() const { return data_ == nullptr && span_ > 0; }
   bool is_freed() const { return storage_.expired(); }
   // Of storage and view, without what may change in them. No two that live at one time have the
   // same.

@@ -17,6 +17,7 @@
 
 #include "python/device.h"
 #include "python/parallel.h"
+#include "python/stolen_weights.h"
 #include "python/tensor_allocator.h"
 #include "support/error.h"
 
@@ -81,6 +82,7 @@ class TensorHost final : public runtime::Host {
              std::span<const at::Tensor> places)
       : program_(program), slots_(std::move(inputs)), places_(places) {
     slots_.resize(static_cast<size_t>(program.executable().plan().num_slots));
+    for (size_t i = 0; i < program.num_inputs(); ++i) hold_weight(i);
     program.kept_.fill(slots_);  // from the tensors as they are given
     for (size_t i = 0; i < program.num_inputs(); ++i)
       if (program.is_kernel_input_[i]) prepare_input(i);
@@ -181,6 +183,13 @@ class TensorHost final : public runtime::Host {
     return nullptr;
   }
 
+  // So that its memory is there for the call, unless the call needs none of it.
+  void hold_weight(size_t index) {
+    if (!slots_[index].isTensor() || program_.kept_.is_replaced(static_cast<Slot>(index))) return;
+    const at::Tensor& given = slots_[index].toTensor();
+    if (given.defined() && is_watched(given)) weights_.emplace_back(given);
+  }
+
   // A kernel reads memory as it is: a lazy input is computed first, and written back if an op
   // changes it.
   void prepare_input(size_t index) {
@@ -201,6 +210,7 @@ class TensorHost final : public runtime::Host {
   const TensorProgram& program_;
   Slots slots_;
   std::span<const at::Tensor> places_;
+  std::vector<WeightHold> weights_;
   torch::jit::Stack stack_;
   c10::SmallVector<at::DataPtr, 1> workspaces_;
   std::vector<std::pair<at::Tensor, at::Tensor>>

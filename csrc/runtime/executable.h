@@ -125,6 +125,8 @@ struct KeptInput {
   std::vector<Slot> sources;  // in the order of its inputs
   std::string label;          // for logs: "%kept0 of linear"
   bool reads_all = false;  // each call reads all bytes of the sources to see whether they changed
+  // Computes the only source from the value, so that the value may take its place. Null: it stays.
+  std::shared_ptr<const Executable> inverse = nullptr;
 };
 
 struct ExecutablePlan {

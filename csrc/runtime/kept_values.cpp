@@ -39,6 +39,16 @@ void KeptValues::put(const Hash128& key, KeptValuePtr value) {
   entries_.emplace(key, std::move(value));
 }
 
+void KeptValues::erase(const Hash128& key) {
+  KeptValuePtr dropped;  // freed when the lock is free again
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return;
+  dropped = std::move(found->second);
+  bytes_ -= dropped->bytes();
+  entries_.erase(found);
+}
+
 KeptValuePtr KeptValues::pop_oldest() {
   const auto oldest =
       std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {

@@ -51,6 +51,7 @@ class KeptValues {
   // In the place of what had this key. Values whose last use is longest ago go until all are within
   // the limit; one that is larger by itself is not kept.
   void put(const Hash128& key, KeptValuePtr value);
+  void erase(const Hash128& key);  // if there is one
   void clear();
   // Drops orphans, and returns the bytes that they held.
   int64_t sweep();
