@@ -16,6 +16,7 @@
 #include "python/tensor_allocator.h"
 #include "python/tensor_identity.h"
 #include "python/torch_host.h"
+#include "runtime/block_pool.h"
 #include "runtime/kept_values.h"
 #include "support/error.h"
 #include "support/logging.h"
@@ -279,6 +280,9 @@ class KeptTensors::Filling {
     log_debug(LogChannel::kCache, "kept value ", recipe.kept.label,
               reason.empty() ? ": its weight is stolen" : ": its weight stays: ", reason);
     if (!reason.empty()) return false;
+    // A huge page that is used in part takes memory which the weight did not.
+    runtime::BlockPool::process().shrink(
+        static_cast<const char*>(value->tensor().const_data_ptr()), value->bytes());
     look_at(recipe.sources[0]);
     return true;
   }

@@ -7,7 +7,9 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -146,6 +148,17 @@ class Lock {
   std::optional<WithoutGil> no_gil_;  // taken again after the lock is let go
   std::unique_lock<std::mutex> lock_;
 };
+
+// Gives the whole pages of memory that is about to be freed to the system: a heap would keep those
+// between other blocks.
+void drop_pages(void* data, size_t bytes) {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
+  // Where the system says no, nothing is lost but memory.
+  if (begin < end)
+    ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // NOLINT(*-int-to-ptr)
+}
 
 // -- under the lock
 
@@ -316,12 +329,12 @@ std::string_view WeightHold::steal(const at::Tensor& tensor, StolenBy by, Unpack
   if (const std::string_view reason = reason_to_stay(*weight_, tensor); !reason.empty())
     return reason;
   auto stolen = std::make_unique<Stolen>(std::move(by), std::move(unpack), tensor);
-  {
-    const at::Tensor dense = stolen->dense();
-    const size_t bytes = storage.nbytes();
-    if (std::memcmp(dense.const_data_ptr(), memory_of(storage).get(), bytes) != 0)
-      return "it is not what its kept value says";
-  }
+  const at::Tensor dense = stolen->dense();
+  void* const memory = memory_of(storage).get();
+  const bool is_same = std::memcmp(dense.const_data_ptr(), memory, storage.nbytes()) == 0;
+  drop_pages(dense.mutable_data_ptr(), storage.nbytes());
+  if (!is_same) return "it is not what its kept value says";
+  drop_pages(memory, storage.nbytes());
   value_ = stolen->by.value;
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kNoMemory);
   storage.set_data_ptr_noswap(

@@ -112,6 +112,19 @@ void BlockPool::give_back(const char* data) noexcept {
   idle_bytes_ += block.bytes;
 }
 
+void BlockPool::shrink(const char* data, int64_t bytes) {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  const auto found = lent_.find(data);
+  if (found == lent_.end()) return;
+  Block& block = found->second;
+  const int64_t used = std::max(round_up(bytes, kPageBytes), kPageBytes);
+  if (used >= block.bytes) return;
+  dropped.add({block.data + used, block.bytes - used});
+  lent_bytes_ -= block.bytes - used;
+  block.bytes = used;
+}
+
 Block BlockPool::take_idle(int64_t bytes, int64_t max_bytes) {
   size_t best = num_idle_;
   for (size_t i = 0; i < num_idle_; ++i) {

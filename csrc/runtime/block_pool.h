@@ -41,6 +41,10 @@ class BlockPool {
   Block take(int64_t bytes, int64_t max_bytes);
   void give_back(const char* data) noexcept;  // of a block that was taken
 
+  // Gives the system the pages behind the first `bytes` of a block that was taken, for who holds it
+  // for long. Nothing happens if `data` is no block's.
+  void shrink(const char* data, int64_t bytes);
+
   // Of all idle blocks together; 0: nothing is kept.
   void set_idle_limit(int64_t bytes);
   int64_t idle_bytes() const;

@@ -70,6 +70,22 @@ TEST_F(BlockPoolTest, TakesTheTightestThatIsNotTooLarge) {
 }
 
 // A program whose sizes change needs no more memory than without a pool.
+TEST_F(BlockPoolTest, ShrinksABlockThatIsLent) {
+  const Block block = pool_.take(int64_t{7} << 20, int64_t{7} << 20);
+  ASSERT_EQ(block.bytes, int64_t{8} << 20);
+  std::memset(block.data, 1, static_cast<size_t>(block.bytes));
+  const int64_t before = pool_.lent_bytes();
+  pool_.shrink(block.data, (int64_t{7} << 20) - 5);
+  EXPECT_EQ(before - pool_.lent_bytes(), int64_t{1} << 20);
+  EXPECT_EQ(block.data[(int64_t{7} << 20) - 1], 1);
+  pool_.shrink(block.data, int64_t{9} << 20);  // no smaller than it is
+  pool_.shrink(block.data + 1, 1);             // no block's
+  EXPECT_EQ(before - pool_.lent_bytes(), int64_t{1} << 20);
+  pool_.give_back(block.data);
+  EXPECT_EQ(pool_.take(int64_t{7} << 20, int64_t{7} << 20).data, block.data);
+  pool_.give_back(block.data);
+}
+
 TEST_F(BlockPoolTest, HoldsNoMoreThanWasLentAtOnce) {
   const int64_t lent = pool_.lent_bytes();
   for (int64_t i = 0; i < 20; ++i) {
