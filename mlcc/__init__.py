@@ -54,7 +54,11 @@ def __dir__() -> list[str]:
 
 
 def cache_info() -> dict[str, Any]:
-    """What the kernel cache, the kept values and the disk store hold, and how often they were hit."""
+    """What the kernel cache, the kept values and the disk store hold, and how often they were hit.
+
+    `stolen` weights have no memory but `stolen_bytes` of kept values, which are not among the `packs`; `restores` of
+    them were taken back by ops.
+    """
     from mlcc._load import load_core
 
     info: dict[str, Any] = load_core().cache_info()
@@ -69,7 +73,10 @@ def clear_cache() -> None:
 
 
 def clear_packs() -> None:
-    """Forget all kept values, weights in kernels' order above all; the next calls compute them again."""
+    """Forget all kept values, weights in kernels' order above all; the next calls compute them again.
+
+    Weights that were stolen for theirs (option `weights`) are put back.
+    """
     from mlcc._load import load_core
 
     load_core().clear_packs()

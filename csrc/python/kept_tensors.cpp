@@ -276,7 +276,7 @@ class KeptTensors::Filling {
       unpack(*inverse, packed, place);
     };
     const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[recipe.sources[0]]);
-    const std::string_view reason = hold.steal(tensor, {value, recipe.kept.recipe}, restore);
+    const std::string_view reason = hold.steal(tensor, {value, recipe.kept.recipe, now_}, restore);
     log_debug(LogChannel::kCache, "kept value ", recipe.kept.label,
               reason.empty() ? ": its weight is stolen" : ": its weight stays: ", reason);
     if (!reason.empty()) return false;

@@ -293,8 +293,9 @@ WeightHold::WeightHold(const at::Tensor& tensor, const Hash128* recipe) {
     if (is_by_recipe) {
       value_ = stolen->by.value;
     } else if (stolen != nullptr) {
+      const bool paid = stolen->by.value->last_use() - stolen->by.since >= kCallsThatPay;
       restore(storage, *stolen);
-      is_last = ++weight->restores == kMostRestores;
+      if (!paid) is_last = ++weight->restores == kMostRestores;
     }
     if (weight->holds++ == 0) unguard_address(*weight, storage);
     weight_ = weight;

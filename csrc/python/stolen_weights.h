@@ -24,8 +24,10 @@ namespace mlcc::python {
 
 // Smaller weights are not worth an op's look at them.
 constexpr int64_t kLeastStolenBytes = int64_t{64} << 10;
-// A weight that ops took back so often stays where it is.
+// A weight that ops took back so often, each time after fewer calls than pay for moving it there and
+// back, stays where it is. Moving takes as long as some ten products with the weight.
 constexpr int kMostRestores = 4;
+constexpr int64_t kCallsThatPay = 64;
 
 bool is_watched(const at::Tensor& tensor);
 // From now on, if it is a large plain tensor of the CPU.
@@ -42,6 +44,7 @@ using Unpack = std::function<void(const at::Tensor& place)>;
 struct StolenBy {
   runtime::KeptValuePtr value;
   Hash128 recipe{};
+  int64_t since = 0;  // a time of KeptValues
 };
 
 class WatchedWeight;

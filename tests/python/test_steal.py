@@ -463,6 +463,17 @@ def test_two_graphs_that_read_it_in_other_ways(compiler: Any, mlcc_log: Log) -> 
 
 
 @torch.no_grad()
+def test_what_was_used_for_long_may_be_taken_back_again(case: Case) -> None:
+    net, compiled, twin, x = case
+    for _ in range(6):
+        for _ in range(64):
+            compiled(x)
+        net(x)
+        check(compiled, twin, x)
+        assert stolen() == 2
+
+
+@torch.no_grad()
 def test_a_weight_that_others_use_is_stolen_later() -> None:
     net, x = Net(), torch.randn(64, SIZE)
     state = net.state_dict()

@@ -55,6 +55,16 @@ TEST_F(KeptValuesTest, FindsWhatWasPut) {
   EXPECT_EQ(value->bytes(), 100);  // lives on
 }
 
+TEST_F(KeptValuesTest, Erases) {
+  put(1, 100);
+  put(2, 30);
+  store_.erase({1, 0});
+  store_.erase({3, 0});
+  EXPECT_FALSE(has(1));
+  EXPECT_TRUE(has(2));
+  EXPECT_EQ(store_.info().bytes, 30);
+}
+
 TEST_F(KeptValuesTest, TheLeastRecentlyUsedGoesFirst) {
   store_.set_limit(300);
   const KeptValuePtr first = put(1, 100);
