@@ -2,9 +2,10 @@
 
 usage: weights_memory.py [bert] [gpt2] [stack] [--calls N] [--with compile]
 
-Each way of running (eager, keep, steal) is a process of its own that makes the weights and calls the model. `bert` and `gpt2` are 12 layers of 768 with their embeddings, GPT-2's shared with its last layer;
-`stack` is 24 linear layers of 2048. Prints the largest resident memory, what is resident after the calls, both also
-without what the program takes by itself (the same model with next to no weights), and the median of a call's time.
+Each way of running (eager, keep, steal) is a process of its own that makes the weights and calls the model. `bert` and
+`gpt2` are 12 layers of 768 with their embeddings, GPT-2's shared with its last layer; `stack` is 24 linear layers of
+2048. Prints the largest resident memory, what is resident after the calls, both also without what the program takes by
+itself (the same model with next to no weights), and the median of a call's time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ NARROW = 96  # the same code with next to no weights
 def resident() -> tuple[float, float]:
     """The most and what is now, in MiB."""
     rows = dict(
-        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
+        line.split(":", 1)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if ":" in line
     )
     peak, now = (int(rows[name].split()[0]) / 1024 for name in ("VmHWM", "VmRSS"))
     return peak, now
@@ -111,14 +114,24 @@ def run(name: str, way: str, width: int, how: str, calls: int) -> None:
     with torch.no_grad():
         call(x)
     peak, now = resident()
-    print(json.dumps({"loaded": loaded, "peak": peak, "now": now, "time": sorted(times)[calls // 2]}))
+    print(
+        json.dumps({"loaded": loaded, "peak": peak, "now": now, "time": sorted(times)[calls // 2]})
+    )
 
 
 def child(arguments: list[str], cache: str) -> dict[str, float]:
     """What a process prints."""
-    environment = {**os.environ, "MLCC_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torch"}
+    environment = {
+        **os.environ,
+        "MLCC_CACHE_DIR": cache,
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torch",
+    }
     done = subprocess.run(
-        [sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, __file__, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
     return result
@@ -151,7 +164,12 @@ def main() -> None:
                 found, program = measure(width), measure(NARROW)["now"]
                 eager = eager or (found, program)
                 peak, now = (
-                    (found[key], found[key] / eager[0][key], found[key] - program, eager[0][key] - eager[1])
+                    (
+                        found[key],
+                        found[key] / eager[0][key],
+                        found[key] - program,
+                        eager[0][key] - eager[1],
+                    )
                     for key in ("peak", "now")
                 )
                 print(

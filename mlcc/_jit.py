@@ -130,6 +130,9 @@ class Jitted:
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
+        if entry.steals:
+            # Parameters that took the place of others: the dispatch knows only those that are watched.
+            backend.watch_weights([*call.leaves, *entry.held])
         if entry.run is None or entry.is_eagers(call.leaves):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
@@ -245,7 +248,9 @@ class Jitted:
 
     def _trace(self, entry: _Entry, call: _Call) -> None:
         options = config.resolve({"torch_caches": False})
-        backend.watch_weights(call.leaves, options)
+        entry.steals = options["weights"] == "steal"
+        if entry.steals:
+            backend.watch_weights(call.leaves)
         fakes = _torch_compat.Fakes()
         fixed = self._fix_places(call)
         inputs = [
@@ -402,7 +407,7 @@ def _place_of(function: Callable[..., Any]) -> str:
 class _Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
-    __slots__ = ("facts", "guard", "held", "returns_views", "run", "written")
+    __slots__ = ("facts", "guard", "held", "returns_views", "run", "steals", "written")
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
@@ -414,6 +419,7 @@ class _Entry:
         self.held: list[torch.Tensor] = []
         # Views of arguments with symbolic sizes: AOTAutograd makes them anew as if those began where their memory does.
         self.returns_views = False
+        self.steals = False  # option `weights`
 
     def is_eagers(self, leaves: Sequence[Any]) -> bool:
         """Whether these arguments are not for the trace."""

@@ -249,7 +249,8 @@ class Session:
         self._num_own = len(_own_tensors(gm))
         self._num_inputs = self._num_own + len(example_inputs)
         self._lasting = frozenset(self._num_own + place for place in lasting)
-        watch_weights([*(tensor for _, tensor in _own_tensors(gm)), *example_inputs], self.options)
+        if self.options["weights"] == "steal":
+            watch_weights([*(tensor for _, tensor in _own_tensors(gm)), *example_inputs])
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -385,13 +386,11 @@ def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     ]
 
 
-def watch_weights(values: Iterable[Any], options: Mapping[str, Any]) -> None:
-    """Lets the graph to be compiled steal the parameters among its inputs, unless it trains them.
+def watch_weights(values: Iterable[Any]) -> None:
+    """Lets a graph steal the parameters among these, unless it trains them.
 
-    Before any guard looks at their dispatch keys.
+    Called before a guard looks at their dispatch keys, which change.
     """
-    if options["weights"] != "steal":
-        return
     trains = torch.is_grad_enabled()
     load_core().watch_weights(
         [

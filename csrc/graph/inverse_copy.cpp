@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-
 namespace mlcc::graph {
 namespace {
 
@@ -17,7 +16,8 @@ bool has_known_sizes(const Value& value) {
 
 std::vector<int64_t> inverse_permutation(const std::vector<int64_t>& dims) {
   std::vector<int64_t> inverse(dims.size());
-  for (size_t i = 0; i < dims.size(); ++i) inverse[static_cast<size_t>(dims[i])] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < dims.size(); ++i)
+    inverse[static_cast<size_t>(dims[i])] = static_cast<int64_t>(i);
   return inverse;
 }
 

@@ -103,7 +103,7 @@ struct KeptTensors::Recipe {
   runtime::KeptInput kept;
   std::unique_ptr<const TensorProgram> program;
   std::shared_ptr<const TensorProgram> inverse;  // null: its source is not to be stolen
-  std::vector<size_t> sources;  // places in sources_
+  std::vector<size_t> sources;                   // places in sources_
   c10::ScalarType dtype;
   std::vector<int64_t> shape, strides;
 };
@@ -169,15 +169,14 @@ class KeptTensors::Filling {
 
   // The one recipe that reads a source which may be stolen.
   const Recipe& recipe_of(size_t source) const {
-    return *std::find_if(
-        kept_.recipes_.begin(), kept_.recipes_.end(),
-        [&](const Recipe& recipe) { return recipe.sources[0] == source; });
+    return *std::find_if(kept_.recipes_.begin(), kept_.recipes_.end(),
+                         [&](const Recipe& recipe) { return recipe.sources[0] == source; });
   }
 
   void hold(size_t source) {
     if (!holds_[source])
-      holds_[source] = WeightHold(tensor_in(slots_, kept_.sources_[source]),
-                                  &recipe_of(source).kept.recipe);
+      holds_[source] =
+          WeightHold(tensor_in(slots_, kept_.sources_[source]), &recipe_of(source).kept.recipe);
   }
 
   // A weight that could not be stolen is tried again now and then.
@@ -272,17 +271,16 @@ class KeptTensors::Filling {
   bool steal(const Recipe& recipe, const std::shared_ptr<const KeptTensor>& value) {
     WeightHold& hold = holds_[recipe.sources[0]];
     if (recipe.inverse == nullptr || !hold) return false;
-    const auto restore = [inverse = recipe.inverse, packed = value->tensor()](const at::Tensor& place) {
-      unpack(*inverse, packed, place);
-    };
+    const auto restore = [inverse = recipe.inverse, packed = value->tensor()](
+                             const at::Tensor& place) { unpack(*inverse, packed, place); };
     const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[recipe.sources[0]]);
     const std::string_view reason = hold.steal(tensor, {value, recipe.kept.recipe, now_}, restore);
     log_debug(LogChannel::kCache, "kept value ", recipe.kept.label,
               reason.empty() ? ": its weight is stolen" : ": its weight stays: ", reason);
     if (!reason.empty()) return false;
     // A huge page that is used in part takes memory which the weight did not.
-    runtime::BlockPool::process().shrink(
-        static_cast<const char*>(value->tensor().const_data_ptr()), value->bytes());
+    runtime::BlockPool::process().shrink(static_cast<const char*>(value->tensor().const_data_ptr()),
+                                         value->bytes());
     look_at(recipe.sources[0]);
     return true;
   }

@@ -27,9 +27,7 @@ class KeptTensors {
   void fill(Slots& slots) const;
 
   // Whether nothing but one kept value needs this input, so that the call needs no memory of it.
-  bool is_replaced(runtime::Slot input) const {
-    return is_replaced_[static_cast<size_t>(input)];
-  }
+  bool is_replaced(runtime::Slot input) const { return is_replaced_[static_cast<size_t>(input)]; }
 
  private:
   struct Recipe;

@@ -24,8 +24,8 @@ namespace mlcc::python {
 
 // Smaller weights are not worth an op's look at them.
 constexpr int64_t kLeastStolenBytes = int64_t{64} << 10;
-// A weight that ops took back so often, each time after fewer calls than pay for moving it there and
-// back, stays where it is. Moving takes as long as some ten products with the weight.
+// A weight that ops took back so often, each time after fewer calls than pay for moving it there
+// and back, stays where it is. Moving takes as long as some ten products with the weight.
 constexpr int kMostRestores = 4;
 constexpr int64_t kCallsThatPay = 64;
 
@@ -33,8 +33,8 @@ bool is_watched(const at::Tensor& tensor);
 // From now on, if it is a large plain tensor of the CPU.
 void watch(const at::Tensor& tensor);
 
-// The first byte of a tensor's storage, which is asked for nothing else than to tell storages apart:
-// of a stolen one too, whose number is no other one's.
+// The first byte of a tensor's storage, which is asked for nothing else than to tell storages
+// apart: of a stolen one too, whose number is no other one's.
 int64_t address_of(const at::Tensor& tensor);
 
 // Writes the elements of a stolen weight into a tensor of its shape and strides.
@@ -49,7 +49,8 @@ struct StolenBy {
 
 class WatchedWeight;
 
-// As long as it lives, nobody steals the weight: its memory may be read, unless it is stolen by now.
+// As long as it lives, nobody steals the weight: its memory may be read, unless it is stolen by
+// now.
 class WeightHold {
  public:
   WeightHold() = default;

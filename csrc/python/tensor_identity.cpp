@@ -79,8 +79,7 @@ Change TensorIdentity::change_of_facts(const at::Tensor& tensor) const {
 Change TensorIdentity::change(const at::Tensor& tensor) const {
   const Change change = change_of_facts(tensor);
   if (change != Change::kNone) return change;
-  return fingerprint_of(data_, span_, everything_) == fingerprint_ ? Change::kNone
-                                                                   : Change::kBytes;
+  return fingerprint_of(data_, span_, everything_) == fingerprint_ ? Change::kNone : Change::kBytes;
 }
 
 Change TensorIdentity::change(const TensorIdentity& now) const {

@@ -113,7 +113,7 @@ def test_every_bit_comes_back(dtype: torch.dtype, sizes: tuple[int, int], compil
 @torch.no_grad()
 def test_convolutions_and_channels_last(compiler: Any) -> None:
     for layout in (torch.contiguous_format, torch.channels_last):
-        module = torch.nn.Conv2d(64, 64, 3, padding=1).to(memory_format=layout)  # type: ignore[call-overload]
+        module = torch.nn.Conv2d(64, 64, 3, padding=1).to(memory_format=layout)
         twin = copy.deepcopy(module)
         compiled, x = compiler(module), torch.randn(1, 64, 14, 14).to(memory_format=layout)
         for _ in range(2):
@@ -129,7 +129,9 @@ def test_options_of_a_call() -> None:
         compiled = torch.compile(net, backend="mlcc", options={"weights": "steal"})
         compiled(x)
         assert stolen() == 2
-    with pytest.raises(mlcc.Error, match="weights: expected one of keep, steal, found 'steel'; nearest: steal"):
+    with pytest.raises(
+        mlcc.Error, match="weights: expected one of keep, steal, found 'steel'; nearest: steal"
+    ):
         mlcc.config.resolve({"weights": "steel"})
     with pytest.raises(mlcc.Error, match=r"expected one of keep, steal, found 'both'"):
         mlcc.config.weights = "both"
@@ -219,7 +221,7 @@ WITHOUT_AN_OP: dict[str, Callable[[torch.nn.Parameter], Any]] = {
     "storage": lambda p: p.untyped_storage().data_ptr(),
     "storage bytes": lambda p: p.untyped_storage()[0],
     "storage clone": lambda p: p.untyped_storage().clone(),
-    "storage view": lambda p: torch.empty(0).set_(p.untyped_storage()) + 1,  # type: ignore[call-overload]
+    "storage view": lambda p: torch.empty(0).set_(p.untyped_storage()) + 1,
     "dlpack of data": lambda p: torch.utils.dlpack.to_dlpack(p.data),
     "pickle": pickle.dumps,
     "save": lambda p: torch.save(p, io.BytesIO()),
@@ -460,6 +462,22 @@ def test_two_graphs_that_read_it_in_other_ways(compiler: Any, mlcc_log: Log) -> 
     assert stolen() == 0  # taken back too often
     assert sum("stolen no more" in line for line in lines) == 1
     assert torch.equal(weight, twin)
+
+
+@torch.no_grad()
+def test_parameters_among_the_arguments(compiler: Any, mlcc_log: Log) -> None:
+    function = compiler(torch.nn.functional.linear)
+    x = torch.randn(64, SIZE)
+    with mlcc_log("recompiles") as lines:
+        for number in range(3):
+            weight = torch.nn.Parameter(torch.randn(SIZE, SIZE))
+            expected = x @ weight.t()
+            for _ in range(2):
+                torch.testing.assert_close(function(x, weight), expected, rtol=1e-4, atol=1e-4)
+            assert stolen() == 1, number
+            del weight
+    # Dynamo's guards tell a parameter that is not watched from one that is.
+    assert len(lines) <= 2
 
 
 @torch.no_grad()
