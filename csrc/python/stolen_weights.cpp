@@ -31,7 +31,7 @@ class WatchedWeight {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   int holds = 0;
   int restores = 0;
-  bool is_pointed_to = false;  // someone took its address between ops, and may still have it
+  bool is_pointed_to = false;  // someone may have its address
   bool is_guarded = false;     // torch tells us when someone takes it
 };
 
@@ -43,7 +43,7 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 constexpr const char* kNoMemory =
     "this weight lies in the order that code compiled with weights=\"steal\" reads, and its memory "
     "is asked for without an op of torch, which would have put it back; call mlcc.clear_packs() "
-    "before, or take the address of weight.detach()";
+    "before, or ask weight.detach(), and keep that tensor as long as the address";
 
 std::atomic<int64_t> stolen_count{0}, stolen_bytes{0}, restore_count{0};
 
@@ -169,14 +169,22 @@ void restore(c10::StorageImpl& storage, const Stolen& stolen) {
   ++restore_count;
 }
 
+// Whether another tensor lies over the storage. One that Python has seen also holds itself, by its
+// Python object.
+bool is_shared(const c10::StorageImpl& storage) {
+  const uint32_t own = storage.pyobj_slot()->load_pyobj() == nullptr ? 1 : 2;
+  return c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(&storage)) > own;
+}
+
 // Whoever asks for a watched storage's memory, to write into it as far as torch can tell, while no
-// op and no call holds it, may keep the address.
+// op and no call holds it, may keep the address. As long as he keeps a tensor too, as NumPy does,
+// that one is enough: `torch.save` asks those of a state_dict for addresses to tell them apart.
 void note_pointer(c10::StorageImpl* storage) {
   const Lock lock;
-  if (WatchedWeight* weight = Weights::process().find_known(storage); weight != nullptr) {
-    weight->is_pointed_to = true;
-    weight->is_guarded = false;
-  }
+  WatchedWeight* const weight = Weights::process().find_known(storage);
+  if (weight == nullptr) return;
+  weight->is_guarded = false;
+  if (!is_shared(*storage)) weight->is_pointed_to = true;
 }
 
 void guard_address(WatchedWeight& weight, c10::StorageImpl& storage) {
@@ -197,17 +205,17 @@ bool is_whole(const at::Tensor& tensor) {
 
 // Why the weight must stay; empty if it need not.
 std::string_view reason_to_stay(const WatchedWeight& weight, const at::Tensor& tensor) {
-  const c10::StorageImpl& storage = storage_of(tensor);
+  c10::StorageImpl& storage = storage_of(tensor);
   if (weight.restores >= kMostRestores) return "ops took it back too often";
-  if (weight.is_pointed_to) return "its address was asked for";
+  if (weight.is_pointed_to) return "others may have its address";
   if (weight.holds != 1) return "others read it at this time";
-  if (!storage.resizable() || storage.allocator() != c10::GetCPUAllocator())
-    return "its memory is not torch's own";
+  // Files that torch.load read have no allocator; NumPy makes a storage that has one fixed.
+  if (memory_of(storage).get_deleter() != c10::GetCPUAllocator()->raw_deleter() ||
+      (!storage.resizable() && storage.allocator() != nullptr))
+    return "its memory is not torch's alone";
   if (storage.has_materializer()) return "its memory is another storage's until it is written";
   if (!is_whole(tensor)) return "it is a part of its storage";
-  // A storage that Python has seen holds itself by its Python object.
-  const size_t own = storage.pyobj_slot()->load_pyobj() == nullptr ? 1 : 2;
-  if (tensor.storage().use_count() != own) return "other tensors share its memory";
+  if (is_shared(storage)) return "other tensors share its memory";
   return {};
 }
 
@@ -265,6 +273,8 @@ void watch(const at::Tensor& tensor) {
   const Lock lock;
   Weights::process().forget_freed();
   WatchedWeight& weight = *Weights::process().find(tensor.storage());
+  // By others than Python: a DLPack capsule, or a graph of autograd that waits.
+  if (tensor.use_count() > 1) weight.is_pointed_to = true;
   if (weight.holds == 0) guard_address(weight, storage_of(tensor));
   Keys::add(*tensor.unsafeGetTensorImpl());
 }

@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -243,7 +244,7 @@ def test_what_is_no_op_raises(name: str, case: Case) -> None:
 @torch.no_grad()
 def test_who_has_an_address_keeps_his_memory() -> None:
     """Of a weight that was to be stolen."""
-    uses = {**WITHOUT_AN_OP, **USES}
+    uses = {**USES, **WITHOUT_AN_OP}
     for name in ("data_ptr", "numpy of data", "dlpack of data", "storage"):
         net, x = Net(), torch.randn(64, SIZE)
         compiled = mlcc.jit(net)
@@ -256,6 +257,28 @@ def test_who_has_an_address_keeps_his_memory() -> None:
         assert net.first.weight.data_ptr() != 0
         del address
         mlcc.clear_packs()
+
+
+@pytest.mark.parametrize("name", ["numpy", "from_dlpack", "to_dlpack"])
+@torch.no_grad()
+def test_who_had_it_before_keeps_it(name: str, compiler: Any) -> None:
+    net, x = Net().requires_grad_(False), torch.randn(64, SIZE)
+    weight = net.first.weight
+    expected = weight.clone()
+    other: Any
+    if name == "numpy":
+        other = weight.numpy()
+    elif name == "from_dlpack":
+        other = torch.from_dlpack(weight)
+    else:
+        other = torch.utils.dlpack.to_dlpack(weight)
+    compiled = compiler(net)
+    for _ in range(70):
+        compiled(x)
+    assert stolen() == 1
+    if name == "to_dlpack":
+        other = torch.from_dlpack(other)
+    assert torch.equal(torch.as_tensor(other), expected)
 
 
 # -- the rest of a weight's life
@@ -283,6 +306,7 @@ def test_state_dict_and_back(case: Case) -> None:
         check(compiled, twin, x)
         check(net, twin, x)
         check(compiled, twin, x)
+        assert stolen() >= 2  # mlcc.jit holds those that were replaced
 
 
 @pytest.mark.parametrize("write", ["copy", "data", "op", "swap", "element"])
@@ -423,6 +447,17 @@ def test_memory_of_others_stays(compiler: Any) -> None:
     compiled(x)
     assert stolen() == 1
     assert array.sum() == net.first.weight.detach().numpy().sum()
+
+
+@torch.no_grad()
+def test_mapped_files_stay(tmp_path: Path, compiler: Any) -> None:
+    net, x = Net(), torch.randn(64, SIZE)
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    net.load_state_dict(torch.load(tmp_path / "weights.pt", mmap=True), assign=True)
+    compiled = compiler(net)
+    check(compiled, net, x)
+    check(compiled, net, x)
+    assert stolen() == 0
 
 
 @torch.no_grad()
