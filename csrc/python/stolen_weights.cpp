@@ -169,22 +169,23 @@ void restore(c10::StorageImpl& storage, const Stolen& stolen) {
   ++restore_count;
 }
 
-// Whether another tensor lies over the storage. One that Python has seen also holds itself, by its
-// Python object.
-bool is_shared(const c10::StorageImpl& storage) {
-  const uint32_t own = storage.pyobj_slot()->load_pyobj() == nullptr ? 1 : 2;
-  return c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(&storage)) > own;
+// How many lie over the storage beside its tensor. One that Python has seen also holds itself, by
+// its Python object.
+int num_others(c10::StorageImpl& storage) {
+  const int own = storage.pyobj_slot()->load_pyobj() == nullptr ? 1 : 2;
+  return static_cast<int>(c10::raw::intrusive_ptr::use_count(&storage)) - own;
 }
 
 // Whoever asks for a watched storage's memory, to write into it as far as torch can tell, while no
-// op and no call holds it, may keep the address. As long as he keeps a tensor too, as NumPy does,
-// that one is enough: `torch.save` asks those of a state_dict for addresses to tell them apart.
+// op and no call holds it, may keep the address. As long as he keeps a tensor too that one is
+// enough: `torch.save` asks the storages of a state_dict to tell them apart. While a storage of
+// Python's answers it is held once more.
 void note_pointer(c10::StorageImpl* storage) {
   const Lock lock;
   WatchedWeight* const weight = Weights::process().find_known(storage);
   if (weight == nullptr) return;
   weight->is_guarded = false;
-  if (!is_shared(*storage)) weight->is_pointed_to = true;
+  if (num_others(*storage) < 2) weight->is_pointed_to = true;
 }
 
 void guard_address(WatchedWeight& weight, c10::StorageImpl& storage) {
@@ -215,7 +216,7 @@ std::string_view reason_to_stay(const WatchedWeight& weight, const at::Tensor& t
     return "its memory is not torch's alone";
   if (storage.has_materializer()) return "its memory is another storage's until it is written";
   if (!is_whole(tensor)) return "it is a part of its storage";
-  if (is_shared(storage)) return "other tensors share its memory";
+  if (num_others(storage) > 0) return "other tensors share its memory";
   return {};
 }
 
