@@ -225,5 +225,30 @@ TEST_F(Driver, KeptValuesAreTheLastInputs) {
       compile(graph::parse_graph(made.graph_text), options_).executable->plan().kept.empty());
 }
 
+TEST_F(Driver, StolenWeightsHaveAWayBack) {
+  const auto kept = [&](const std::string& computation) {
+    return compile(graph::parse_graph(
+                       "graph @g(%x: f32[s0, 4], %w: f32[8, 4] static) symbols(s0 in 2..) {\n" +
+                       computation + R"(
+      %2: f32[s0, 8] = extern "aten.mm.default"(%x, %1)
+      return %2
+    })"),
+                   options_)
+        .executable->plan()
+        .kept;
+  };
+  const std::string copied = R"(%0: f32[4, 8] = permute %w {dims = [1, 0]}
+                                %1: f32[4, 8] = copy %0)";
+  ASSERT_EQ(kept(copied).size(), 1U);
+  EXPECT_EQ(kept(copied)[0].inverse, nullptr);
+  options_.weights = "steal";
+  ASSERT_NE(kept(copied)[0].inverse, nullptr);
+  EXPECT_EQ(kept(copied)[0].inverse->num_given_inputs(), 1U);
+  const auto computed = kept(R"(%0: f32[4, 8] = permute %w {dims = [1, 0]}
+                                %1: f32[4, 8] = exp %0)");
+  ASSERT_EQ(computed.size(), 1U);
+  EXPECT_EQ(computed[0].inverse, nullptr);
+}
+
 }  // namespace
 }  // namespace mlcc::driver
