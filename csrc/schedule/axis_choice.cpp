@@ -16,18 +16,16 @@ double access_weight(const NestFacts& facts, const AccessPattern& access, const 
 namespace {
 
 // How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that
-// would gather.
+// would gather, and twice those that would scatter: loads are transposed in registers, stores not.
 double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
   double score = 0;
   for (const AccessPattern& access : facts.accesses) {
     const auto& stride = access.strides[axis];
     const double weight = access_weight(facts, access, hint);
-    if (!stride)
-      score -= weight;
-    else if (stride->equals_constant(1))
+    if (stride && stride->equals_constant(1))
       score += 2 * weight;
-    else if (!stride->equals_constant(0))
-      score -= weight;
+    else if (!stride || !stride->equals_constant(0))
+      score -= access.is_store ? 2 * weight : weight;
   }
   return score;
 }

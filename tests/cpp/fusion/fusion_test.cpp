@@ -318,6 +318,20 @@ TEST(Fusion, ATransposedCopyStandsBesideReductions) {
   }
 }
 
+// So does what follows a reduction and lies across what it reads: it transposes as it loads.
+TEST(Fusion, AResultThatLiesAcrossWhatItReadsFollowsReductionsApart) {
+  const auto groups = [](const std::string& strides) {
+    const auto graph =
+        graph::parse_graph("graph @g(%x: f32[2, 32, 64] strides(2048, 1, 32)) {\n"
+                           "  %0: f32[1, 32, 1] = max %x {dims = [0, 2], keepdim = true}\n"
+                           "  %1: f32[2, 32, 64]" +
+                           strides + " = sub %x, %0\n  return %1\n}");
+    return plan_fusion(*graph, FusionOptions()).groups.size();
+  };
+  EXPECT_EQ(groups(""), 2u);
+  EXPECT_EQ(groups(" strides(2048, 1, 32)"), 1u);
+}
+
 // So it does beside what only goes through the same tensor, unless all elements come in order.
 TEST(Fusion, ATransposedCopyStandsBesideWhatRunsInOrder) {
   const std::string exp = "  %0: f32[s0, s1] = exp %x\n";

@@ -42,6 +42,17 @@ TEST(Schedule, LoadsAcrossTheVectorAxisAreTransposed) {
   EXPECT_EQ(choose(facts, {512}, no_symbols).tile_axis, -1);
 }
 
+// Also where what is stored is half as wide, and small operands lie along the other axis.
+TEST(Schedule, StoresOfShortElementsAreNotScattered) {
+  NestFacts facts;
+  facts.axes = {{"d0", 16384, false}, {"d1", 32, false}};
+  facts.accesses = {access({32, 1}), access({0, 1}), access({0, 1}), access({1, 16384}, true)};
+  facts.accesses.back().element_bytes = 2;
+  const Schedule schedule = choose(facts, {512}, no_symbols);
+  EXPECT_EQ(schedule.vector_axis, 0);
+  EXPECT_EQ(schedule.tile_axis, 1);
+}
+
 // A depthwise convolution: nine weights, and as many pixels.
 TEST(Schedule, PointsThatLoadTheSameAreComputedTogether) {
   NestFacts facts;
