@@ -15,9 +15,12 @@ double access_weight(const NestFacts& facts, const AccessPattern& access, const 
 
 namespace {
 
+// How many loads may rather be transposed in registers than one store scattered.
+constexpr double kLoadsForStore = 8;
+
 // How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that
-// would gather, and twice those that would scatter: loads are transposed in registers, stores not.
-double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
+// would gather or scatter.
+double axis_score(const NestFacts& facts, size_t axis, bool transposes, const Hint& hint) {
   double score = 0;
   for (const AccessPattern& access : facts.accesses) {
     const auto& stride = access.strides[axis];
@@ -25,7 +28,7 @@ double axis_score(const NestFacts& facts, size_t axis, const Hint& hint) {
     if (stride && stride->equals_constant(1))
       score += 2 * weight;
     else if (!stride || !stride->equals_constant(0))
-      score -= access.is_store ? 2 * weight : weight;
+      score -= access.is_store && transposes ? kLoadsForStore * weight : weight;
   }
   return score;
 }
@@ -57,11 +60,11 @@ bool is_excluded(const NestFacts& facts, size_t axis) {
 
 }  // namespace
 
-int best_vector_axis(const NestFacts& facts, const Hint& hint) {
+int best_vector_axis(const NestFacts& facts, bool transposes, const Hint& hint) {
   int best = -1;
   double best_score = 0;
   for (size_t axis = 0; axis < facts.axes.size(); ++axis) {
-    const double score = axis_score(facts, axis, hint);
+    const double score = axis_score(facts, axis, transposes, hint);
     const bool is_ordered = facts.order != ReducedOrder::kFree;
     if (is_excluded(facts, axis)) continue;
     const bool is_scan = facts.can_scan && axis + 1 == facts.axes.size();

@@ -9,8 +9,9 @@ using Hint = std::function<int64_t(std::string_view)>;
 
 // Bytes an access moves over the whole nest, stores twice: their lines are read first.
 double access_weight(const NestFacts& facts, const AccessPattern& access, const Hint& hint);
-// The axis along which most bytes lie next to each other; -1 if there is none.
-int best_vector_axis(const NestFacts& facts, const Hint& hint);
+// The axis along which most bytes lie next to each other; -1 if there is none. `transposes`: loads
+// across it may be transposed in registers, but no stores.
+int best_vector_axis(const NestFacts& facts, bool transposes, const Hint& hint);
 
 // The axis, of at least `shortest` elements as the vector axis is too, along which loads are
 // contiguous that jump along the vector axis; -1: none.

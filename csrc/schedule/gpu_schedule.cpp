@@ -102,7 +102,7 @@ int64_t choose_pieces(const Machine& machine, int64_t threads, int64_t most, int
 Schedule choose_for_gpu(const NestFacts& facts, const Machine& machine, const Hint& hint) {
   Schedule schedule;
   schedule.group = 1;
-  schedule.vector_axis = best_vector_axis(facts, hint);
+  schedule.vector_axis = best_vector_axis(facts, false, hint);
   if (schedule.vector_axis < 0) return schedule;
   const auto axis = static_cast<size_t>(schedule.vector_axis);
   int64_t rows = 1, points = 1;

@@ -167,12 +167,22 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
   Schedule schedule;
   schedule.grain_points =
       std::max<int64_t>(1, kGrainPoints / std::max<int64_t>(1, facts.ops_per_point / 2));
-  schedule.vector_axis = best_vector_axis(facts, hint);
+  const int64_t lane_bytes = facts.widest_bytes >= 8 ? 8 : 4;
+  const int64_t natural = std::max<int64_t>(1, machine.vector_bits / 8 / lane_bytes);
+  const bool any_reduced = std::any_of(facts.axes.begin(), facts.axes.end(),
+                                       [](const Axis& axis) { return axis.reduced; });
+  const bool may_transpose = !any_reduced && facts.order != ReducedOrder::kAround && natural > 1 &&
+                             facts.ops_per_point <= kMostTransposedOps;
+  for (const bool transposes : {true, false}) {
+    if (transposes && !may_transpose) continue;
+    schedule.vector_axis = best_vector_axis(facts, transposes, hint);
+    if (may_transpose && schedule.vector_axis >= 0)
+      schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, natural, hint);
+    if (schedule.tile_axis >= 0) break;
+  }
   if (facts.order == ReducedOrder::kFree)
     schedule.order = order_of_outer_axes(facts, schedule.vector_axis, hint);
   if (schedule.vector_axis < 0) return schedule;
-  const int64_t lane_bytes = facts.widest_bytes >= 8 ? 8 : 4;
-  const int64_t natural = std::max<int64_t>(1, machine.vector_bits / 8 / lane_bytes);
   schedule.width = natural;
   const bool vector_is_reduced = facts.axes[schedule.vector_axis].reduced;
   schedule.unroll = choose_unroll(facts, facts.axes[schedule.vector_axis], natural, machine, hint);
@@ -180,8 +190,6 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.pieces = choose_pieces(facts, 1, machine, hint);
     return schedule;
   }
-  const bool any_reduced = std::any_of(facts.axes.begin(), facts.axes.end(),
-                                       [](const Axis& axis) { return axis.reduced; });
   if (facts.order == ReducedOrder::kAround) {
     schedule.chunk = chunk_of(facts, schedule.vector_axis, kUpdatedColumns);
     return schedule;
@@ -197,15 +205,12 @@ Schedule choose(const NestFacts& facts, const Machine& machine, const Hint& hint
     schedule.pieces = choose_pieces(facts, columns, machine, hint);
     return schedule;
   }
-  if (!any_reduced && natural > 1 && facts.ops_per_point <= kMostTransposedOps) {
-    schedule.tile_axis = exchanged_axis(facts, schedule.vector_axis, natural, hint);
-    if (schedule.tile_axis >= 0) {
-      schedule.block = natural;
-      schedule.unroll = 1;
-      schedule.ahead = comes_from_memory(facts, machine, hint) ? 1 : 0;
-      schedule.chunk = chunk_of(facts, schedule.vector_axis, kTransposedRows);
-      return schedule;
-    }
+  if (schedule.tile_axis >= 0) {
+    schedule.block = natural;
+    schedule.unroll = 1;
+    schedule.ahead = comes_from_memory(facts, machine, hint) ? 1 : 0;
+    schedule.chunk = chunk_of(facts, schedule.vector_axis, kTransposedRows);
+    return schedule;
   }
   if (!any_reduced && natural > 1 && 2 * facts.ops_per_point <= kMostOpsBeside) {
     schedule.tile_axis = shared_axis(facts, schedule.vector_axis);
