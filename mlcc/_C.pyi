@@ -203,6 +203,12 @@ def writes_overlap(arguments: Sequence[Any], written: Sequence[int]) -> bool:
 def cache_info(options: _Options = None) -> dict[str, int | str]: ...
 def clear_cache(options: _Options = None) -> None: ...
 def clear_packs() -> None: ...
+def watch_weights(tensors: Sequence[torch.Tensor]) -> None:
+    """Let graphs compiled from now on steal the large ones of these tensors (option `weights`)."""
+
+def address_of(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage, to tell storages apart; also where a stolen weight has none."""
+
 def apply_memory_options(options: _Options = None) -> None:
     """Set how much freed memory this process keeps; each compilation does so too."""
 

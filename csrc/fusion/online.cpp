@@ -221,14 +221,11 @@ class Matcher {
   bool is_number(const Access& value, double number) const {
     const Node* node = source(value).value->producer();
     if (node == nullptr || node->op() != Op::kFull) return false;
-    for (const auto& [name, attribute] : node->attrs()) {
-      if (name != "value") continue;
-      if (const auto* integer = std::get_if<int64_t>(&attribute))
-        return static_cast<double>(*integer) == number;
-      const auto* real = std::get_if<double>(&attribute);
-      return real != nullptr && *real == number;
-    }
-    return false;
+    const graph::Attr& value_of = node->attr("value");
+    if (const auto* integer = std::get_if<int64_t>(&value_of))
+      return static_cast<double>(*integer) == number;
+    const auto* real = std::get_if<double>(&value_of);
+    return real != nullptr && *real == number;
   }
 
   const OnlineScope& scope_;

@@ -35,11 +35,15 @@ std::vector<SymExpr> TensorType::dense_or_strides() const {
 
 bool Node::has_attr(std::string_view name) const { return find_attr(attrs_, name) != nullptr; }
 
-template <typename T>
-const T& Node::attr(std::string_view name) const {
+const Attr& Node::attr(std::string_view name) const {
   const Attr* found = find_attr(attrs_, name);
   MLCC_CHECK(found != nullptr, op_info(op_).text, " has no attribute '", name, "'");
-  const T* value = std::get_if<T>(found);
+  return *found;
+}
+
+template <typename T>
+const T& Node::attr(std::string_view name) const {
+  const T* value = std::get_if<T>(&attr(name));
   MLCC_CHECK(value != nullptr, op_info(op_).text, ": attribute '", name, "' is of another type");
   return *value;
 }

@@ -188,8 +188,9 @@ class Node {
 
   const AttrList& attrs() const { return attrs_; }
   bool has_attr(std::string_view name) const;
+  const Attr& attr(std::string_view name) const;  // InternalError if absent
   template <typename T>
-  const T& attr(std::string_view name) const;  // InternalError if absent or of another type
+  const T& attr(std::string_view name) const;  // or of another type
   const ExternCall& extern_call() const;       // of extern nodes
 
   // Where the user wrote it ("model.py:31"), for logs; may be empty. No part of text or keys.

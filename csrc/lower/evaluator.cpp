@@ -422,13 +422,10 @@ Expr Evaluator::number(const Node& node) {
   // What words are filled up with (may_go_by_words).
   if (words_.elements > 1) return loop::Constant::make_int(arena_, words_.dtype_read(), 0);
   const DType dtype = node.result()->type().dtype;
-  for (const auto& [name, value] : node.attrs()) {
-    if (name != "value") continue;
-    if (const auto* integer = std::get_if<int64_t>(&value))
-      return loop::Constant::make_int(arena_, dtype, *integer);
-    return loop::Constant::make_float(arena_, dtype, std::get<double>(value));
-  }
-  MLCC_UNREACHABLE("lowering: ", graph::op_info(node.op()).text, " without a value");
+  const graph::Attr& value = node.attr("value");
+  if (const auto* integer = std::get_if<int64_t>(&value))
+    return loop::Constant::make_int(arena_, dtype, *integer);
+  return loop::Constant::make_float(arena_, dtype, std::get<double>(value));
 }
 
 // The index as i64, negative ones counted from the end where the op does so, and checked against

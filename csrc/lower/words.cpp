@@ -17,13 +17,10 @@ using graph::Op;
 using graph::Value;
 
 bool is_positive_zero(const Node& node) {
-  for (const auto& [name, value] : node.attrs()) {
-    if (name != "value") continue;
-    if (const auto* integer = std::get_if<int64_t>(&value)) return *integer == 0;
-    const double number = std::get<double>(value);
-    return number == 0.0 && !std::signbit(number);
-  }
-  return false;
+  const graph::Attr& value = node.attr("value");
+  if (const auto* integer = std::get_if<int64_t>(&value)) return *integer == 0;
+  const double number = std::get<double>(value);
+  return number == 0.0 && !std::signbit(number);
 }
 
 // Whether the value's elements are those of values in memory, and zeros.

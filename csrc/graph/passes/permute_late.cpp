@@ -123,9 +123,7 @@ Value* moved_before(Graph& graph, const Node& node, Value* image, Dims dims) {
   const SymExpr& extent = shape_of(node.result())[dim];
   const int64_t along = dims[dim];
   if (node.op() == Op::kPad) {
-    const auto value = std::find_if(node.attrs().begin(), node.attrs().end(),
-                                    [](const auto& attr) { return attr.first == "value"; });
-    image = graph.pad(image, along, node.attr<int64_t>("before"), extent, value->second);
+    image = graph.pad(image, along, node.attr<int64_t>("before"), extent, node.attr("value"));
   } else if (node.op() == Op::kExtend) {
     image = graph.extend(image, along, node.attr<int64_t>("before"), extent,
                          node.attr<std::string>("mode"));
