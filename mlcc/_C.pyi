@@ -206,6 +206,9 @@ def clear_packs() -> None: ...
 def watch_weights(tensors: Sequence[torch.Tensor]) -> None:
     """Let graphs compiled from now on steal the large ones of these tensors (option `weights`)."""
 
+def is_stolen(storage: torch.UntypedStorage) -> bool:
+    """Whether a storage is that of a weight that was stolen."""
+
 def address_of(tensor: torch.Tensor) -> int:
     """The address of a tensor's storage, to tell storages apart; also where a stolen weight has none."""
 

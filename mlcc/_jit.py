@@ -267,7 +267,7 @@ class Jitted:
                 [number for number, place in enumerate(varying) if place in fixed],
             )
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
-        module = ModuleState(self._module)
+        module = ModuleState(self._module, _reads.fields_of_class)
         constants = [one for graph in session.graphs for one in graph.imported.constants]
         entry.guard = all_of(
             sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(constants)

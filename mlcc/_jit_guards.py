@@ -156,10 +156,13 @@ class ModuleState:
     """What a trace may have read from a module: parameters, buffers, submodules, hooks, attributes.
 
     Attributes are held by value where they are plain, else by identity; of an object with attributes of its own (a
-    configuration) the plain ones are held too. Nothing without a module.
+    configuration) the plain ones are held too, and those that `fields_of` tells of their classes. Nothing without a
+    module.
     """
 
-    def __init__(self, module: torch.nn.Module | None) -> None:
+    def __init__(
+        self, module: torch.nn.Module | None, fields_of: Callable[[type], list[Names]]
+    ) -> None:
         # Parameters and buffers in the order in which AOTAutograd makes them inputs.
         self.parameters: list[torch.Tensor] = []
         self.objects: list[tuple[dict[Any, Any], list[Any]]] = []
@@ -174,7 +177,9 @@ class ModuleState:
         for members in _torch_compat.global_module_hooks():
             self.objects.append((members, list(members.values())))
         seen: set[int] = set()
+        classes: dict[type, None] = {}
         for one in module.modules():
+            classes[type(one)] = None
             for name in _MEMBERS:
                 members = one.__dict__[name]
                 self.objects.append((members, list(members.values())))
@@ -182,15 +187,18 @@ class ModuleState:
             for other in others:
                 if id(other) not in seen and not isinstance(other, torch.Tensor | torch.nn.Module):
                     seen.add(id(other))
+                    classes[type(other)] = None
                     self._hold_plain(getattr(other, "__dict__", None))
+        for cls in classes:
+            self.plain += fields_of(cls)
 
     def _hold(self, attributes: dict[str, Any]) -> list[Any]:
         """Hold the attributes of a module; returns those that are held by identity."""
         self._hold_plain(attributes)
         names = tuple(n for n, v in attributes.items() if n not in _OWN and not is_plain(v))
         values = tuple(attributes[n] for n in names)
-        if names:
-            self.identical.append((attributes, names, values))
+        members = tuple(attributes[n] for n in _MEMBERS)
+        self.identical.append((attributes, (*_MEMBERS, *names), (*members, *values)))
         self.containers += [
             (value, [copy.deepcopy(one) if is_plain(one) else one for one in _contents(value)])
             for value in values

@@ -26,7 +26,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from mlcc._errors import Error, SideEffectError
-from mlcc._jit_guards import Guard, always, is_plain, is_same_value
+from mlcc._jit_guards import Guard, Names, always, is_plain, is_same_value
 
 _PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 _ASIDE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
@@ -387,6 +387,16 @@ def _scopes_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
         return [(value, vars(value))]
     behind = [(one, gc.get_referents(vars(one))) for one in value.__mro__]
     return [(one, found[0]) for one, found in behind if found and type(found[0]) is dict]
+
+
+def fields_of_class(cls: type) -> list[Names]:
+    """The plain attributes that objects find through their class, of classes in user code: (dict, names, copies)."""
+    fields = []
+    for owner, scope in _scopes_of(cls):
+        if isinstance(owner, type) and is_user_code(_file_of(owner)):
+            names = tuple(n for n, v in scope.items() if not n.startswith("__") and is_plain(v))
+            fields.append((scope, names, tuple(copy.deepcopy(scope[n]) for n in names)))
+    return fields
 
 
 # By position and by name.

@@ -1034,3 +1034,14 @@ def is_data_dependent(error: BaseException) -> bool:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
+
+
+@functools.cache
+def guard_is_shared(is_stolen: Callable[[torch.UntypedStorage], bool]) -> None:
+    """Let stolen storages say that they are not shared: torch's own function would end the process."""
+    original = torch.UntypedStorage.is_shared
+
+    def is_shared(self: torch.UntypedStorage) -> bool:
+        return not is_stolen(self) and original(self)
+
+    torch.UntypedStorage.is_shared = is_shared

@@ -392,7 +392,9 @@ def watch_weights(values: Iterable[Any]) -> None:
     Called before a guard looks at their dispatch keys, which change.
     """
     trains = torch.is_grad_enabled()
-    load_core().watch_weights(
+    core = load_core()
+    _torch_compat.guard_is_shared(core.is_stolen)
+    core.watch_weights(
         [
             one
             for one in values

@@ -1,6 +1,7 @@
 #include "python/caches.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstdint>
@@ -85,6 +86,10 @@ void watch_weights(const std::vector<py::handle>& tensors) {
   }
 }
 
+bool is_stolen_storage(py::handle storage) {
+  return is_stolen(torch::createStorage(storage.ptr()));
+}
+
 int64_t address(py::handle tensor) {
   MLCC_USER_CHECK(THPVariable_Check(tensor.ptr()), "found a ", Py_TYPE(tensor.ptr())->tp_name,
                   ", expected a tensor");
@@ -129,6 +134,8 @@ void bind_caches(py::module_& module) {
   module.def("clear_packs", &clear_packs, "Forget all kept values; stolen weights are put back.");
   module.def("watch_weights", &watch_weights, py::arg("tensors"),
              "Let graphs compiled from now on steal the large ones of these tensors.");
+  module.def("is_stolen", &is_stolen_storage, py::arg("storage"),
+             "Whether a storage is that of a weight that was stolen.");
   module.def("address_of", &address, py::arg("tensor"),
              "The address of a tensor's storage, which is not read.");
   module.def("apply_memory_options", &apply_memory_options, py::arg("options") = py::none(),

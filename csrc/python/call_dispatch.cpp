@@ -172,11 +172,12 @@ bool HeldDict::is_unchanged() const {
 bool HeldNames::is_unchanged() const {
   const uint64_t now = DictVersion::of(dict);
   if (version.is(now)) {
-    for (const Equal& one : equal) {
-      if (!is_same(one.found, one.expected)) return false;
-      if (!version.is(DictVersion::of(dict))) return is_unchanged();
+    size_t same = 0;
+    while (same < equal.size() && is_same(equal[same].found, equal[same].expected)) {
+      ++same;
+      if (!version.is(DictVersion::of(dict))) break;  // the comparison ran code that wrote to it
     }
-    return true;
+    if (version.is(DictVersion::of(dict))) return same == equal.size();
   }
   if (size && PyDict_GET_SIZE(dict.ptr()) != *size) return false;
   equal.clear();

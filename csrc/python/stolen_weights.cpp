@@ -280,6 +280,11 @@ void watch(const at::Tensor& tensor) {
   Keys::add(*tensor.unsafeGetTensorImpl());
 }
 
+bool is_stolen(const c10::Storage& storage) {
+  const Lock lock;
+  return stolen_in(*storage.unsafeGetStorageImpl()) != nullptr;
+}
+
 int64_t address_of(const at::Tensor& tensor) {
   const c10::DataPtr& memory = memory_of(storage_of(tensor));
   const void* const address =

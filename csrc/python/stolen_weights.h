@@ -33,6 +33,8 @@ bool is_watched(const at::Tensor& tensor);
 // From now on, if it is a large plain tensor of the CPU.
 void watch(const at::Tensor& tensor);
 
+bool is_stolen(const c10::Storage& storage);
+
 // The first byte of a tensor's storage, which is asked for nothing else than to tell storages
 // apart: of a stolen one too, whose number is no other one's.
 int64_t address_of(const at::Tensor& tensor);

@@ -8,7 +8,7 @@ import random
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -468,3 +468,63 @@ def test_state_that_changes_after_many_calls() -> None:
     for change in changes:
         change()
         check_calls()
+
+
+class Base(torch.nn.Module):
+    scale = 2.0
+
+
+class Child(Base):
+    table: ClassVar[list[float]] = [1.0, 2.0]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.options = torch.nn.Linear(3, 3), Options()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale + self.table[0] + self.options.shift
+
+
+class Options:
+    shift = 1.0
+
+
+def test_attributes_of_classes_that_objects_find() -> None:
+    """Read by self, of the class or of one that it inherits from, and of the class of an object that it holds."""
+    module = Child()
+    jitted = mlcc.jit(module)
+
+    def check_calls() -> None:
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(jitted(X), module(X))
+
+    before = Base.scale, [*Child.table], Options.shift
+    changes: list[Callable[[], Any]] = [
+        lambda: setattr(Base, "scale", 3.0),
+        lambda: setattr(Child, "scale", 4.0),
+        lambda: delattr(Child, "scale"),
+        lambda: Child.table.insert(0, 5.0),
+        lambda: setattr(Options, "shift", 7.0),
+    ]
+    try:
+        check_calls()
+        for change in changes:
+            change()
+            check_calls()
+    finally:
+        Base.scale, Child.table, Options.shift = before
+
+
+def test_members_that_are_replaced() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    jitted = mlcc.jit(module)
+    with torch.no_grad():
+        jitted(X), jitted(X)
+        module._modules = {"0": torch.nn.Linear(3, 3), "1": module[1]}
+        torch.testing.assert_close(jitted(X), module(X))
+        jitted(X)
+        last = module[1]
+        bias = torch.nn.Parameter(torch.ones(3))
+        last.__dict__["_parameters"] = dict(last._parameters, bias=bias)
+        torch.testing.assert_close(jitted(X), module(X))

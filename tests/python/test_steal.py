@@ -242,6 +242,16 @@ def test_what_is_no_op_raises(name: str, case: Case) -> None:
 
 
 @torch.no_grad()
+def test_a_stolen_weight_is_not_shared(case: Case) -> None:
+    """torch's own function would end the process."""
+    net, compiled, twin, x = case
+    weight = net.first.weight
+    assert not weight.is_shared()
+    assert not weight.untyped_storage().is_shared()
+    check(compiled, twin, x)
+
+
+@torch.no_grad()
 def test_who_has_an_address_keeps_his_memory() -> None:
     """Of a weight that was to be stolen."""
     uses = {**USES, **WITHOUT_AN_OP}
