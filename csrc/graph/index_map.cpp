@@ -86,6 +86,13 @@ std::span<Value* const> index_operands(const Node& node) {
   return operands.subspan(1, operands.size() - (is_update ? 2 : 1));
 }
 
+std::vector<int64_t> inverse_permutation(const std::vector<int64_t>& dims) {
+  std::vector<int64_t> inverse(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i)
+    inverse[static_cast<size_t>(dims[i])] = static_cast<int64_t>(i);
+  return inverse;
+}
+
 SymExpr linearize(const Index& index, const Index& strides) {
   MLCC_CHECK(index.size() == strides.size(), "linearize: rank of index and strides differ");
   SymExpr linear;

@@ -36,6 +36,9 @@ std::vector<SymExpr> broadcast_index(const std::vector<SymExpr>& shape,
 // The index tensors of a gather or an update.
 std::span<Value* const> index_operands(const Node& node);
 
+// The dims by which a permutation by `dims` is undone.
+std::vector<int64_t> inverse_permutation(const std::vector<int64_t>& dims);
+
 SymExpr linearize(const std::vector<SymExpr>& index, const std::vector<SymExpr>& strides);
 std::vector<SymExpr> delinearize(const SymExpr& linear, const std::vector<SymExpr>& shape,
                                  const Assumptions& assumptions);

@@ -1,24 +1,15 @@
 #include "graph/inverse_copy.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
+
+#include "graph/index_map.h"
 
 namespace mlcc::graph {
 namespace {
 
 bool has_known_sizes(const Value& value) {
-  const std::vector<SymExpr>& shape = value.type().shape;
-  return value.kind() == ValueKind::kTensor &&
-         std::all_of(shape.begin(), shape.end(),
-                     [](const SymExpr& size) { return size.is_constant(); });
-}
-
-std::vector<int64_t> inverse_permutation(const std::vector<int64_t>& dims) {
-  std::vector<int64_t> inverse(dims.size());
-  for (size_t i = 0; i < dims.size(); ++i)
-    inverse[static_cast<size_t>(dims[i])] = static_cast<int64_t>(i);
-  return inverse;
+  return value.kind() == ValueKind::kTensor && are_constant(value.type().shape);
 }
 
 // What the node read, from `result`, which holds what it computed; null if that cannot be told.

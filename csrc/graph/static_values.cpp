@@ -29,15 +29,10 @@ bool is_cheap(Op op) {
          std::find(kCheapOps.begin(), kCheapOps.end(), op) != kCheapOps.end();
 }
 
-bool is_constant(const std::vector<SymExpr>& sizes) {
-  return std::all_of(sizes.begin(), sizes.end(),
-                     [](const SymExpr& size) { return size.is_constant(); });
-}
-
 // On the CPU, of sizes that are known.
 bool is_fixed(const Value& value) {
   return value.kind() == ValueKind::kTensor && value.type().device.kind == DeviceKind::kCpu &&
-         is_constant(value.type().shape) && is_constant(value.type().strides);
+         are_constant(value.type().shape) && are_constant(value.type().strides);
 }
 
 int64_t bytes_of(const Value& value) {
@@ -62,7 +57,7 @@ bool is_fixed(const Node& node) {
     const bool is_index = (op_class == OpClass::kContraction || op_class == OpClass::kAttention) &&
                           name != "reduced";  // over its axes
     if (const auto* sizes = std::get_if<std::vector<SymExpr>>(&attr);
-        sizes && !is_index && !is_constant(*sizes))
+        sizes && !is_index && !are_constant(*sizes))
       return false;
   }
   if (node.op() != Op::kExtern) return node.op() != Op::kSizeResult;

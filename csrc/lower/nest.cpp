@@ -264,14 +264,12 @@ void Nest::emit_blocks(const VectorRange& range, Block& block, const Row& row) {
   Block rest;
   Expr first = evaluator_.nest_expr(begin);
   if (const int64_t half = width / 2; !axis.extent.is_constant() && half >= kLeastHalf) {
-    const auto choose = [&](Expr yes, Expr no) {
-      return loop::apply(arena, ScalarOp::kSelect, {fits(half), yes, no});
-    };
     rest.push_back(loop::If::make(arena, fits(half), elements_beside(range, begin, half, row), {}));
     evaluator_.restore(definitions);
     const Variable* behind = Variable::make(arena, DType::kI64, arena.fresh_name("behind"));
-    rest.push_back(
-        loop::Let::make(arena, behind, choose(evaluator_.nest_expr(begin + half), first)));
+    const Expr after = evaluator_.nest_expr(begin + half);
+    rest.push_back(loop::Let::make(
+        arena, behind, loop::apply(arena, ScalarOp::kSelect, {fits(half), after, first})));
     first = behind;
   }
   const Variable* variable = pass_variable(axis);

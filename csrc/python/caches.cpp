@@ -78,23 +78,21 @@ void clear_packs() {
   runtime::KeptValues::process().clear();
 }
 
+const at::Tensor& to_tensor(py::handle value) {
+  MLCC_USER_CHECK(THPVariable_Check(value.ptr()), "found a ", Py_TYPE(value.ptr())->tp_name,
+                  ", expected a tensor");
+  return THPVariable_Unpack(value.ptr());
+}
+
 void watch_weights(const std::vector<py::handle>& tensors) {
-  for (const py::handle tensor : tensors) {
-    MLCC_USER_CHECK(THPVariable_Check(tensor.ptr()), "found a ", Py_TYPE(tensor.ptr())->tp_name,
-                    ", expected a tensor");
-    watch(THPVariable_Unpack(tensor.ptr()));
-  }
+  for (const py::handle tensor : tensors) watch(to_tensor(tensor));
 }
 
 bool is_stolen_storage(py::handle storage) {
   return is_stolen(torch::createStorage(storage.ptr()));
 }
 
-int64_t address(py::handle tensor) {
-  MLCC_USER_CHECK(THPVariable_Check(tensor.ptr()), "found a ", Py_TYPE(tensor.ptr())->tp_name,
-                  ", expected a tensor");
-  return address_of(THPVariable_Unpack(tensor.ptr()));
-}
+int64_t address(py::handle tensor) { return address_of(to_tensor(tensor)); }
 
 void apply_memory_options(const py::object& options) {
   driver::apply_memory_options(to_options(options));

@@ -123,7 +123,6 @@ class KeptTensors::Filling {
 
   // Null where `before` still says all there is to know.
   std::shared_ptr<const Found> fill() {
-    holds_.resize(kept_.sources_.size());
     find_changes();
     int64_t hits = 0;
     for (size_t i = 0; i < kept_.recipes_.size(); ++i) {
@@ -173,9 +172,14 @@ class KeptTensors::Filling {
                          [&](const Recipe& recipe) { return recipe.sources[0] == source; });
   }
 
+  WeightHold& hold_of(size_t source) {
+    if (holds_.empty()) holds_.resize(kept_.sources_.size());
+    return holds_[source];
+  }
+
   void hold(size_t source) {
-    if (!holds_[source])
-      holds_[source] =
+    if (!hold_of(source))
+      hold_of(source) =
           WeightHold(tensor_in(slots_, kept_.sources_[source]), &recipe_of(source).kept.recipe);
   }
 
@@ -215,7 +219,7 @@ class KeptTensors::Filling {
 
   // Of a source that may be stolen: holds it from here on, and says what it is then.
   void hold_and_look(size_t source) {
-    if (holds_[source] || !may_be_stolen(source) ||
+    if (hold_of(source) || !may_be_stolen(source) ||
         !is_watched(tensor_in(slots_, kept_.sources_[source])))
       return;
     hold(source);
@@ -228,7 +232,7 @@ class KeptTensors::Filling {
     const Recipe& recipe = kept_.recipes_[index];
     found_->values[index].reset();
     hold_and_look(recipe.sources[0]);
-    if (const auto& stolen_by = holds_[recipe.sources[0]].value(); stolen_by != nullptr) {
+    if (const auto& stolen_by = hold_of(recipe.sources[0]).value(); stolen_by != nullptr) {
       const auto value = std::static_pointer_cast<const KeptTensor>(stolen_by);
       found_->values[index] = value;
       use(index, *value);
@@ -269,7 +273,7 @@ class KeptTensors::Filling {
 
   // Gives the source's memory up for its value, where that may be.
   bool steal(const Recipe& recipe, const std::shared_ptr<const KeptTensor>& value) {
-    WeightHold& hold = holds_[recipe.sources[0]];
+    WeightHold& hold = hold_of(recipe.sources[0]);
     if (recipe.inverse == nullptr || !hold) return false;
     const auto restore = [inverse = recipe.inverse, packed = value->tensor()](
                              const at::Tensor& place) { unpack(*inverse, packed, place); };
@@ -322,7 +326,8 @@ class KeptTensors::Filling {
   const Found& before_;
   const int64_t now_;
   std::vector<Change> changes_;  // per source
-  // Per source; only of those that may be stolen, and not where nothing is to be looked at.
+  // Per source; only of those that may be stolen, and not where nothing is to be looked at. Empty
+  // as long as a call finds all that it needs and steals nothing.
   std::vector<WeightHold> holds_;
   std::shared_ptr<Found> found_;
 };

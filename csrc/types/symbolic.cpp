@@ -644,6 +644,11 @@ std::strong_ordering operator<=>(const Atom& x, const Atom& y) {
   return x.b <=> y.b;
 }
 
+bool are_constant(const std::vector<SymExpr>& sizes) {
+  return std::all_of(sizes.begin(), sizes.end(),
+                     [](const SymExpr& size) { return size.is_constant(); });
+}
+
 SymExpr product(const std::vector<SymExpr>& factors) {
   SymExpr result = 1;
   for (const SymExpr& factor : factors) result *= factor;

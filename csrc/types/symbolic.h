@@ -219,5 +219,6 @@ class Assumptions {
 std::vector<SymExpr> contiguous_strides(const std::vector<SymExpr>& shape,
                                         const Assumptions& assumptions = {});
 SymExpr product(const std::vector<SymExpr>& factors);
+bool are_constant(const std::vector<SymExpr>& sizes);
 
 }  // namespace mlcc

@@ -15,6 +15,7 @@
 #include "loop_programs.h"
 #include "runtime/host_kernel.h"
 #include "seeds.h"
+#include "split_range.h"
 #include "support/error.h"
 
 namespace mlcc::fuzz {
@@ -52,20 +53,11 @@ Compiler open_compiler(const std::string& only) {
   return compiler;
 }
 
-void split_range(int64_t extent, std::mt19937_64& random,
-                 const std::function<void(int64_t, int64_t)>& body) {
-  for (int64_t begin = 0; begin < extent;) {
-    const int64_t end = std::min<int64_t>(extent, begin + 1 + static_cast<int64_t>(random() % 4));
-    body(begin, end);
-    begin = end;
-  }
-}
-
 int64_t run_phases_of_guest(const loop::Kernel& kernel, const std::string& object,
                             loop::KernelArguments& arguments, std::mt19937_64& random) {
   std::vector<aarch64::GuestRange> ranges;
   for (size_t p = 0; p < kernel.phases.size(); ++p)
-    split_range(loop::phase_extent(kernel, p, arguments.sizes).value_or(1), random,
+    split_range(loop::phase_extent(kernel, p, arguments.sizes).value_or(1), 4, random,
                 [&](int64_t begin, int64_t end) {
                   ranges.push_back({static_cast<int64_t>(p), begin, end});
                 });
@@ -85,7 +77,7 @@ int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
   const runtime::KernelArgs args{pointers.data(), arguments.sizes.data()};
   const runtime::ParallelFor split = [&](int64_t n, int64_t,
                                          const std::function<void(int64_t, int64_t)>& body) {
-    split_range(n, random, body);
+    split_range(n, 4, random, body);
   };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     const int64_t extent = loop::phase_extent(kernel, p, arguments.sizes).value_or(1);

@@ -1,8 +1,8 @@
 """Values of parameters, buffers and constants alone: computed once, kept, and computed again when those change."""
 
 import copy
+import functools
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mlcc
+from tests.python.threads import at_once
 
 Log = Callable[..., AbstractContextManager[list[str]]]
 COUNTERS = ("packs", "pack_bytes", "pack_hits", "pack_misses")
@@ -468,26 +469,17 @@ def test_threads() -> None:
     with torch.no_grad():
         expected = [module(x) for x in inputs]
         compiled(inputs[0])
-    errors: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            with torch.no_grad():
-                for round_ in range(30):
-                    if round_ % 10 == number % 10:
-                        mlcc.clear_packs()
-                    torch.testing.assert_close(
-                        compiled(inputs[number]), expected[number], rtol=1e-4, atol=1e-4
-                    )
-        except BaseException as error:
-            errors.append(error)
+        with torch.no_grad():
+            for round_ in range(30):
+                if round_ % 10 == number % 10:
+                    mlcc.clear_packs()
+                torch.testing.assert_close(
+                    compiled(inputs[number]), expected[number], rtol=1e-4, atol=1e-4
+                )
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    at_once(*(functools.partial(work, number) for number in range(8)))
 
 
 @torch.no_grad()

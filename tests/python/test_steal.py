@@ -1,11 +1,11 @@
 """weights="steal": large weights are given up for their kept values, and are back as soon as anything asks for them."""
 
 import copy
+import functools
 import gc
 import io
 import os
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import mlcc
+from tests.python.threads import at_once
 
 Log = Callable[..., AbstractContextManager[list[str]]]
 SIZE = 256
@@ -597,27 +598,18 @@ def test_threads() -> None:
     expected = [twin(x).detach() for x in inputs]
     with torch.no_grad():
         compiled(inputs[0])
-    errors: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            with torch.no_grad(), mlcc.config.patch(weights="steal"):
-                for round_ in range(40):
-                    run = net if (round_ + number) % 5 == 0 else compiled
-                    if round_ % 10 == number:
-                        mlcc.clear_packs()
-                    torch.testing.assert_close(
-                        run(inputs[number]), expected[number], rtol=1e-4, atol=1e-4
-                    )
-        except BaseException as error:
-            errors.append(error)
+        with torch.no_grad(), mlcc.config.patch(weights="steal"):
+            for round_ in range(40):
+                run = net if (round_ + number) % 5 == 0 else compiled
+                if round_ % 10 == number:
+                    mlcc.clear_packs()
+                torch.testing.assert_close(
+                    run(inputs[number]), expected[number], rtol=1e-4, atol=1e-4
+                )
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    at_once(*(functools.partial(work, number) for number in range(8)))
     assert torch.equal(net.first.weight, twin.first.weight)
 
 

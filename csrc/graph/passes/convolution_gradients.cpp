@@ -47,9 +47,7 @@ class Rewrite {
       return rewriter_.no_match(*node_, "no vectors to compute it in");
     for (const Value* operand : {conv_.image, conv_.weight, conv_.gradient})
       if (has_no_element(*operand)) return rewriter_.no_match(*node_, "it has no elements");
-    const Shape& weight = conv_.weight->type().shape;
-    if (!std::all_of(weight.begin(), weight.end(),
-                     [](const SymExpr& size) { return size.is_constant(); }))
+    if (!are_constant(conv_.weight->type().shape))
       return rewriter_.no_match(*node_, "its windows or channels are not known");
     dtype_ = dtype;
     accumulator_ = *accumulator;

@@ -8,6 +8,7 @@
 
 #include "graph/contraction.h"
 #include "graph/convolution.h"
+#include "graph/index_map.h"
 #include "graph/rewriter.h"
 
 namespace mlcc::graph {
@@ -77,13 +78,6 @@ const Node* permute_of_image(const Value* value, const Images& images) {
              : nullptr;
 }
 
-Dims inverse(const Dims& dims) {
-  Dims result(dims.size());
-  for (size_t d = 0; d < dims.size(); ++d)
-    result[static_cast<size_t>(dims[d])] = static_cast<int64_t>(d);
-  return result;
-}
-
 // The operand of an op whose result is permuted by `dims`, as it is before that.
 Value* before_permute(Graph& graph, Value* operand, const Dims& dims) {
   const size_t rank = shape_of(operand).size();
@@ -96,7 +90,7 @@ Value* before_permute(Graph& graph, Value* operand, const Dims& dims) {
     shape.insert(shape.end(), shape_of(operand).begin(), shape_of(operand).end());
     operand = graph.reshape(operand, std::move(shape));
   }
-  return graph.permute(operand, inverse(dims));
+  return graph.permute(operand, inverse_permutation(dims));
 }
 
 Value* permute_if_needed(Graph& graph, Value* value, const Dims& dims) {

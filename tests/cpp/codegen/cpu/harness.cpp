@@ -17,6 +17,7 @@
 #include "loop/scalar_value.h"
 #include "loop/text.h"
 #include "runtime/host_kernel.h"
+#include "split_range.h"
 #include "support/error.h"
 #include "tile_machine.h"
 
@@ -184,16 +185,6 @@ int64_t extent_of(const loop::Kernel& kernel, size_t phase, const std::vector<in
   return loop ? value_of(loop->end, kernel, sizes) - value_of(loop->begin, kernel, sizes) : 1;
 }
 
-// Cuts [0, extent) at random places.
-void split_range(int64_t extent, std::mt19937_64& random,
-                 const std::function<void(int64_t, int64_t)>& body) {
-  for (int64_t begin = 0; begin < extent;) {
-    const int64_t end = std::min<int64_t>(extent, begin + 1 + static_cast<int64_t>(random() % 5));
-    body(begin, end);
-    begin = end;
-  }
-}
-
 std::string describe(const std::vector<int64_t>& sizes) {
   std::string text;
   for (int64_t size : sizes) text += " " + std::to_string(size);
@@ -258,7 +249,7 @@ runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const Code& code,
   if (code.guest) {
     std::vector<aarch64::GuestRange> ranges;
     for (size_t p = 0; p < kernel.phases.size(); ++p)
-      split_range(extent_of(kernel, p, sizes), random, [&](int64_t begin, int64_t end) {
+      split_range(extent_of(kernel, p, sizes), 5, random, [&](int64_t begin, int64_t end) {
         ranges.push_back({static_cast<int64_t>(p), begin, end});
       });
     std::vector<aarch64::GuestBuffer> memory;
@@ -270,7 +261,7 @@ runtime::CheckFailure run_kernel(const loop::Kernel& kernel, const Code& code,
   const runtime::KernelArgs args{pointers.data(), sizes.data()};
   const runtime::ParallelFor split = [&](int64_t n, int64_t,
                                          const std::function<void(int64_t, int64_t)>& body) {
-    split_range(n, random, body);
+    split_range(n, 5, random, body);
   };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     const runtime::CheckFailure failure = runtime::run_phase(
