@@ -352,7 +352,10 @@ class _Description:
         if self._fixed != now._fixed:
             return "a static argument changed; each value is traced once"
         if self._state != now._state:
-            return "grad, inference, autocast or deterministic mode or the default dtype changed"
+            return (
+                "grad, inference, autocast or deterministic mode, the default dtype "
+                "or the precision of products changed"
+            )
         for name, old, new in zip(names, self._shapes, now._shapes, strict=True):
             if old != new and isinstance(old, tuple) and isinstance(new, tuple):
                 dim = next(d for d in range(len(old)) if old[d] != new[d])

@@ -790,8 +790,14 @@ def leaf_paths(value: Any) -> list[list[str]]:
     return [[str(key) for key in path] for path, _ in tree_flatten_with_path(value)[0]]
 
 
+def matmul_precision() -> str:
+    """What torch.set_float32_matmul_precision says of products on the CPU: medium (bf16 inside) or highest."""
+    return "medium" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "highest"
+
+
 def global_state() -> tuple[Any, ...]:
-    """What a trace depends on beside its arguments: grad, inference and autocast modes, determinism, default dtype."""
+    """What a trace depends on beside its arguments: grad, inference and autocast modes, determinism, default dtype,
+    precision of products."""
     autocast = tuple(
         torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         for device in ("cpu", "cuda")
@@ -802,6 +808,7 @@ def global_state() -> tuple[Any, ...]:
         autocast,
         torch.are_deterministic_algorithms_enabled(),
         torch.get_default_dtype(),
+        matmul_precision(),
     )
 
 

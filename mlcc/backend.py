@@ -232,7 +232,10 @@ class Session:
 
     def __init__(self, mode: str | None, options: Mapping[str, Any]) -> None:
         self.mode = mode
-        self.options = options
+        self.options = {
+            **options,
+            "matmul_precision": options["matmul_precision"] or _torch_compat.matmul_precision(),
+        }
         self.graphs: list[CompiledGraph | EagerGraph] = []
         self.kinds: list[str] = []
         self._num_own = 0  # parameters and buffers of the module, which become the first inputs

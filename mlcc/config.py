@@ -46,6 +46,7 @@ libcuda: str
 nvrtc: str
 measure: bool
 contractions: bool
+matmul_precision: str
 fallback_random: bool
 bisect: int
 num_compile_threads: int
@@ -78,7 +79,13 @@ _MEMORY = {"idle_memory_mb", "pack_mb"}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
 _WEIGHTS_MODES = ("keep", "steal")
+_MATMUL_PRECISIONS = ("", "highest", "high", "medium")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
+_MODES = {
+    "matmul_precision": _MATMUL_PRECISIONS,
+    "verify": _VERIFY_MODES,
+    "weights": _WEIGHTS_MODES,
+}
 
 _lock = threading.Lock()
 _table: dict[str, Option] = {}
@@ -147,7 +154,7 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
             raise Error(f"{what}: {problem}")
     if option.name == "gpu" and value not in _GPU_MODES:
         raise Error(f"{what}: expected off, emulate or nothing, found {value!r}")
-    modes = {"verify": _VERIFY_MODES, "weights": _WEIGHTS_MODES}.get(option.name)
+    modes = _MODES.get(option.name)
     if modes is not None and value not in modes:
         nearest = _nearest(value, modes)
         raise Error(

@@ -110,6 +110,7 @@ class Compiler {
     graph::PipelineOptions passes;
     passes.bisect = options_.bisect;
     if (options_.contractions) passes.tiles = tile_options(options_);
+    passes.narrows_products = options_.matmul_precision == "medium";
     passes.on_no_match = [this](std::string_view, const graph::Node& node,
                                 std::string_view reason) {
       if (is_contraction_call(node)) refusals_[node.extern_call().name] = reason;

@@ -275,17 +275,17 @@ bool is_score_operand(const Node& attention, const Value& value) {
                      [&](const Access& operand) { return operand.value == &value; });
 }
 
-bool makes_scores(const Node& contraction) {
+const Node* attention_of_scores(const Node& contraction) {
   std::vector<const Node*> nodes = {&contraction};
   for (size_t i = 0; i < nodes.size(); ++i)
     for (const Node* user : nodes[i]->result()->users()) {
-      if (is_attention(*user) && is_score_operand(*user, *nodes[i]->result())) return true;
+      if (is_attention(*user) && is_score_operand(*user, *nodes[i]->result())) return user;
       const bool passes =
           is_single_index_map(user->op()) || op_info(user->op()).op_class == OpClass::kPointwise;
       if (passes && std::find(nodes.begin(), nodes.end(), user) == nodes.end())
         nodes.push_back(user);
     }
-  return false;
+  return nullptr;
 }
 
 }  // namespace mlcc::graph

@@ -70,7 +70,10 @@ std::optional<ComputedScores> computed_scores(const Node& attention, const Atten
 std::vector<Access> score_operands(const Node& attention);
 bool is_score_operand(const Node& attention, const Value& value);
 
-// Whether a contraction is what scores are computed from.
-bool makes_scores(const Node& contraction);
+// The node of attention whose scores are computed from a contraction, null if there is none.
+const Node* attention_of_scores(const Node& contraction);
+inline bool makes_scores(const Node& contraction) {
+  return attention_of_scores(contraction) != nullptr;
+}
 
 }  // namespace mlcc::graph

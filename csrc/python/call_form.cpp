@@ -152,7 +152,10 @@ ModeState ModeState::current() {
           .deterministic = at::globalContext().deterministicAlgorithms(),
           .cpu_autocast = autocast(at::kCPU),
           .cuda_autocast = autocast(at::kCUDA),
-          .default_dtype = c10::get_default_dtype().toScalarType()};
+          .default_dtype = c10::get_default_dtype().toScalarType(),
+          .multiplies_in_bf16 = at::globalContext().float32Precision(at::Float32Backend::MKLDNN,
+                                                                     at::Float32Op::MATMUL) ==
+                                at::Float32Precision::BF16};
 }
 
 bool is_under_modes() {

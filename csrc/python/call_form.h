@@ -21,6 +21,7 @@ struct ModeState {
   // Undefined where autocast is off.
   at::ScalarType cpu_autocast, cuda_autocast;
   at::ScalarType default_dtype;
+  bool multiplies_in_bf16;  // torch.set_float32_matmul_precision("medium")
   static ModeState current();
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };

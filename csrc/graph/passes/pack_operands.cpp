@@ -313,7 +313,6 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
 // Values of attention, of which several keys lie side by side for each column where one instruction
 // adds up as many products.
 bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* node) {
-  static constexpr int64_t kRowsWorthWords = 64;
   Graph& graph = rewriter.graph();
   const auto axes = attention_axes(*node);
   if (!axes || axes->terms > 1) return false;
@@ -362,6 +361,13 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
 }
 
 }  // namespace
+
+bool is_packed(const Node& contraction, DType dtype, const Graph& graph) {
+  const std::optional<Columns> columns = find_columns(contraction);
+  return columns &&
+         (is_static_value(*contraction.operand(columns->operand)) ||
+          graph.expected(rows_beside(contraction, columns->operand)) >= rows_worth_packing(dtype));
+}
 
 bool pack_operands(Graph& graph, const PackOptions& options) {
   if (!options.tiles) return false;

@@ -25,7 +25,14 @@ namespace mlcc::graph {
 
 struct PackOptions : PassOptions {};
 
+// Queries from which on values of attention, several keys of which lie side by side, are copied.
+constexpr int64_t kRowsWorthWords = 64;
+
 bool pack_operands(Graph& graph, const PackOptions& options);
+
+// Whether an operand of the contraction, were its elements of that dtype, is static or read by so
+// many rows that a copy in each call is little of the work.
+bool is_packed(const Node& contraction, DType dtype, const Graph& graph);
 
 // Whether code for lhs @ rhs, with what packing costs in each call, is likely no slower than a
 // library's.

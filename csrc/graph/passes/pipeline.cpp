@@ -15,6 +15,7 @@
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
 #include "graph/passes/key_ranges.h"
+#include "graph/passes/narrow_products.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/passes/permute_late.h"
 #include "graph/passes/spread_rows.h"
@@ -85,11 +86,13 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   runner.run(Pass::kDce);
   // First, since they make pointwise ops of what calls add.
   runner.run(Pass::kContractions);
-  runner.run(Pass::kConvolutions);
-  runner.run(Pass::kConvolutionGradients);
   // After contractions, which it looks for, and before divisions and products are rewritten.
   runner.run(Pass::kAttention);
   runner.run(Pass::kAttentionGradients);
+  // Before convolutions are contractions too.
+  if (options.narrows_products) runner.run(Pass::kNarrowProducts);
+  runner.run(Pass::kConvolutions);
+  runner.run(Pass::kConvolutionGradients);
   // Each of the five makes work for the others, so they take turns until none has any: every
   // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs or a
   // permute closer to the outputs.

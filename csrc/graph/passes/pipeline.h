@@ -41,6 +41,7 @@ struct PipelineOptions {
 #endif
   int64_t bisect = -1;  // stop after so many rewrites in all; -1: no limit
   std::optional<TileOptions> tiles;
+  bool narrows_products = false;  // products of f32 may be of operands rounded to bf16
   std::function<void(const PassReport&)> report;
   // After each pass that changed something.
   std::function<void(std::string_view pass, const Graph&)> dump;
