@@ -45,6 +45,7 @@ cuda_arch: str
 libcuda: str
 nvrtc: str
 measure: bool
+prefer: str
 contractions: bool
 matmul_precision: str
 fallback_random: bool
@@ -80,6 +81,7 @@ _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
 _WEIGHTS_MODES = ("keep", "steal")
 _MATMUL_PRECISIONS = ("", "highest", "high", "medium")
+_PREFERENCES = ("", "code", "call")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
 _MODES = {
     "matmul_precision": _MATMUL_PRECISIONS,
@@ -154,6 +156,8 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
             raise Error(f"{what}: {problem}")
     if option.name == "gpu" and value not in _GPU_MODES:
         raise Error(f"{what}: expected off, emulate or nothing, found {value!r}")
+    if option.name == "prefer" and value not in _PREFERENCES:
+        raise Error(f"{what}: expected code, call or nothing, found {value!r}")
     modes = _MODES.get(option.name)
     if modes is not None and value not in modes:
         nearest = _nearest(value, modes)

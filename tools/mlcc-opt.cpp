@@ -151,7 +151,8 @@ void run_passes(graph::Graph& graph, const Command& command) {
       [](DType lhs, DType rhs) { return schedule::dot_terms(kMachine, lhs, rhs); },
       [] { return kMachine.mixes_signs; },
       [](DType lhs, DType rhs) { return schedule::most_rows_unpacked(kMachine, lhs, rhs); },
-      [](DType lhs, DType rhs) { return schedule::products_worth_packing(kMachine, lhs, rhs); }};
+      [](DType lhs, DType rhs) { return schedule::products_worth_packing(kMachine, lhs, rhs); },
+      [](DType lhs, DType rhs) { return schedule::most_rows_summed(kMachine, lhs, rhs); }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "driver/choice.h"
 #include "driver/dump.h"
 #include "driver/kernel_plan.h"
 #include "driver/kernels.h"
@@ -55,9 +57,9 @@ bool is_contraction_call(const graph::Node& node) {
 class Compiler {
  public:
   // `is_optimized`: passes have run over the graph, and what could be kept is cut out of it.
-  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options, const HostThreads* threads,
+  Compiler(std::shared_ptr<graph::Graph> graph, const Options& options, const Host* host,
            bool is_optimized = false)
-      : graph_(std::move(graph)), options_(options), threads_(threads), is_optimized_(is_optimized),
+      : graph_(std::move(graph)), options_(options), host_(host), is_optimized_(is_optimized),
         dump_(options, graph_->name()) {}
 
   Compilation compile() {
@@ -77,7 +79,7 @@ class Compiler {
     dump_.write("graph", "fused", graph::print(*graph_));
     const CompiledRegions regions = compile_regions(result.stats);
     Candidate chosen = choose(result.graph_text, regions);
-    log_kernels(chosen.plan);
+    if (!is_trial_) log_kernels(chosen.plan);
     count(chosen.plan.fusion, result.stats);
     const References references = make_references(chosen.plan);
     runtime::ExecutablePlan plan = plan_executable(*graph_, chosen.plan, regions);
@@ -93,7 +95,7 @@ class Compiler {
         std::make_shared<runtime::Executable>(std::move(plan), code_in_order(chosen));
     result.fusion_refusals = std::move(chosen.plan.fusion.reasons);
     result.stats.seconds = seconds_since(start);
-    report(result.stats);
+    if (!is_trial_) report(result.stats);
     return result;
   }
 
@@ -109,11 +111,19 @@ class Compiler {
   graph::PipelineOptions pass_options() {
     graph::PipelineOptions passes;
     passes.bisect = options_.bisect;
+    passes.is_code_faster = [this](graph::Pass pass, const graph::Graph& graph,
+                                   const graph::Node& call,
+                                   bool guess) { return is_code_faster(pass, graph, call, guess); };
     if (options_.contractions) passes.tiles = tile_options(options_);
     passes.narrows_products = options_.matmul_precision == "medium";
-    passes.on_no_match = [this](std::string_view, const graph::Node& node,
+    passes.on_no_match = [this](std::string_view pass, const graph::Node& node,
                                 std::string_view reason) {
-      if (is_contraction_call(node)) refusals_[node.extern_call().name] = reason;
+      if (!is_contraction_call(node)) return;
+      // Which looks at what another pass has left.
+      if (pass == "row_sums")
+        refusals_.emplace(node.extern_call().name, reason);
+      else
+        refusals_[node.extern_call().name] = reason;
     };
     passes.verify = options_.strict;  // a quarter of a warm start
     passes.dump = [this](std::string_view pass, const graph::Graph& graph) {
@@ -122,18 +132,46 @@ class Compiler {
     return passes;
   }
 
+  // -- calls and code for them, where passes are in doubt
+
+  bool is_code_faster(graph::Pass pass, const graph::Graph& graph, const graph::Node& call,
+                      bool guess) {
+    if (is_trial_) return code_of_ == pass;
+    if (!options_.prefer.empty()) return options_.prefer == "code";
+    if (host_ == nullptr || !options_.measure) return guess;
+    if (!choice_)
+      choice_.emplace(
+          options_, *host_,
+          [this](std::unique_ptr<graph::Graph> alone, std::optional<graph::Pass> code_of) {
+            return compile_trial(std::move(alone), code_of);
+          });
+    return choice_->is_code_faster(pass, graph, call, guess);
+  }
+
+  std::shared_ptr<const runtime::Executable>
+  compile_trial(std::unique_ptr<graph::Graph> alone, std::optional<graph::Pass> code_of) const {
+    Options quiet = options_;
+    quiet.dump.clear();
+    quiet.verify = "off";
+    quiet.weights = "keep";
+    Compiler compiler(std::move(alone), quiet, nullptr);
+    compiler.is_trial_ = true;
+    compiler.code_of_ = code_of;
+    return compiler.compile().executable;
+  }
+
   // -- the plan: the default, or another one where running both tells that it is faster here
 
   Candidate candidate(Way way) const { return {way, plan_kernels(*graph_, options_, way)}; }
 
   Candidate choose(const std::string& graph_text, const CompiledRegions& regions) {
     Candidate standard = candidate(Way::kDefault);
-    if (threads_ == nullptr || !options_.measure) return standard;
+    if (host_ == nullptr || !options_.measure) return standard;
     const std::vector<Way> ways = doubtful_ways(standard.plan, options_);
     if (ways.empty()) return standard;
     std::map<Way, Candidate> tried;
     const Hash128 key =
-        verdict_key(graph_text, cpu_backend(options_).backend->target(), threads_->count, options_);
+        verdict_key(graph_text, cpu_backend(options_).backend->target(), host_->threads, options_);
     const std::string word = verdict_of(key, options_, [&] {
       Verdict verdict;
       const Way best = measure(standard, ways, regions, tried, verdict.figures);
@@ -158,7 +196,7 @@ class Compiler {
     for (const Way way : ways) {
       Candidate& other = tried[way] = candidate(way);
       const Result<runtime::TrialResult> result = runtime::try_both(
-          contender(standard, regions), contender(other, regions), hint, threads_->parallel_for);
+          contender(standard, regions), contender(other, regions), hint, host_->parallel_for);
       if (!result) {
         figures += detail::join(way_name(way), ": not measured: ", result.reason(), "\n");
         continue;
@@ -225,7 +263,7 @@ class Compiler {
     for (const graph::Node* node : graph_->nodes()) {
       if (node->op() != graph::Op::kExtern) continue;
       for (const auto& region : node->extern_call().regions) {
-        Compiler compiler(region, options_, threads_, graph::is_scan(*node));
+        Compiler compiler(region, options_, host_, graph::is_scan(*node));
         compiler.refusals_ = refusals_;
         const Compilation inner = compiler.compile();
         regions[node].push_back(inner.executable);
@@ -282,14 +320,17 @@ class Compiler {
       log_debug(LogChannel::kCache, "kept value ", label, ":\n", text);
     }
     stats.kept += static_cast<int64_t>(kept.size());
-    log(LogChannel::kCache, "graph ", graph_->name(), ": ", kept.size(),
-        " values of static inputs are kept, by ", recipes.size(), " recipes");
+    if (!is_trial_)
+      log(LogChannel::kCache, "graph ", graph_->name(), ": ", kept.size(),
+          " values of static inputs are kept, by ", recipes.size(), " recipes");
     return kept;
   }
 
   std::shared_ptr<const runtime::Executable> compile_recipe(std::unique_ptr<graph::Graph> recipe,
                                                             CompileStats& stats) const {
-    const Compilation inner = Compiler(std::move(recipe), options_, nullptr).compile();
+    Compiler compiler(std::move(recipe), options_, nullptr);
+    compiler.is_trial_ = is_trial_;
+    const Compilation inner = compiler.compile();
     add(inner.stats, stats);
     return inner.executable;
   }
@@ -460,18 +501,23 @@ class Compiler {
 
   std::shared_ptr<graph::Graph> graph_;
   const Options& options_;
-  const HostThreads* const threads_;  // null: kernels are not measured
+  const Host* const host_;  // null: nothing is measured
   const bool is_optimized_;
+  // Of a graph of one call that is run to see how long it takes: the pass that makes code of it.
+  bool is_trial_ = false;
+  std::optional<graph::Pass> code_of_;
+  std::optional<Choice> choice_;
   Dump dump_;
   std::map<std::string, std::string> refusals_;  // of contractions, by call: why it stays one
 };
 
 }  // namespace
 
-Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
-                    const HostThreads* threads) {
+Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options, const Host* host) {
+  MLCC_USER_CHECK(options.prefer.empty() || options.prefer == "code" || options.prefer == "call",
+                  "option prefer: found '", options.prefer, "', expected code or call");
   apply_memory_options(options);
-  return Compiler(std::move(graph), options, threads).compile();
+  return Compiler(std::move(graph), options, host).compile();
 }
 
 }  // namespace mlcc::driver

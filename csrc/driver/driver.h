@@ -2,8 +2,10 @@
 // cache, store).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/options.h"
@@ -35,16 +37,22 @@ struct Compilation {
   std::vector<std::string> fusion_refusals;
 };
 
-// The threads that kernels will run on.
-struct HostThreads {
-  int64_t count = 1;
+// Where kernels and calls will run.
+struct Host {
+  int64_t threads = 1;
   runtime::ParallelFor parallel_for;
+  // What runs an executable over made-up inputs of these sizes, calls included; empty where calls
+  // cannot be made now.
+  std::function<std::function<void()>(std::shared_ptr<const runtime::Executable>,
+                                      const std::function<int64_t(std::string_view)>& size_of)>
+      prepare{};
+  std::string libraries{};  // the versions of those that are called
 };
 
 // Verifies, rewrites, fuses, lowers, compiles (or finds) every kernel of `graph`. `graph` is
-// consumed. With `threads`, kernels may be run, over memory of their own, to see which plan is
-// faster; without, the default is taken.
+// consumed. With `host`, kernels and calls may be run, over memory of their own, to see which plan
+// is faster; without, the default is taken.
 Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
-                    const HostThreads* threads = nullptr);
+                    const Host* host = nullptr);
 
 }  // namespace mlcc::driver

@@ -150,6 +150,9 @@ graph::TileOptions tile_options(const Options& options) {
   tiles.products_worth_packing = [&options](DType lhs, DType rhs) {
     return schedule::products_worth_packing(machine_of(target_for({}, options), options), lhs, rhs);
   };
+  tiles.most_rows_summed = [&options](DType lhs, DType rhs) {
+    return schedule::most_rows_summed(machine_of(target_for({}, options), options), lhs, rhs);
+  };
   return tiles;
 }
 

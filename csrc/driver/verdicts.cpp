@@ -53,7 +53,7 @@ std::string verdict_of(const Hash128& key, const Options& options,
     const Verdict verdict = measure();
     word = verdict.word;
     log(LogChannel::kFusion, "measured: ", word, "\n", verdict.figures);
-    if (disk) disk->put(kKind, key, word + "\n" + verdict.figures);
+    if (disk && verdict.is_lasting) disk->put(kKind, key, word + "\n" + verdict.figures);
   }
   return verdicts().words[key] = word;
 }

@@ -22,6 +22,7 @@ Hash128 verdict_key(const std::string& graph_text, const codegen::Target& target
 struct Verdict {
   std::string word;
   std::string figures;
+  bool is_lasting = true;  // else it is of this process, and a later one may find another
 };
 
 // The verdict under that key, whichever thread finds it; `measure` is asked if there is none yet.

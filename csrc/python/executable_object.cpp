@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/headeronly/version.h>
 
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "python/errors.h"
 #include "python/graph_builder.h"
 #include "python/log_sink.h"
+#include "python/made_up_call.h"
 #include "python/options.h"
 #include "python/parallel.h"
 #include "python/without_gil.h"
@@ -80,10 +82,12 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
   // Compile threads may log, which takes the GIL.
   const WithoutGil no_gil;
   const ForkBarrier barrier;
-  const driver::HostThreads threads{at::get_num_threads(), torch_parallel};
+  driver::Host host{at::get_num_threads(), torch_parallel};
+  if (may_call_in_parallel()) host.prepare = made_up_call;
+  host.libraries = TORCH_VERSION;
   const bool may_choose = !at::globalContext().deterministicAlgorithms();
   driver::Compilation compilation =
-      driver::compile(std::move(graph), values, may_choose ? &threads : nullptr);
+      driver::compile(std::move(graph), values, may_choose ? &host : nullptr);
   return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
           std::move(compilation.graph_text), compilation.stats,
           std::move(compilation.fusion_refusals)};

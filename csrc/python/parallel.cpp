@@ -44,6 +44,8 @@ void call_body(int64_t begin, int64_t end, void* body) {
 
 void install_fork_handlers() { ::pthread_atfork(before_fork, nullptr, in_child); }
 
+bool may_call_in_parallel() { return !lost_its_workers && !at::in_parallel_region(); }
+
 void torch_parallel(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);

@@ -12,6 +12,10 @@ namespace mlcc::python {
 // threads (OpenMP's pool hangs there, for eager too).
 void torch_parallel(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
+// Whether ops of torch may be called on this thread that split their work: not on one of which
+// torch_parallel speaks above.
+bool may_call_in_parallel();
+
 // Watches forks; called once when the module is loaded.
 void install_fork_handlers();
 

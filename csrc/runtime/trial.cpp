@@ -65,15 +65,6 @@ void fill(char* data, int64_t bytes, Bits half, Bits step, uint64_t count) {
     numbers[i] = static_cast<Bits>(half + step * (static_cast<uint64_t>(i) % count));
 }
 
-void make_up(char* data, int64_t bytes, DType dtype) {
-  if (dtype == DType::kF32) return fill<uint32_t>(data, bytes, 0x3f000000, 1U << 13, 1024);
-  if (dtype == DType::kF64)
-    return fill<uint64_t>(data, bytes, 0x3fe0000000000000, 1ULL << 42, 1024);
-  if (dtype == DType::kF16) return fill<uint16_t>(data, bytes, 0x3800, 1, 1024);
-  if (dtype == DType::kBF16) return fill<uint16_t>(data, bytes, 0x3f00, 1, 128);
-  std::fill_n(data, bytes, '\0');
-}
-
 // A contender as far as it differs from the other one: kernels that are in `shared` are left out,
 // as is all that is no kernel. What these would have computed lies in the host's memory, like
 // inputs and outputs.
@@ -189,12 +180,7 @@ class Runner {
 
   TrialHost& host() { return host_; }
 
-  // Seconds of one run in the mean of `times`.
-  double run(int64_t times, const ParallelFor& parallel_for) {
-    const Clock::time_point start = Clock::now();
-    for (int64_t i = 0; i < times; ++i) executable_.run(host_, parallel_for);
-    return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(times);
-  }
+  void run(const ParallelFor& parallel_for) { executable_.run(host_, parallel_for); }
 
  private:
   const std::map<Slot, TensorSpec> specs_;
@@ -209,13 +195,32 @@ double quantile(std::array<double, N> values, size_t quarters) {
   return values[(N - 1) * quarters / 4];
 }
 
-Result<TrialResult> time_both(Runner& first, Runner& second, const ParallelFor& parallel_for,
-                              double most_seconds) {
-  std::array<Runner*, 2> runners = {&first, &second};
+// Seconds of one run in the mean of `times`.
+double seconds_of(const std::function<void()>& run, int64_t times) {
+  const Clock::time_point start = Clock::now();
+  for (int64_t i = 0; i < times; ++i) run();
+  return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(times);
+}
+
+}  // namespace
+
+void make_up(void* memory, int64_t bytes, DType dtype) {
+  auto* data = static_cast<char*>(memory);
+  if (dtype == DType::kF32) return fill<uint32_t>(data, bytes, 0x3f000000, 1U << 13, 1024);
+  if (dtype == DType::kF64)
+    return fill<uint64_t>(data, bytes, 0x3fe0000000000000, 1ULL << 42, 1024);
+  if (dtype == DType::kF16) return fill<uint16_t>(data, bytes, 0x3800, 1, 1024);
+  if (dtype == DType::kBF16) return fill<uint16_t>(data, bytes, 0x3f00, 1, 128);
+  std::fill_n(data, bytes, '\0');
+}
+
+Result<TrialResult> time_in_turns(const std::function<void()>& first,
+                                  const std::function<void()>& second, double most_seconds) {
+  const std::array<const std::function<void()>*, 2> runners = {&first, &second};
   double longest = 0;
-  for (Runner* runner : runners) {
-    if (runner->run(1, parallel_for) > 2 * most_seconds) return unsupported("it takes too long");
-    longest = std::max(longest, runner->run(1, parallel_for));
+  for (const auto* run : runners) {
+    if (seconds_of(*run, 1) > 2 * most_seconds) return unsupported("it takes too long");
+    longest = std::max(longest, seconds_of(*run, 1));
   }
   if (longest > most_seconds) return unsupported("it takes too long");
   const auto times = static_cast<int64_t>(
@@ -225,15 +230,13 @@ Result<TrialResult> time_both(Runner& first, Runner& second, const ParallelFor& 
   for (size_t pair = 0; pair < kPairs; ++pair) {
     for (size_t i = 0; i < 2; ++i) {
       const size_t turn = (pair + i) % 2;
-      seconds[turn][pair] = runners[turn]->run(times, parallel_for);
+      seconds[turn][pair] = seconds_of(*runners[turn], times);
     }
     ratios[pair] = seconds[0][pair] / seconds[1][pair];
   }
   return TrialResult{quantile(seconds[0], 2), quantile(seconds[1], 2), quantile(ratios, 2),
-                     quantile(ratios, 1)};
+                     quantile(ratios, 1), quantile(ratios, 3)};
 }
-
-}  // namespace
 
 Result<TrialResult> try_both(const Contender& first, const Contender& second,
                              const std::function<int64_t(std::string_view)>& value_of,
@@ -252,7 +255,8 @@ Result<TrialResult> try_both(const Contender& first, const Contender& second,
     if (bytes > limits.bytes) return unsupported("it takes ", bytes, " bytes");
     a.host().take_memory();
     b.host().take_memory();
-    return time_both(a, b, parallel_for, limits.seconds);
+    return time_in_turns([&] { a.run(parallel_for); }, [&] { b.run(parallel_for); },
+                         limits.seconds);
   } catch (const Error& error) {  // of a check, or of a size that has no value
     return unsupported(error.what());
   }

@@ -25,9 +25,8 @@ struct TrialLimits {
 struct TrialResult {
   double first_seconds = 0;  // of one run, in the median
   double second_seconds = 0;
-  // How many times as fast the second one is: in the median of the pairs, and in their lower
-  // quartile.
-  double ratio = 1, low_ratio = 1;
+  // How many times as fast the second one is: in the median of the pairs, and in their quartiles.
+  double ratio = 1, low_ratio = 1, high_ratio = 1;
 };
 
 // Runs the launches in which two plans on the CPU differ; calls between them are left out, and
@@ -38,5 +37,12 @@ struct TrialResult {
 Result<TrialResult> try_both(const Contender& first, const Contender& second,
                              const std::function<int64_t(std::string_view)>& value_of,
                              const ParallelFor& parallel_for, const TrialLimits& limits = {});
+
+// The same of whatever two functions do, which have run before. A reason where one takes too long.
+Result<TrialResult> time_in_turns(const std::function<void()>& first,
+                                  const std::function<void()>& second, double most_seconds);
+
+// Fills memory with such numbers.
+void make_up(void* data, int64_t bytes, DType dtype);
 
 }  // namespace mlcc::runtime

@@ -65,6 +65,9 @@ int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
 int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs);
 // or so many products, at least, for each element that is copied for it.
 int64_t products_worth_packing(const Machine& machine, DType lhs, DType rhs);
+// The same where its terms lie side by side: at most so many rows are multiplied along them, one
+// sum after the other.
+int64_t most_rows_summed(const Machine& machine, DType lhs, DType rhs);
 
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine);
 

@@ -98,9 +98,18 @@ Value* product(Graph& graph, Value* lhs, Value* rhs, DType dtype) {
                         std::move(shape), dtype);
 }
 
-// `is_wanted`: also where few rows are multiplied with what changes in each call.
-bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
-             const ProductCall& call, bool is_wanted) {
+std::string_view reason_of(Worth worth) {
+  return worth == Worth::kCall
+             ? "its operands change with each call, and it has few rows or one column"
+             : "its operands change with each call, and a library is likely or found to be faster";
+}
+
+}  // namespace
+
+bool compute_call(const Rewriter& rewriter, const PassOptions& options, Node* node,
+                  const std::function<Worth(Value* lhs, Value* rhs)>& worth,
+                  const std::function<Value*(Value* lhs, Value* rhs, DType dtype)>& product) {
+  const ProductCall& call = *call_of(*node);
   if (!is_well_formed(*node, call)) return rewriter.no_match(*node, "its arguments do not fit");
   const ExternCall& facts = node->extern_call();
   Value *lhs = node->operand(call.first), *rhs = node->operand(call.first + 1);
@@ -119,21 +128,35 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node,
   if (*alpha == 0) return rewriter.no_match(*node, "nothing of the product counts");
   if (call.first == 1 && node->operand(0)->type().dtype != type.dtype)
     return rewriter.no_match(*node, "what is added has another dtype");
-  if (rhs->type().shape.back().equals_constant(1))
-    return rewriter.no_match(*node, "a tile has more than one column");
-  if (!is_wanted && !is_worth_code(*lhs, *rhs, rewriter.graph(), *options.tiles))
-    return rewriter.no_match(*node, "its operands change with each call, and it has few rows");
+  const Worth found = worth(lhs, rhs);
+  if (!options.wants_code(rewriter.graph(), *node, found))
+    return rewriter.no_match(*node, reason_of(found));
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
     const bool is_sum = call.first == 1 && *beta != 0;
     const bool is_plain = !is_sum && *alpha == 1;
-    Value* result = product(graph, lhs, rhs, is_plain ? type.dtype : *accumulator);
+    Value* result = product(lhs, rhs, is_plain ? type.dtype : *accumulator);
     result = scaled(graph, result, *alpha);
     if (is_sum) {
       Value* added = graph.cast(node->operand(0), *accumulator);
       result = graph.pointwise(Op::kAdd, {result, scaled(graph, added, *beta)});
     }
     return graph.cast(result, type.dtype);
+  });
+}
+
+namespace {
+
+// `is_wanted`: also where few rows are multiplied with what changes in each call.
+bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node, bool is_wanted) {
+  Graph& graph = rewriter.graph();
+  const auto worth = [&](Value* lhs, Value* rhs) {
+    // A tile has more than one column.
+    if (rhs->type().shape.back().equals_constant(1)) return Worth::kCall;
+    return is_wanted ? Worth::kCode : worth_of_code(*lhs, *rhs, graph, *options.tiles);
+  };
+  return compute_call(rewriter, options, node, worth, [&](Value* lhs, Value* rhs, DType dtype) {
+    return product(graph, lhs, rhs, dtype);
   });
 }
 
@@ -149,7 +172,7 @@ std::optional<Product> plain_product(const Node& node) {
 }
 
 bool contract_call(Graph& graph, const PassOptions& options, Node* call) {
-  return rewrite(Rewriter(graph, options), options, call, *call_of(*call), true);
+  return rewrite(Rewriter(graph, options), options, call, true);
 }
 
 bool contractions(Graph& graph, const ContractionOptions& options) {
@@ -157,8 +180,7 @@ bool contractions(Graph& graph, const ContractionOptions& options) {
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
   for (Node* node : graph.nodes())
-    if (const ProductCall* call = call_of(*node))
-      has_changed |= rewrite(rewriter, options, node, *call, false);
+    if (is_product_call(*node)) has_changed |= rewrite(rewriter, options, node, false);
   return has_changed;
 }
 

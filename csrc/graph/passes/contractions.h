@@ -14,10 +14,12 @@
 // strides; leaves values without users to dce.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "graph/passes/options.h"
+#include "graph/rewriter.h"
 
 namespace mlcc::graph {
 
@@ -33,6 +35,13 @@ struct Product {
 };
 // Of a contraction, or of a call that adds nothing to it.
 std::optional<Product> plain_product(const Node& node);
+
+// Computes such a call by `product`, which is given operands of the same rank, 2 or 3, and the
+// dtype of its result, with what the call adds to it on the accumulators. False where there is no
+// code for it, or `worth` of the product and the machine say that the call is faster.
+bool compute_call(const Rewriter& rewriter, const PassOptions& options, Node* call,
+                  const std::function<Worth(Value* lhs, Value* rhs)>& worth,
+                  const std::function<Value*(Value* lhs, Value* rhs, DType dtype)>& product);
 
 // Makes a contraction of such a call for the sake of what reads it; false where there is none.
 bool contract_call(Graph& graph, const PassOptions& options, Node* call);

@@ -38,7 +38,13 @@ struct TileOptions {
   // lies, and products for each element that is copied from which on copies are worth their time.
   std::function<int64_t(DType lhs, DType rhs)> most_rows_unpacked;
   std::function<int64_t(DType lhs, DType rhs)> products_worth_packing;
+  // Rows up to which products along the terms, one sum after the other, are likely no slower than a
+  // library's where a matrix changes with each call and its terms lie side by side.
+  std::function<int64_t(DType lhs, DType rhs)> most_rows_summed;
 };
+
+// What the cost model says of code for a call, beside the call.
+enum class Worth : uint8_t { kCall, kLikelyCall, kLikelyCode, kCode };
 
 struct PassOptions {
   RewriteBudget* budget = nullptr;  // null: no limit
@@ -46,6 +52,16 @@ struct PassOptions {
 
   // Nothing: no code for contractions is wanted.
   std::optional<TileOptions> tiles;
+
+  // Which one runs faster on this machine, where the cost model is in doubt: code for a call of the
+  // graph, which these options would make if told to, or the call. Empty: the model's guess.
+  std::function<bool(const Graph&, const Node& call, bool guess)> is_code_faster;
+
+  bool wants_code(const Graph& graph, const Node& call, Worth worth) const {
+    const bool guess = worth >= Worth::kLikelyCode;
+    const bool is_sure = worth == Worth::kCall || worth == Worth::kCode;
+    return is_sure || !is_code_faster ? guess : is_code_faster(graph, call, guess);
+  }
 
   // Asked once before each rewrite, when all that is left is to make it.
   bool may_rewrite() const { return budget == nullptr || budget->take(); }

@@ -34,8 +34,8 @@ bool pack_operands(Graph& graph, const PackOptions& options);
 // many rows that a copy in each call is little of the work.
 bool is_packed(const Node& contraction, DType dtype, const Graph& graph);
 
-// Whether code for lhs @ rhs, with what packing costs in each call, is likely no slower than a
-// library's.
-bool is_worth_code(Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles);
+// What code for lhs @ rhs, two matrices or batches of them, with what packing costs in each call,
+// is worth beside a library's.
+Worth worth_of_code(Value& lhs, Value& rhs, const Graph& graph, const TileOptions& tiles);
 
 }  // namespace mlcc::graph

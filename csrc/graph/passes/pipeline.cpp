@@ -18,6 +18,7 @@
 #include "graph/passes/narrow_products.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/passes/permute_late.h"
+#include "graph/passes/row_sums.h"
 #include "graph/passes/spread_rows.h"
 #include "graph/text.h"
 #include "support/error.h"
@@ -65,6 +66,10 @@ bool PassRunner::run(Pass pass) {
   PassOptions common;
   common.budget = &budget_;
   common.tiles = options_.tiles;
+  if (options_.is_code_faster)
+    common.is_code_faster = [&](const Graph& graph, const Node& node, bool guess) {
+      return options_.is_code_faster(pass, graph, node, guess);
+    };
   if (options_.on_no_match)
     common.on_no_match = [&](const Node& node, std::string_view reason) {
       options_.on_no_match(name, node, reason);
@@ -93,6 +98,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   if (options.narrows_products) runner.run(Pass::kNarrowProducts);
   runner.run(Pass::kConvolutions);
   runner.run(Pass::kConvolutionGradients);
+  // What is left of calls: attention looks for products.
+  runner.run(Pass::kRowSums);
   // Each of the five makes work for the others, so they take turns until none has any: every
   // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs or a
   // permute closer to the outputs.

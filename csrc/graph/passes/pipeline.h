@@ -42,6 +42,8 @@ struct PipelineOptions {
   int64_t bisect = -1;  // stop after so many rewrites in all; -1: no limit
   std::optional<TileOptions> tiles;
   bool narrows_products = false;  // products of f32 may be of operands rounded to bf16
+  // As PassOptions have it, for the code that a pass would make.
+  std::function<bool(Pass, const Graph&, const Node& call, bool guess)> is_code_faster;
   std::function<void(const PassReport&)> report;
   // After each pass that changed something.
   std::function<void(std::string_view pass, const Graph&)> dump;

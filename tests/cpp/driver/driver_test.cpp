@@ -164,7 +164,7 @@ TEST_F(Driver, DoubtsOnePassOverLongRows) {
 TEST_F(Driver, TakesTheWayThatAVerdictTells) {
   const auto kernels = [&](const std::string& word, bool measures) {
     forget_verdicts();
-    const HostThreads threads{3, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
+    const Host threads{3, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
     const auto graph = graph::parse_graph(kLongRows);
     const Hash128 key =
         verdict_key(graph::print(*graph), cpu_backend(options_).backend->target(), 3, options_);
@@ -187,7 +187,7 @@ TEST_F(Driver, KeepsWhatItHasMeasured) {
   std::string text = kLongRows;
   for (size_t at = text.find("4000000"); at != std::string::npos; at = text.find("4000000"))
     text.replace(at, 7, "400000");
-  const HostThreads threads{2, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
+  const Host threads{2, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
   const auto graph = graph::parse_graph(text);
   (void)compile(graph::parse_graph(text), options_, &threads);
   const Hash128 key =

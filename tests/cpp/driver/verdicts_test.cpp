@@ -60,6 +60,13 @@ TEST_F(Verdicts, AreThereForLaterProcesses) {
   EXPECT_EQ(store(options_)->get("verdict", key()), "passes\npasses: 2 us, default 3 us\n");
 }
 
+TEST_F(Verdicts, OfAProcessAreNotStored) {
+  EXPECT_EQ(verdict_of(key(), options_, [] { return Verdict{"call", "", false}; }), "call");
+  EXPECT_EQ(verdict("code"), "call");
+  forget_verdicts();
+  EXPECT_EQ(verdict("code"), "code");
+}
+
 TEST_F(Verdicts, AreOfAMachineAndItsThreads) {
   EXPECT_EQ(verdict("passes"), "passes");
   EXPECT_EQ(verdict("default", 2), "default");

@@ -132,5 +132,26 @@ TEST(Trial, TellsWhyThereIsNone) {
   EXPECT_EQ(reason(trial(quick_kernel, failing_kernel)), "out of bounds");
 }
 
+TEST(TimeInTurns, ComparesWhateverFunctionsDo) {
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  int calls = 0;
+  const auto found = time_in_turns(wait, [&] { ++calls; }, 0.1);
+  ASSERT_TRUE(found);
+  EXPECT_GT(found->low_ratio, 10);
+  EXPECT_GE(found->high_ratio, found->ratio);
+  EXPECT_GE(found->ratio, found->low_ratio);
+  EXPECT_GE(calls, 9);
+  EXPECT_EQ(time_in_turns(wait, wait, 0.0001).reason(), "it takes too long");
+}
+
+TEST(MakeUp, FillsWithNumbersThatAreOrdinary) {
+  std::vector<float> numbers(3000, -1);
+  make_up(numbers.data(), 12000, DType::kF32);
+  EXPECT_THAT(numbers, Each(AllOf(Ge(0.5F), Lt(1.0F))));
+  std::vector<int8_t> bytes(30, 7);
+  make_up(bytes.data(), 30, DType::kI8);
+  EXPECT_THAT(bytes, Each(0));
+}
+
 }  // namespace
 }  // namespace mlcc::runtime

@@ -153,5 +153,12 @@ TEST(Contraction, narrow_vectors_pack_for_many_rows_only) {
   EXPECT_EQ(products_worth_packing(machine_of(256), DType::kBF16, DType::kBF16), 256);
 }
 
+TEST(Contraction, few_rows_are_summed_along_their_terms) {
+  EXPECT_EQ(most_rows_summed(machine_of(256), DType::kF32, DType::kF32), 7);
+  EXPECT_EQ(most_rows_summed(machine_of(512), DType::kBF16, DType::kBF16), 1);
+  EXPECT_EQ(most_rows_summed(machine_of(512), DType::kI8, DType::kI8), 0);
+  EXPECT_EQ(most_rows_summed(machine_of(0), DType::kF32, DType::kF32), 0);
+}
+
 }  // namespace
 }  // namespace mlcc::schedule
