@@ -21,6 +21,7 @@ using ValueOf = std::function<int64_t(std::string_view)>;
 constexpr size_t kPairs = 7;
 constexpr double kShortestSample = 200e-6;  // seconds; shorter runs are repeated
 constexpr double kMostRepeats = 1000;
+constexpr double kHopeless = 2;  // a first run of so many times the limit is not tried again
 
 std::set<Hash128> keys_of(const ExecutablePlan& plan) {
   std::set<Hash128> keys;
@@ -219,10 +220,13 @@ Result<TrialResult> time_in_turns(const std::function<void()>& first,
   const std::array<const std::function<void()>*, 2> runners = {&first, &second};
   double longest = 0;
   for (const auto* run : runners) {
-    if (seconds_of(*run, 1) > 2 * most_seconds) return unsupported("it takes too long");
-    longest = std::max(longest, seconds_of(*run, 1));
+    // The first run finds nothing in caches, and others may be interrupted.
+    double least = seconds_of(*run, 1);
+    for (int i = 0; i < 3 && least <= kHopeless * most_seconds; ++i)
+      if (i == 0 || least > most_seconds) least = std::min(least, seconds_of(*run, 1));
+    if (least > most_seconds) return unsupported("it takes too long");
+    longest = std::max(longest, least);
   }
-  if (longest > most_seconds) return unsupported("it takes too long");
   const auto times = static_cast<int64_t>(
       std::clamp(kShortestSample / std::max(longest, 1e-9), 1.0, kMostRepeats));
   std::array<std::array<double, kPairs>, 2> seconds{};

@@ -110,7 +110,9 @@ def test_errors_are_eager_ones() -> None:
     for preference in ("code", "call"):
         with mlcc.config.patch(prefer=preference):
             jitted = mlcc.jit(torch.mm, dynamic=False)
-            with pytest.raises(RuntimeError, match="cannot be multiplied|must match|size mismatch"):
+            with pytest.raises(
+                RuntimeError, match=r"cannot be multiplied|must match|size mismatch"
+            ):
                 jitted(torch.randn(1, 5), torch.randn(6, 4).t())
 
 
@@ -224,3 +226,26 @@ def test_made_up_weights_leave_no_packs(fresh_cache: Path, mlcc_log: Log) -> Non
         torch.testing.assert_close(mlcc.jit(linear, dynamic=False)(x), linear(x))
     assert _verdicts(lines, "measured: "), lines
     assert mlcc.cache_info()["packs"] <= 1
+
+
+@pytest.mark.parametrize("preference", ["code", "call"])
+@pytest.mark.parametrize(("window", "stride", "groups"), [(3, 1, 32), (3, 2, 32), (1, 2, 1)])
+def test_images_that_lie_channels_last(
+    preference: str, window: int, stride: int, groups: int, mlcc_log: Log
+) -> None:
+    conv = torch.nn.Conv2d(32, 64, window, stride, window // 2, groups=groups)
+    if groups > 1:
+        conv = torch.nn.Conv2d(32, 32, window, stride, window // 2, groups=groups)
+    conv = conv.to(memory_format=torch.channels_last)
+    x = torch.randn(2, 32, 9, 11).contiguous(memory_format=torch.channels_last)
+    with mlcc.config.patch(prefer=preference), mlcc_log("fallback") as lines, torch.no_grad():
+        found, eager = mlcc.jit(conv, dynamic=False)(x), conv(x)
+    check_all(
+        found,
+        eager,
+        torch.nn.functional.conv2d(
+            x.double(), conv.weight.double(), conv.bias.double(), stride, window // 2, groups=groups
+        ),
+    )
+    assert found.stride() == eager.stride()
+    assert any("convolution" in line for line in lines) == (preference == "call"), lines

@@ -23,6 +23,10 @@ using Numbers = std::vector<int64_t>;
 // images that one kernel adds up, at most.
 constexpr int64_t kMostShifts = 9;
 
+// 1x1 convolutions with strides over several images stood at 0.75 of a library on a Zen 4. Larger
+// ones take too long to be run for a look.
+constexpr double kMostProductsInDoubt = 1 << 26;
+
 // [o, 1, ..] as [.., 1, o].
 Numbers weights_to_last(size_t spatial) {
   Numbers dims;
@@ -88,6 +92,36 @@ Value* result_image(Graph& graph, const Convolution& conv, const Shape& result, 
   return small_image(graph, conv, filled_image(graph, conv, image, result), result, dtype);
 }
 
+bool lies_channels_last(const Value& image) {
+  return image.type().dense_or_strides()[1].equals_constant(1) &&
+         !image.type().shape[1].equals_constant(1);
+}
+
+// Of images that are known to have their channels last, or to be brought there for several. A call
+// of one that the caller sees lies as it shall; inside of a network it would have to be brought
+// there.
+Worth worth_of_code(const Graph& graph, const Node& node, const Convolution& conv) {
+  const Value& result = *node.result();
+  const bool is_seen = is_image_seen(graph, result);
+  const bool lies_so = lies_channels_last(result);
+  if (is_depthwise(conv) && !conv.is_transposed) {
+    if (!is_seen) return Worth::kCode;
+    return lies_so ? Worth::kLikelyCall : Worth::kCall;
+  }
+  auto products = static_cast<double>(graph.expected(conv.weight->type().shape[1]));
+  for (const SymExpr& size : result.type().shape)
+    products *= static_cast<double>(graph.expected(size));
+  const auto window = window_of(conv);
+  const bool is_point =
+      std::all_of(window->begin(), window->end(), [](int64_t e) { return e == 1; });
+  const bool steps =
+      std::any_of(conv.stride.begin(), conv.stride.end(), [](int64_t s) { return s > 1; });
+  if (is_point && steps && !conv.is_transposed && lies_so && products <= kMostProductsInDoubt &&
+      graph.expected(result.type().shape[0]) > 1)
+    return Worth::kLikelyCode;
+  return Worth::kCode;
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const auto conv = convolution_of(*node);
   if (!conv) return rewriter.no_match(*node, "its windows are not known");
@@ -114,8 +148,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   int64_t terms = 1;
   for (const int64_t extent : *window) terms *= extent;
   if (is_sum && terms > kMostShifts) return rewriter.no_match(*node, "its windows are large");
-  if (is_sum &&
-      (!is_channels_last(conv->image) || is_image_seen(rewriter.graph(), *node->result())))
+  if (is_sum && !is_channels_last(conv->image))
     return rewriter.no_match(*node, "its image does not lie channels-last");
   if (!weight[0].is_constant() || !weight[1].is_constant())
     return rewriter.no_match(*node, "its channels are not known");
@@ -129,6 +162,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (!are_weights_worth_packing(rewriter.graph(), *conv->weight,
                                  conv->is_transposed ? *conv->image : *node->result()))
     return rewriter.no_match(*node, "its weights change with each call, and it has few pixels");
+  if (!options.wants_code(rewriter.graph(), *node, worth_of_code(rewriter.graph(), *node, *conv)))
+    return rewriter.no_match(*node, "a library is likely or found to be faster");
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
     const DType sums = conv->bias == nullptr ? dtype : *accumulator;
