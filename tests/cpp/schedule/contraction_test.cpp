@@ -150,7 +150,11 @@ TEST(Contraction, narrow_vectors_pack_for_many_rows_only) {
   EXPECT_EQ(products_worth_packing(machine_of(512), DType::kF32, DType::kF32), 64);
   EXPECT_EQ(products_worth_packing(machine_of(256), DType::kF32, DType::kF32), 1280);
   EXPECT_EQ(products_worth_packing(machine_of(256), DType::kI32, DType::kI32), 64);
-  EXPECT_EQ(products_worth_packing(machine_of(256), DType::kBF16, DType::kBF16), 256);
+  EXPECT_EQ(products_worth_packing(machine_of(256), DType::kBF16, DType::kBF16), 8);
+  EXPECT_EQ(products_worth_packing(machine_of(512), DType::kF16, DType::kF16), 8);
+  Machine machine = machine_of(256);
+  machine.dots_bf16 = true;
+  EXPECT_EQ(products_worth_packing(machine, DType::kBF16, DType::kBF16), 256);
 }
 
 TEST(Contraction, few_rows_are_summed_along_their_terms) {
