@@ -79,8 +79,7 @@ bool Choice::is_code_faster(graph::Pass pass, const graph::Graph& graph, const g
     // What is computed from static inputs is kept then, and a library has made code of its own.
     run_code();
     run_call();
-    const Result<runtime::TrialResult> trial =
-        runtime::time_in_turns(run_call, run_code, kLimits.seconds);
+    const Result<runtime::TrialResult> trial = host_.compare(run_call, run_code, kLimits.seconds);
     seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
     if (!trial) return not_measured(trial.reason(), true);
     const bool is_code =

@@ -11,6 +11,7 @@
 #include "driver/options.h"
 #include "graph/graph.h"
 #include "runtime/executable.h"
+#include "runtime/trial.h"
 
 namespace mlcc::driver {
 
@@ -46,6 +47,10 @@ struct Host {
   std::function<std::function<void()>(std::shared_ptr<const runtime::Executable>,
                                       const std::function<int64_t(std::string_view)>& size_of)>
       prepare{};
+  // How the two are compared.
+  std::function<Result<runtime::TrialResult>(
+      const std::function<void()>& first, const std::function<void()>& second, double most_seconds)>
+      compare = runtime::time_in_turns;
   std::string libraries{};  // the versions of those that are called
 };
 

@@ -47,12 +47,16 @@ class ChoiceTest : public ::testing::Test {
     set_llvm_library(MLCC_LLVM_LIBRARY);
     forget_verdicts();
     host_ = {1, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
-    // Nothing is computed: what shall be slower sleeps.
+    // Nothing is computed, and no clock is asked.
     host_.prepare = [this](const std::shared_ptr<const runtime::Executable>& executable,
                            const auto&) -> std::function<void()> {
       ++prepared_;
-      if (makes_calls(*executable) != calls_are_slow_) return [] {};
-      return [] { std::this_thread::sleep_for(std::chrono::microseconds(100)); };
+      EXPECT_EQ(makes_calls(*executable), prepared_ % 2 == 0);  // code first
+      return [this] { std::this_thread::sleep_for(std::chrono::milliseconds(run_milliseconds_)); };
+    };
+    host_.compare = [this](const auto&, const auto&, double) -> Result<runtime::TrialResult> {
+      const double ratio = calls_are_slow_ ? 2 : 0.5;
+      return runtime::TrialResult{ratio, 1, ratio, ratio, ratio};
     };
   }
   void TearDown() override {
@@ -69,7 +73,7 @@ class ChoiceTest : public ::testing::Test {
   Options options_;
   Host host_;
   bool calls_are_slow_ = true;
-  int prepared_ = 0;
+  int prepared_ = 0, run_milliseconds_ = 0;
 };
 
 TEST_F(ChoiceTest, TakesWhatIsFaster) {
@@ -116,14 +120,15 @@ TEST_F(ChoiceTest, GuessesWhereItMustNotMeasure) {
 // A guess is of this process alone.
 TEST_F(ChoiceTest, MeasuresForATimeOnly) {
   calls_are_slow_ = false;
-  const int64_t found = calls(products(24));
+  run_milliseconds_ = 10;
+  const int64_t found = calls(products(12));
   const int first = prepared_;
-  EXPECT_LT(first, 2 * 24);  // 2 ms each, at least, beside compiling
-  EXPECT_LE(found, first / 2);
-  EXPECT_EQ(calls(products(24)), found);
+  EXPECT_LE(first, 2 * 3);  // 20 ms each, at least
+  EXPECT_EQ(found, first / 2);
+  EXPECT_EQ(calls(products(12)), found);
   EXPECT_EQ(prepared_, first);
   forget_verdicts();
-  EXPECT_GT(calls(products(24)), found);  // of those in the store and as many more
+  EXPECT_GT(calls(products(12)), found);  // of those in the store and as many more
 }
 
 }  // namespace
