@@ -15,6 +15,7 @@
 #include "graph/passes/fold_constants.h"
 #include "graph/passes/gather_early.h"
 #include "graph/passes/key_ranges.h"
+#include "graph/passes/lay_pads.h"
 #include "graph/passes/narrow_products.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/passes/permute_late.h"
@@ -124,6 +125,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   if (runner.run(Pass::kPackOperands)) runner.run(Pass::kCse);
   // Packs have rows of their own.
   runner.run(Pass::kSpreadRows);
+  // Once no pass rewrites pads: the strides would be lost.
+  runner.run(Pass::kLayPads);
   // Last: the passes above leave the operands of what they replaced.
   runner.run(Pass::kDce);
 }
