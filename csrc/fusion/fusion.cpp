@@ -516,6 +516,11 @@ class Planner {
     join.reduced = group.reduced;
     if (node.op() == Op::kLogSumExp && !group.nodes.empty() && group.nodes.front() != &node)
       return join_of_norm(node, group);
+    if (auto padded = padded_position(node, group)) {
+      join.read_position = *std::move(padded);
+      join.placement = {join.read_position, true, true};
+      return join;
+    }
     if (const auto permuted = permuted_position(node, group)) {
       join.read_position = *permuted;
       join.placement.per_row = true;
@@ -552,6 +557,39 @@ class Planner {
     return join;
   }
 
+  // Where a value of a contraction's kernel stands in what it is padded to: it is written there,
+  // and the kernel fills the border by itself (lower/borders.h).
+  std::optional<Index> padded_position(const Node& node, const Group& group) const {
+    if (node.op() != Op::kPad || group.nodes.empty() || !is_contraction(*group.nodes.front()) ||
+        group.device.kind != DeviceKind::kCpu)
+      return std::nullopt;
+    const Value& inner = *node.operand(0);
+    std::optional<Index> position = own_position(inner, group);
+    if (!position && inner.producer() != nullptr && folds(*inner.producer()))
+      position = padded_position(*inner.producer(), group);
+    const auto before = node.attr<int64_t>("before");
+    const auto dim = static_cast<size_t>(node.attr<int64_t>("dim"));
+    const SymExpr behind = node.result()->type().shape[dim] - inner.type().shape[dim] - before;
+    const bool cuts = before < 0 || !assumptions_.is_nonnegative(behind);
+    if (!position || cuts) return std::nullopt;
+    (*position)[dim] = (*position)[dim] + before;
+    return position;
+  }
+
+  // Of a value of the group's, or of an inlined one that is computed from such at the same place.
+  std::optional<Index> own_position(const Value& value, const Group& group) const {
+    const Node* producer = value.producer();
+    if (producer == nullptr) return std::nullopt;
+    if (const auto own = group.placements.find(producer); own != group.placements.end())
+      return own->second.position;
+    if (!folds(*producer) || graph::op_info(producer->op()).op_class != OpClass::kPointwise)
+      return std::nullopt;
+    for (const Value* operand : producer->operands())
+      if (operand->type().shape == value.type().shape)
+        if (auto position = own_position(*operand, group)) return position;
+    return std::nullopt;
+  }
+
   // Where a node stands that follows a contraction with its dimensions in another order.
   std::optional<Index> permuted_position(const Node& node, const Group& group) const {
     if (group.nodes.empty() || !comes_in_tiles(*group.nodes.front())) return std::nullopt;
@@ -572,10 +610,8 @@ class Planner {
     if (producer == nullptr || !(is_copied || folds(*producer))) return std::nullopt;
     if (producer->op() == Op::kPermute) {
       const Value* base = producer->operand(0);
-      const auto own = base->producer() == nullptr ? group.placements.end()
-                                                   : group.placements.find(base->producer());
-      const auto from = own != group.placements.end() ? std::optional(own->second.position)
-                                                      : place_of_permuted(base, group, false);
+      auto from = own_position(*base, group);
+      if (!from) from = place_of_permuted(base, group, false);
       if (!from) return std::nullopt;
       Index place;
       for (const int64_t dim : producer->attr<std::vector<int64_t>>("dims"))
@@ -1067,21 +1103,6 @@ class Planner {
 
   bool is_large(int64_t bytes) const {
     return options_.waves.of_value > 0 && bytes > options_.waves.of_value;
-  }
-
-  // Whether a kernel of the CPU reads a value as it lies in memory, from one end to the other, and
-  // may run beside others: one that may fail may not, nor one that might write over an input.
-  static bool walks_over(const Group& group, const Value& value) {
-    const bool is_copied =
-        std::any_of(group.outputs.begin(), group.outputs.end(), [](const Value* output) {
-          return std::any_of(output->users().begin(), output->users().end(),
-                             [](const Node* user) { return is_copy_into_first(*user); });
-        });
-    return !is_copied && group.device.kind == DeviceKind::kCpu &&
-           value.type().shape == group.domain && value.type().strides.empty() &&
-           std::none_of(group.nodes.begin(), group.nodes.end(), [](const Node* node) {
-             return may_fail(*node) || is_alone(*node) || comes_in_tiles(*node);
-           });
   }
 
   static size_t count_units(const Waves& waves) {

@@ -38,6 +38,9 @@ struct Placement {
   std::vector<SymExpr>
       position;  // index of the result (of a reduction: of its result) over the domain's axes
   bool per_row = false;  // varies only over the axes that are not reduced
+  // Of a pad: its operand is computed where it stands in the result, around which the kernel writes
+  // a border besides.
+  bool has_border = false;
 };
 
 // What makes up for a row value that a reduction's terms were computed with before it was final,

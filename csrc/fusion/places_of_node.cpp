@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fusion/fusion.h"
+#include "fusion/in_place.h"
 #include "fusion/node_kinds.h"
 #include "graph/strided_view.h"
 
@@ -66,6 +67,19 @@ bool PlacesOfNode::are_transposed() const {
              return false;
            const std::optional<size_t> read = dense_axis(access);
            return read && read != own;
+         });
+}
+
+bool walks_over(const Group& group, const graph::Value& value) {
+  const bool is_copied =
+      std::any_of(group.outputs.begin(), group.outputs.end(), [](const graph::Value* output) {
+        return std::any_of(output->users().begin(), output->users().end(),
+                           [](const graph::Node* user) { return is_copy_into_first(*user); });
+      });
+  return !is_copied && group.device.kind == DeviceKind::kCpu &&
+         value.type().shape == group.domain && value.type().strides.empty() &&
+         std::none_of(group.nodes.begin(), group.nodes.end(), [](const graph::Node* node) {
+           return may_fail(*node) || is_alone(*node) || comes_in_tiles(*node);
          });
 }
 

@@ -7,10 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "graph/graph.h"
 #include "graph/index_map.h"
 #include "types/symbolic.h"
 
 namespace mlcc::fusion {
+
+struct Group;
 
 class PlacesOfNode {
  public:
@@ -46,5 +49,9 @@ class PlacesOfNode {
   const graph::Access own_;
   const std::vector<graph::Access> read_;
 };
+
+// Whether a kernel of the CPU reads a value as it lies in memory, from one end to the other, and
+// may run beside others: one that may fail may not, nor one that might write over an input.
+bool walks_over(const Group& group, const graph::Value& value);
 
 }  // namespace mlcc::fusion

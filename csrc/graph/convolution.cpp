@@ -272,7 +272,10 @@ Value* filled_image(Graph& graph, const Convolution& conv, Value* large, const S
         large = graph.slice(large, static_cast<int64_t>(d) + 1, 0, needed, 1);
       continue;
     }
-    large = filled_with_zeros(graph, large, d + 1, conv.padding[d], needed);
+    // Of unknown sizes and steps nobody knows how much of the border no window reaches.
+    const SymExpr whole = large->type().shape[d + 1] + 2 * conv.padding[d];
+    if (conv.padding[d] == 0 && !spare) continue;
+    large = filled_with_zeros(graph, large, d + 1, conv.padding[d], spare ? needed : whole);
   }
   return large;
 }

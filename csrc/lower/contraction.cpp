@@ -8,6 +8,7 @@
 #include "graph/contraction.h"
 #include "graph/strided_view.h"
 #include "loop/cost.h"
+#include "lower/borders.h"
 #include "lower/evaluator.h"
 #include "lower/group_nodes.h"
 #include "lower/nest_axes.h"
@@ -68,6 +69,7 @@ class ContractionLowering {
       emit_tiles();
     else
       emit_points();
+    fill_borders(context_, evaluator, nest);
   }
 
  private:
@@ -270,11 +272,15 @@ class ContractionLowering {
     SymExpr tiles_of_image, rows_of_image, tile_rows;
   };
 
-  // Where rows are joined: how far behind the first one they begin; and where the length of image
-  // rows is not known, for each the image row and the place in it.
+  // Where rows are joined: how far behind the first one they begin, but where none jumps; and where
+  // the length of image rows is not known, for each the image row and the place in it. If there is
+  // a condition, these tables are there only where it holds: in other tiles all rows belong to the
+  // first one's image row.
   struct JoinedRows {
     std::vector<SymExpr> offsets;
     const loop::Buffer *lines = nullptr, *places = nullptr;
+    SymExpr first_line, first_place;
+    Expr goes_on = nullptr;
   };
 
   // Where a tile stands, and its sums: from `offset` on in the buffer.
@@ -314,16 +320,17 @@ class ContractionLowering {
       const SymExpr place = at + (tile - range.begin) * range.tile_rows * columns;
       const SymExpr offset = sums == nullptr ? SymExpr(0) : let(place, "sum", block);
       body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live,
-            join_rows(first_row, block), tile},
+            join_rows(first_row, range.tile_rows, block), tile},
            block);
     });
   }
 
-  JoinedRows join_rows(const SymExpr& first_row, Block& block) {
+  JoinedRows join_rows(const SymExpr& first_row, const SymExpr& rows, Block& block) {
     if (!roles_->has_joined_rows()) return {};
     const SymExpr& length = roles_->row_parts()[1]->extent;
+    if (length.is_constant() && roles_->has_gapless_rows()) return {};
     const SymExpr within = let(SymExpr::mod(first_row, length), "within", block);
-    if (!length.is_constant()) return follow_rows(first_row, within, block);
+    if (!length.is_constant()) return follow_rows(first_row, within, rows, block);
     JoinedRows joined{{0}};
     while (static_cast<int64_t>(joined.offsets.size()) < tiles_.rows.front())
       joined.offsets.push_back(let(
@@ -331,15 +338,35 @@ class ContractionLowering {
     return joined;
   }
 
-  // From one row to the next, without a division by a length that only the kernel knows.
-  JoinedRows follow_rows(const SymExpr& first_row, const SymExpr& within, Block& block) {
+  JoinedRows follow_rows(const SymExpr& first_row, const SymExpr& within, const SymExpr& rows,
+                         Block& block) {
     const int64_t count = tiles_.rows.front();
     const SymExpr& length = roles_->row_parts()[1]->extent;
+    JoinedRows joined;
+    joined.lines = nest_->stack("lines", DType::kI64, count, block);
+    joined.places = nest_->stack("places", DType::kI64, count, block);
+    joined.first_line = let(SymExpr::floordiv(first_row, length), "line", block);
+    joined.first_place = within;
+    if (!roles_->has_gapless_rows()) {
+      fill_tables(joined, block);
+      return joined;
+    }
+    const Variable* goes_on = Variable::make(arena_, DType::kBool, arena_.fresh_name("goes_on"));
+    const Expr is_behind = apply(ScalarOp::kGt, {expr(within + rows), expr(length)});
+    block.push_back(loop::Let::make(arena_, goes_on, is_behind));
+    joined.goes_on = goes_on;
+    Block tables;
+    fill_tables(joined, tables);
+    joined.offsets.clear();
+    block.push_back(loop::If::make(arena_, goes_on, std::move(tables), {}));
+    return joined;
+  }
+
+  // From one row to the next, without a division by a length that only the kernel knows.
+  void fill_tables(JoinedRows& joined, Block& block) {
+    const SymExpr& length = roles_->row_parts()[1]->extent;
     const SymExpr step = roles_->step(roles_->broadcast(), *roles_->row_parts()[1]);
-    JoinedRows joined{{0},
-                      nest_->stack("lines", DType::kI64, count, block),
-                      nest_->stack("places", DType::kI64, count, block)};
-    SymExpr line = let(SymExpr::floordiv(first_row, length), "line", block), place = within;
+    SymExpr line = joined.first_line, place = joined.first_place;
     const auto choose = [&](const Expr& condition, const SymExpr& yes, const SymExpr& no,
                             std::string_view name) {
       const Variable* chosen = nest_->variable(name);
@@ -347,29 +374,37 @@ class ContractionLowering {
       block.push_back(loop::Let::make(arena_, chosen, either));
       return SymExpr::symbol(chosen->name);
     };
+    joined.offsets = {0};
     for (int64_t row = 0;; ++row) {
       block.push_back(loop::Store::make(arena_, joined.lines, {constant(row)}, expr(line)));
       block.push_back(loop::Store::make(arena_, joined.places, {constant(row)}, expr(place)));
-      if (row + 1 == count) return joined;
+      if (row + 1 == tiles_.rows.front()) return;
       const Expr is_last = apply(ScalarOp::kEq, {expr(place + 1), expr(length)});
-      const SymExpr& at = joined.offsets.back();
-      joined.offsets.push_back(choose(is_last, at + step + roles_->jump(), at + step, "ahead"));
+      if (joined.goes_on == nullptr) {
+        const SymExpr& at = joined.offsets.back();
+        joined.offsets.push_back(choose(is_last, at + step + roles_->jump(), at + step, "ahead"));
+      }
       line = choose(is_last, line + 1, line, "line");
       place = choose(is_last, 0, place + 1, "place");
     }
   }
 
-  void bind_rows(const TilePlace& place, const SymExpr& row, Block& block) {
+  void bind_rows(const TilePlace& place, const SymExpr& row, bool goes_on, Block& block) {
     const std::vector<const Axis*>& parts = roles_->row_parts();
-    if (place.joined.lines == nullptr) return nest_->bind_axes(parts, place.first_row + row, block);
+    const JoinedRows& joined = place.joined;
+    if (joined.lines == nullptr) return nest_->bind_axes(parts, place.first_row + row, block);
+    if (!goes_on) {
+      nest_->bind(*parts[0], joined.first_line, block);
+      return nest_->bind(*parts[1], joined.first_place + row, block);
+    }
     const auto bind = [&](const Axis& axis, const loop::Buffer* buffer) {
       const Variable* bound = nest_->variable(axis.name);
       block.push_back(
           loop::Let::make(arena_, bound, loop::Load::make(arena_, buffer, {expr(row)})));
       evaluator_->bind_axis(axis.name, bound);
     };
-    bind(*parts[0], place.joined.lines);
-    bind(*parts[1], place.joined.places);
+    bind(*parts[0], joined.lines);
+    bind(*parts[1], joined.places);
   }
 
   // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
@@ -569,9 +604,11 @@ class ContractionLowering {
         origin = origin + roles.step(operand, *axis.axis) * axis.begin;
       return loop::TileRef{buffer, {expr(origin)}, steps(operand, along)};
     };
-    const SymExpr row_step = roles.rows() == nullptr || roles.has_joined_rows()
-                                 ? SymExpr(0)
-                                 : roles.step(broadcast, *roles.rows());
+    SymExpr row_step = 0;
+    if (roles.has_gapless_rows())
+      row_step = roles.step(broadcast, *roles.row_parts()[1]);
+    else if (roles.rows() != nullptr && !roles.has_joined_rows())
+      row_step = roles.step(broadcast, *roles.rows());
     loop::TileRef of_columns = tile_of(vector, roles.column_step());
     loop::TileRef of_rows = tile_of(broadcast, row_step);
     const std::vector<SymExpr>& offsets = place.joined.offsets;
@@ -616,21 +653,27 @@ class ContractionLowering {
   }
 
   void emit_rest(const TilePlace& place, Block& block) {
+    const Expr goes_on = place.joined.goes_on;
+    if (goes_on == nullptr) return append(block, rest(place, true));
+    block.push_back(loop::If::make(arena_, goes_on, rest(place, true), rest(place, false)));
+  }
+
+  // `goes_on`: rows may belong to several image rows.
+  Block rest(const TilePlace& place, bool goes_on) {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     const TileRoles& roles = *roles_;
     loop::LoopMode of_rows;
     if (stays_in_registers(place)) of_rows.kind = LoopKind::kUnrolled;
-    append(block, loop_over("r", 0, place.rows, of_rows, [&](const SymExpr& row, Block& rows) {
-             bind_rows(place, row, rows);
-             append(rows,
-                    loop_over("c", 0, place.live_columns, mode,
-                              [&](const SymExpr& column, Block& inner) {
-                                nest_->bind(roles.columns(), place.first_column + column, inner);
-                                const SymExpr at = place.offset + row * wide_columns() + column;
-                                const Expr sum = loop::Load::make(arena_, place.buffer, {expr(at)});
-                                emit_element(*evaluator_, rounded(sum, inner), inner);
-                              }));
-           }));
+    return loop_over("r", 0, place.rows, of_rows, [&](const SymExpr& row, Block& rows) {
+      bind_rows(place, row, goes_on, rows);
+      append(rows,
+             loop_over("c", 0, place.live_columns, mode, [&](const SymExpr& column, Block& inner) {
+               nest_->bind(roles.columns(), place.first_column + column, inner);
+               const SymExpr at = place.offset + row * wide_columns() + column;
+               const Expr sum = loop::Load::make(arena_, place.buffer, {expr(at)});
+               emit_element(*evaluator_, rounded(sum, inner), inner);
+             }));
+    });
   }
 
   Expr rounded(Expr sum, Block& block) {

@@ -372,15 +372,20 @@ Expr Evaluator::pad(const Node& node, const Index& index) {
 // Whether begin <= at < end, where the place decides it. Notes the ends when recording.
 std::optional<bool> Evaluator::is_between(const SymExpr& at, const SymExpr& begin,
                                           const SymExpr& end) const {
-  if (recording_ != nullptr) recording_->ranges.push_back({at, begin, end});
-  if (axes_ == nullptr) return std::nullopt;
-  const auto decide = [&](const SymExpr& place, const Assumptions& assumptions) {
-    const SymExpr low = axes_->map(begin), high = axes_->map(end);
+  const auto decide_between = [](const SymExpr& place, const SymExpr& low, const SymExpr& high,
+                                 const Assumptions& assumptions) {
     if (assumptions.is_nonnegative(place - low) && assumptions.is_less(place, high))
       return std::optional(true);
     if (assumptions.is_less(place, low) || assumptions.is_nonnegative(place - high))
       return std::optional(false);
     return std::optional<bool>();
+  };
+  // What holds in the whole domain asks nothing of the axes.
+  if (const auto everywhere = decide_between(at, begin, end, assumptions_)) return everywhere;
+  if (recording_ != nullptr) recording_->ranges.push_back({at, begin, end});
+  if (axes_ == nullptr) return std::nullopt;
+  const auto decide = [&](const SymExpr& place, const Assumptions& assumptions) {
+    return decide_between(place, axes_->map(begin), axes_->map(end), assumptions);
   };
   const SymExpr place = axes_->map(at);
   if (!is_cut(place)) return decide(place, axes_->assumptions());
@@ -417,7 +422,6 @@ Expr Evaluator::constant(const Node& node, const Index& index) {
   return number(node);
 }
 
-// The attribute `value`.
 Expr Evaluator::number(const Node& node) {
   // What words are filled up with (may_go_by_words).
   if (words_.elements > 1) return loop::Constant::make_int(arena_, words_.dtype_read(), 0);

@@ -97,6 +97,9 @@ class Evaluator {
     tiles_.push_back({value, std::move(offset), std::move(stored)});
   }
 
+  // The number that a pad or a constant is filled with.
+  loop::Expr number(const graph::Node& node);
+
   KernelBuffers& buffers() { return buffers_; }
   const Assumptions& assumptions() const { return assumptions_; }
 
@@ -125,7 +128,6 @@ class Evaluator {
                      const SymExpr& extent);
   loop::Expr masked_also_by(loop::Expr condition);
   loop::Expr pad(const graph::Node& node, const std::vector<SymExpr>& index);
-  loop::Expr number(const graph::Node& node);
   void record_ends(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr cat(const graph::Node& node, const std::vector<SymExpr>& index);
   loop::Expr constant(const graph::Node& node, const std::vector<SymExpr>& index);

@@ -241,7 +241,9 @@ SymExpr TileRoles::origin(size_t operand, const SymExpr& row, const SymExpr& col
                           const SymExpr& panel) const {
   SymExpr at = operands_[operand].in_panels;
   for (const Axis* axis : depth_) at = at.replaced(axis->name, 0);
-  if (has_joined_rows()) {
+  if (has_gapless_rows()) {
+    at = at.replaced(row_parts_[0]->name, 0).replaced(row_parts_[1]->name, row);
+  } else if (has_joined_rows()) {
     const SymExpr& extent = row_parts_[1]->extent;
     at = at.replaced(row_parts_[0]->name, SymExpr::floordiv(row, extent));
     at = at.replaced(row_parts_[1]->name, SymExpr::mod(row, extent));

@@ -52,6 +52,8 @@ class TileRoles {
   SymExpr row_offset(const SymExpr& within, int64_t row) const;
   // And how much farther than a step away the first pixel of the next image row begins.
   SymExpr jump() const;
+  // Whether in memory it follows without a gap, so that rows are joined for what is written alone.
+  bool has_gapless_rows() const { return has_joined_rows() && jump().equals_constant(0); }
   // Of the other axes, those along which the vector operand does not move: its tiles are multiplied
   // with all of their rows. And those along which it does: products of their own.
   std::vector<const schedule::Axis*> shared_outer() const;

@@ -274,6 +274,35 @@ TEST(Fusion, SiblingsThatReadTheSameDataShareAKernel) {
   EXPECT_EQ(plan(graph).groups.size(), 1u);
 }
 
+TEST(Fusion, WhatFollowsAContractionIsWrittenIntoWhatItIsPaddedTo) {
+  const std::string contraction = R"(graph @g(%x: f32[2, 8, 8, 16], %w: f32[1, 16, 32]) {
+  %0: f32[2, 8, 8, 32] = contract %x, %w {lhs = [d0, d1, d2, d4], reduced = [16], rhs = [floordiv(d3, 32), d4, mod(d3, 32)]}
+  %1: f32[2, 8, 8, 32] = relu %0
+)";
+  const std::string pads = R"(  %2: f32[2, 10, 8, 32] = pad %1 {before = 1, dim = 1, value = 0.0}
+  %3: f32[2, 10, 11, 32] = pad %2 {before = 1, dim = 2, value = 0.0}
+)";
+  const auto graph = graph::parse_graph(contraction + pads + "  return %3\n}");
+  const FusionPlan inside = plan(graph);
+  ASSERT_EQ(inside.groups.size(), 1u);
+  EXPECT_TRUE(inside.groups[0].placements.at(inside.groups[0].nodes.back()).has_border);
+  EXPECT_EQ(inside.groups[0].outputs.size(), 1u);
+  const FusionPlan both = plan(graph::parse_graph(contraction + pads + "  return %1, %3\n}"));
+  ASSERT_EQ(both.groups.size(), 1u);
+  EXPECT_EQ(both.groups[0].outputs.size(), 2u);
+  // What is cut off, or moved, is copied.
+  for (const char* copied :
+       {"  %3: f32[2, 8, 8, 32] = pad %1 {before = -1, dim = 1, value = 0.0}\n",
+        "  %3: f32[2, 8, 8, 32] = pad %1 {before = 1, dim = 1, value = 0.0}\n",
+        "  %2: f32[2, 7, 8, 32] = slice %1 {dim = 1, start = 1, step = 1}\n"
+        "  %3: f32[2, 9, 8, 32] = pad %2 {before = 2, dim = 1, value = 0.0}\n",
+        "  %2: f32[2, 8, 8, 32] = permute %1 {dims = [0, 2, 1, 3]}\n"
+        "  %3: f32[2, 9, 8, 32] = pad %2 {before = 1, dim = 1, value = 0.0}\n"}) {
+    const FusionPlan apart = plan(graph::parse_graph(contraction + copied + "  return %3\n}"));
+    EXPECT_EQ(apart.groups.size(), 2u) << copied;
+  }
+}
+
 size_t softmax_kernels(const std::string& shape, int dim, const FusionOptions& options,
                        const std::string& device = "") {
   const std::string type = "f32[" + shape + "]" + device;
