@@ -48,6 +48,7 @@ measure: bool
 prefer: str
 contractions: bool
 matmul_precision: str
+join_products: bool
 fallback_random: bool
 bisect: int
 num_compile_threads: int

@@ -87,6 +87,7 @@ class Planner {
       }
       return found->second;
     };
+    if (!options_.join_products) options.max_products = 1;
     options.online = way_ != Way::kPasses;
     options.recompute = way_ != Way::kStores;
     // What alone would not keep all threads busy, and so much of it that together they are.

@@ -9,6 +9,7 @@
 #include "fusion/node_kinds.h"
 #include "fusion/online.h"
 #include "fusion/places_of_node.h"
+#include "fusion/products.h"
 #include "fusion/recompute.h"
 #include "fusion/scores.h"
 #include "graph/attention.h"
@@ -696,8 +697,10 @@ class Planner {
     // In a group that reduces no axis yet it would not fit any more once another reduction joins.
     if (is_reduction(node) && !has_any(join->reduced))
       return unsupported("it reduces no axis of the kernel");
-    const bool is_norm = is_attention(node);  // beside the kernel's attend
-    const bool follows_contraction = comes_in_tiles(*group.nodes.front()) && !is_norm;
+    const bool is_norm = is_attention(node);       // beside the kernel's attend
+    const bool is_product = is_contraction(node);  // beside the kernel's first one
+    const bool follows_contraction =
+        comes_in_tiles(*group.nodes.front()) && !is_norm && !is_product;
     if (follows_contraction && !is_inlinable(node) && !plan_.copied.count(&node))
       return unsupported("it is no pointwise op on a contraction's tiles");
     const int unit = group_unit_[group_index];
@@ -722,6 +725,7 @@ class Planner {
     }
     for (const int definer : definers_of(node))
       if (depends_on(definer, unit)) return unsupported("a size of it depends on the kernel");
+    if (is_product && reads_own) return unsupported("it reads what the kernel computes");
     const bool passes_again = is_reduction(node) || !join->placement.per_row;
     if (follows_contraction && (!reads_own || passes_again))
       return unsupported("it does not follow the contraction");
@@ -732,7 +736,7 @@ class Planner {
     if (after_reduction && passes_again && row_is_long(group, join->reduced) &&
         !(is_reduction(node) && joins_online(node, group)))
       return unsupported("its row is too long to be passed over again");
-    if (is_norm) return *std::move(join);
+    if (is_norm || is_product) return *std::move(join);
     if (!reads_own && is_out_of_order(node, join->read_position, group))
       return unsupported("it would go through memory in another order than the kernel does");
     if (!reads_own && is_better_apart(node, group, *join))
@@ -870,6 +874,7 @@ class Planner {
     if (node->op() == Op::kExtern) return place_extern(node);
     if (options_.fuse && node->op() == Op::kLogSumExp && joins_any(node, attends_beside(*node)))
       return;
+    if (options_.fuse && is_contraction(*node) && joins_any(node, products_beside(*node))) return;
     if (options_.fuse && !is_alone(*node) && !comes_in_tiles(*node)) {
       const Candidates candidates = candidate_groups(*node);
       for (const std::vector<int>& groups : {candidates.producers, candidates.siblings}) {
@@ -888,6 +893,30 @@ class Planner {
     group_ops_.push_back(0);
     group_unit_.push_back(new_unit(node, static_cast<int>(plan_.groups.size()) - 1));
     add_to_group(node, static_cast<int>(plan_.groups.size()) - 1, *std::move(join));
+    if (comes_in_tiles(*node)) last_tiles_.push_back(static_cast<int>(plan_.groups.size()) - 1);
+  }
+
+  // Kernels of products of the same rows, the last ones before `node`: between distant ones values
+  // would wait for their readers.
+  std::vector<int> products_beside(const Node& node) {
+    const auto first_of = [this](int g) -> const Node& {
+      return *plan_.groups[static_cast<size_t>(g)].nodes.front();
+    };
+    const auto reads_others = [&](int g) {
+      return !is_contraction(first_of(g)) || first_of(g).operand(0) != node.operand(0);
+    };
+    if (std::any_of(last_tiles_.begin(), last_tiles_.end(), reads_others)) last_tiles_.clear();
+    std::vector<int> groups;
+    for (const int g : last_tiles_) {
+      std::vector<const Node*> products;
+      for (const Node* one : plan_.groups[static_cast<size_t>(g)].nodes)
+        if (is_contraction(*one)) products.push_back(one);
+      products.push_back(&node);
+      if (static_cast<int64_t>(products.size()) <= options_.max_products &&
+          share_tiles(first_of(g), node) && !meet_later(products, order_))
+        groups.push_back(g);
+    }
+    return groups;
   }
 
   // Kernels of attends that read the same scores.
@@ -1157,6 +1186,7 @@ class Planner {
   std::unordered_map<const Value*, std::vector<int>> writes_;  // program orders, by base
   std::vector<UnitState> units_;
   std::vector<int> group_unit_;
+  std::vector<int> last_tiles_;  // kernels of products that read the same rows one after another
   std::vector<int64_t> group_ops_;
   std::unordered_map<const Node*, int> unit_of_node_;
   std::unordered_map<const Value*, std::vector<int>> readers_;

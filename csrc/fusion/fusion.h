@@ -15,8 +15,9 @@
 // domain per level of reductions (softmax: three levels).
 //
 // A contraction begins a group, over its result's dimensions and its reduced axes. Its operands lie
-// in memory; what joins it is computed from the tiles of its result. So does attention, and the
-// contraction that its scores are computed from is inlined.
+// in memory; what joins it is computed from the tiles of its result. Others that multiply the same
+// rows may join it, whose tiles stand beside its own (products.h). So does attention begin a group,
+// and the contraction that its scores are computed from is inlined.
 #pragma once
 
 #include <cstdint>
@@ -107,6 +108,8 @@ struct FusionOptions {
   int64_t max_ops = 4096;
   // Of the machine behind a device; none: those of a CPU.
   std::function<RowLimits(const Device&)> row_limits;
+  // Products of the same rows that a kernel computes, at most.
+  int64_t max_products = 3;
   // About how many simple ops a pointwise node takes for an element; none: one each, and no value
   // is computed again to save memory traffic.
   std::function<int64_t(const graph::Node&)> ops_of;

@@ -341,10 +341,11 @@ struct TileRef {
 };
 
 // A hint: with what lies e behind the origin of B's tile, the line at about origin + (e >> shift)
-// of the same buffer may be asked for, for later.
+// of a buffer of the same dtype may be asked for, for later.
 struct LinesAhead {
-  Expr origin = nullptr;  // i64, in elements; null: there is none. B's buffer has one dimension
+  Expr origin = nullptr;  // i64, in elements; null: there is none. The buffer has one dimension
   int64_t shift = 0;
+  const Buffer* buffer = nullptr;  // null: that of B
   friend bool operator==(const LinesAhead&, const LinesAhead&) = default;
 };
 

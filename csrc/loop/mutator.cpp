@@ -182,6 +182,7 @@ Stmt Mutator::rebuild_contract(Stmt stmt) {
   std::vector<Expr> depths = mutate(contract->depths);
   LinesAhead ahead = contract->ahead;
   if (ahead.origin != nullptr) ahead.origin = mutate(ahead.origin);
+  if (ahead.buffer != nullptr) ahead.buffer = replace(ahead.buffer);
   if (c == contract->c && a == contract->a && b == contract->b &&
       live_columns == contract->live_columns && depths == contract->depths &&
       ahead == contract->ahead)

@@ -730,6 +730,7 @@ class KernelParser {
       lexer_.expect(",");
       ahead.shift = lexer_.expect_integer("a shift");
       lexer_.expect(")");
+      if (lexer_.accept("of")) ahead.buffer = exprs_.parse_buffer();
     }
     fail_on(token, contract_type_error(c, a, b, rows, columns, live_columns, depths, ahead));
     return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns,

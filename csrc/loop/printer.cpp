@@ -393,6 +393,7 @@ class Printer {
     add(" ahead(");
     print_expr(contract.ahead.origin, DType::kI64);
     add(", ", std::to_string(contract.ahead.shift), ")");
+    if (contract.ahead.buffer != nullptr) add(" of %", contract.ahead.buffer->name);
   }
 
   size_t depth_ = 0;

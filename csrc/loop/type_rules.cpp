@@ -278,8 +278,12 @@ TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef&
     if (depth->dtype != DType::kI64)
       return wrong("contract: depth is ", dtype_name(depth->dtype), ", expected i64");
   if (ahead.shift < 0 || ahead.shift >= 64) return wrong("contract: shift by ", ahead.shift);
-  if (ahead.origin != nullptr) return index_type_error(*b.buffer, {&ahead.origin, 1});
-  return std::nullopt;
+  if (ahead.origin == nullptr) return std::nullopt;
+  const Buffer& asked = ahead.buffer != nullptr ? *ahead.buffer : *b.buffer;
+  if (asked.dtype != b.buffer->dtype)
+    return wrong("contract: %", asked.name, " is ", dtype_name(asked.dtype), " and asked for as ",
+                 dtype_name(b.buffer->dtype));
+  return index_type_error(asked, {&ahead.origin, 1});
 }
 
 }  // namespace mlcc::loop

@@ -305,6 +305,7 @@ class Verifier {
     verify_written(*contract.c.buffer);
     verify_use(*contract.a.buffer);
     verify_use(*contract.b.buffer);
+    if (contract.ahead.buffer != nullptr) verify_use(*contract.ahead.buffer);
     require(contract.a.buffer != contract.c.buffer && contract.b.buffer != contract.c.buffer, "%",
             contract.c.buffer->name, " is both accumulator and operand");
     verify_exprs(operands(&contract));

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "graph/contraction.h"
@@ -50,11 +52,13 @@ class ContractionLowering {
  public:
   ContractionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
       : context_(context), arena_(context.arena), node_(*context.group.nodes.front()),
-        nodes_(context.plan, context.group), buffers_(buffers), lowered_(lowered),
+        products_(products_of(context.group)), nodes_(context.plan, context.group),
+        buffers_(buffers), lowered_(lowered),
         accumulator_(*graph::accumulator_dtype(node_.operand(0)->type().dtype,
                                                node_.operand(1)->type().dtype)) {}
 
   void lower() {
+    find_stages();
     const Recording recording = record();
     TileRoles roles(context_, node_, recording.indices, tile_columns());
     if (roles.has_tiles())
@@ -73,27 +77,96 @@ class ContractionLowering {
   }
 
  private:
+  // The contractions of the group, which differ in the right operand alone.
+  static std::vector<const Node*> products_of(const fusion::Group& group) {
+    std::vector<const Node*> products;
+    for (const Node* node : group.nodes)
+      if (fusion::is_contraction(*node)) products.push_back(node);
+    return products;
+  }
+
+  int64_t num_products() const { return static_cast<int64_t>(products_.size()); }
+
+  // The value in which an operand of one of them lies.
+  Value* base_of(size_t operand, size_t product) const {
+    if (operand == 0) return roles_->operand(0).base;
+    return graph::strided_view(products_[product]->operand(1))->base;
+  }
+
   // What follows the contraction, evaluated once at the axes.
   Recording record() {
     Recording recording;
     KernelBuffers scratch(context_);
     Evaluator recorder(context_, scratch, context_.group.domain, nullptr, &recording);
     Block block;
-    const Variable* sum =
-        Variable::make(arena_, node_.result()->type().dtype, arena_.fresh_name("sum"));
-    emit_element(recorder, sum, block);
+    std::vector<Expr> sums;
+    for (const Node* product : products_)
+      sums.push_back(
+          Variable::make(arena_, product->result()->type().dtype, arena_.fresh_name("sum")));
+    emit_element(recorder, sums, all_stages(), block);
     rest_ops_ = loop::ops_of(block);
     return recording;
   }
 
-  // All nodes of the group at the current point, where the contraction's result is `sum`.
-  void emit_element(Evaluator& evaluator, Expr sum, Block& block) {
-    evaluator.push(&block);
+  // Products one after the other: each one's stage ends with what needs its sums, and none of later
+  // ones.
+  struct Stage {
+    std::set<const Value*> behind;  // results of contractions that the node is computed from
+    size_t last = 0;                // number of the last one of them
+  };
+
+  struct Stages {
+    size_t first, last;
+  };
+  Stages all_stages() const { return {0, products_.size() - 1}; }
+
+  void find_stages() {
     for (const Node* node : context_.group.nodes) {
+      Stage stage;
+      if (fusion::is_contraction(*node)) stage.behind.insert(node->result());
+      for (const Value* source : nodes_.sources_of(*node)) {
+        const Stage& of_source = stages_.at(source->producer());
+        stage.behind.insert(of_source.behind.begin(), of_source.behind.end());
+      }
+      for (size_t i = 0; i < products_.size(); ++i)
+        if (stage.behind.contains(products_[i]->result())) stage.last = i;
+      stages_[node] = std::move(stage);
+    }
+    for (size_t i = 0; i < products_.size(); ++i)
+      if (std::any_of(stages_.begin(), stages_.end(), [&](const auto& entry) {
+            return entry.second.last > i && entry.second.behind.contains(products_[i]->result());
+          }))
+        kept_.push_back(i);
+  }
+
+  // The nodes of these stages, and those of earlier ones that they are computed from.
+  std::set<const Node*> nodes_of(const Stages& stages) const {
+    std::set<const Node*> needed;  // membership only
+    const std::vector<Node*>& nodes = context_.group.nodes;
+    for (auto place = nodes.rbegin(); place != nodes.rend(); ++place) {
+      const Node* node = *place;
+      const size_t stage = stages_.at(node).last;
+      if (stage >= stages.first && stage <= stages.last) needed.insert(node);
+      if (!needed.contains(node)) continue;
+      for (const Value* source : nodes_.sources_of(*node)) needed.insert(source->producer());
+    }
+    return needed;
+  }
+
+  // Nodes of the group at the current point, where the contractions' results are `sums`.
+  void emit_element(Evaluator& evaluator, const std::vector<Expr>& sums, const Stages& stages,
+                    Block& block) {
+    evaluator.push(&block);
+    const std::set<const Node*> needed = nodes_of(stages);
+    size_t product = 0;
+    for (const Node* node : context_.group.nodes) {
+      const Expr sum = fusion::is_contraction(*node) ? sums[product++] : nullptr;
+      if (!needed.contains(node)) continue;
       const Index& position = nodes_.position(*node);
-      const Expr element = node == &node_ ? sum : evaluator.evaluate_node(*node, position);
+      const Expr element = sum != nullptr ? sum : evaluator.evaluate_node(*node, position);
       evaluator.define_row(node->result(), element);
-      if (nodes_.is_output(node->result())) evaluator.store(node->result(), position, element);
+      if (nodes_.is_output(node->result()) && stages_.at(node).last >= stages.first)
+        evaluator.store(node->result(), position, element);
     }
     evaluator.pop();
   }
@@ -127,14 +200,18 @@ class ContractionLowering {
     nest_->add_range(extent_of(kept), extent_of(reduced), schedule::kGrainPoints,
                      [&](const SymExpr& at, Block& block) {
                        nest_->bind_axes(kept, at, block);
-                       Expr sum = sum_over(reduced, 0, zero(), block);
-                       sum = loop::Cast::make(arena_, node_.result()->type().dtype, sum);
-                       emit_element(*evaluator_, sum, block);
+                       std::vector<Expr> sums;
+                       for (size_t i = 0; i < products_.size(); ++i)
+                         sums.push_back(loop::Cast::make(arena_,
+                                                         products_[i]->result()->type().dtype,
+                                                         sum_over(reduced, 0, i, zero(), block)));
+                       emit_element(*evaluator_, sums, all_stages(), block);
                      });
   }
 
-  Expr sum_over(const std::vector<const Axis*>& axes, size_t i, Expr init, Block& block) {
-    if (i == axes.size()) return sum_with_product(init);
+  Expr sum_over(const std::vector<const Axis*>& axes, size_t i, size_t product, Expr init,
+                Block& block) {
+    if (i == axes.size()) return sum_with_product(product, init);
     const Variable* at = nest_->variable(axes[i]->name);
     evaluator_->bind_axis(axes[i]->name, at);
     const auto fresh = [&] {
@@ -142,17 +219,16 @@ class ContractionLowering {
     };
     const loop::Carried carried{fresh(), init, fresh()};
     Block inner;
-    const Expr next = sum_over(axes, i + 1, carried.variable, inner);
+    const Expr next = sum_over(axes, i + 1, product, carried.variable, inner);
     block.push_back(loop::Reduce::make(arena_, at, constant(0), expr(axes[i]->extent), {},
                                        {carried}, std::move(inner), {next}, std::nullopt));
     return carried.result;
   }
 
-  Expr sum_with_product(Expr sum) {
+  Expr sum_with_product(size_t product, Expr sum) {
     std::vector<Expr> factors;
     for (const size_t operand : {0, 1}) {
-      const loop::Buffer* buffer =
-          buffers_.buffer_of(roles_->operand(operand).base, loop::Access::kIn);
+      const loop::Buffer* buffer = buffers_.buffer_of(base_of(operand, product), loop::Access::kIn);
       const Expr element =
           loop::Load::make(arena_, buffer, {expr(roles_->operand(operand).offset)});
       factors.push_back(loop::Cast::make(arena_, accumulator_, element));
@@ -166,7 +242,8 @@ class ContractionLowering {
     const TileRoles& roles = *roles_;
     tiles_ = choose();
     lowered_.schedule.tiles = tiles_;
-    const SymExpr panels = ceil_div(roles.columns().extent, wide_columns() * tiles_.turns);
+    const int64_t of_iteration = wide_columns() * panels_of_iteration();
+    const SymExpr panels = ceil_div(roles.columns().extent, of_iteration);
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
@@ -190,7 +267,7 @@ class ContractionLowering {
     else
       tiles_of_panel_ = context_.expected(high_tiles) > kFewTiles ? kManyTiles : kFewTiles;
     const SymExpr terms =
-        extent_of(roles.depth()) * tiles_.rows.front() * of_block * wide_columns() * tiles_.turns;
+        extent_of(roles.depth()) * tiles_.rows.front() * of_block * of_iteration * num_products();
     nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
                      tiles_.grain_terms, [&](SymExpr at, Block& block) {
                        append(block, head);
@@ -211,11 +288,7 @@ class ContractionLowering {
                        if (tiles_.turns > 1)
                          emit_turns(range, block);
                        else
-                         append(block, over_tiles(range, [&](const TilePlace& place, Block& b) {
-                                  emit_sums(place, b);
-                                  emit_terms_left(place, b);
-                                  emit_rest(place, b);
-                                }));
+                         emit_products(range, block);
                      });
   }
 
@@ -233,6 +306,8 @@ class ContractionLowering {
     facts.has_image = roles.has_joined_rows();
     facts.are_pixels = facts.images > 1 || has_pixels();
     facts.accumulator = accumulator_;
+    facts.products = num_products();
+    facts.kept_products = static_cast<int64_t>(kept_.size());
     facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
                                  roles.column_step().equals_constant(1) &&
                                  roles.shared_outer().empty();
@@ -283,20 +358,98 @@ class ContractionLowering {
     Expr goes_on = nullptr;
   };
 
-  // Where a tile stands, and its sums: from `offset` on in the buffer.
+  // A tile's sums of a product: from `offset` on in the buffer.
+  struct Sums {
+    const loop::Buffer* buffer = nullptr;
+    SymExpr offset = 0;
+  };
+
+  // Where a tile stands, and its sums of each product, as far as there are any.
   struct TilePlace {
-    const loop::Buffer* buffer;
-    SymExpr offset;
+    std::vector<Sums> sums;
+    size_t product;  // that is added up
     SymExpr first_row, first_column, panel, rows, live_columns;
     JoinedRows joined;
     SymExpr number;  // of the tile
   };
 
-  // One tile after the other, each with a buffer of its own, or with one behind the other's sums
-  // from `at` on in the buffer that is given.
-  Block over_tiles(const TileRange& range,
-                   const std::function<void(const TilePlace&, Block&)>& body,
-                   const loop::Buffer* sums = nullptr, const SymExpr& at = 0) {
+  using OfTile = std::function<void(const TilePlace&, Block&)>;
+  // The sums of a tile that is so many tiles behind the first one.
+  using SumsOfTile = std::function<std::vector<Sums>(const SymExpr& tile, Block&)>;
+
+  // All tiles of one product, then those of the next one: a panel of columns at a time, or a run of
+  // them, goes through the caches. Sums that a later product's tiles are computed with wait for
+  // these.
+  void emit_products(const TileRange& range, Block& block) {
+    const int64_t tile_rows = tiles_.rows.front();
+    int64_t most_rows = most_rows_of_block();
+    if (const auto rows = range.rows_of_image.as_constant())
+      most_rows = std::min(most_rows, (*rows + tile_rows - 1) / tile_rows * tile_rows);
+    const int64_t of_panel = most_rows * wide_columns();
+    const int64_t of_product = tiles_.run * of_panel;
+    const loop::Buffer* kept = nullptr;
+    if (!kept_.empty())
+      kept = nest_->stack("sums", accumulator_, static_cast<int64_t>(kept_.size()) * of_product,
+                          block);
+    const Panels panels = panels_of(range, block);
+    for (size_t product = 0; product < products_.size(); ++product) {
+      const auto sums_at = [&](const SymExpr& at, Block& b) {
+        std::vector<Sums> sums(products_.size());
+        for (size_t i = 0; i < kept_.size(); ++i)
+          sums[kept_[i]] = {kept, at + static_cast<int64_t>(i) * of_product};
+        if (sums[product].buffer == nullptr)
+          sums[product].buffer = nest_->stack("tile", accumulator_, tile_rows * wide_columns(), b);
+        return sums;
+      };
+      const auto of_tile = [&](const TilePlace& place, Block& b) {
+        emit_sums(place, b);
+        emit_terms_left(place, b);
+        emit_rest(place, {product, product}, b);
+      };
+      const OfPanel body = [&](const TileRange& of_one, const SymExpr& number, Block& b) {
+        append(b, over_tiles(of_one, product, of_tile, [&](const SymExpr& tile, Block& inner) {
+                 if (kept == nullptr) return sums_at(0, inner);
+                 const SymExpr at = number * of_panel + tile * range.tile_rows * wide_columns();
+                 return sums_at(let(at, "sum", inner), inner);
+               }));
+      };
+      append(block, over_panels(range, panels, body));
+    }
+  }
+
+  // The panels of an iteration, each with its number among these.
+  struct Panels {
+    SymExpr first, end;
+  };
+  using OfPanel = std::function<void(const TileRange&, const SymExpr& number, Block&)>;
+
+  Panels panels_of(const TileRange& range, Block& block) {
+    const int64_t most = panels_of_iteration();
+    if (most == 1) return {range.panel, range.panel + 1};
+    const SymExpr all = ceil_div(roles_->columns().extent, wide_columns());
+    const SymExpr first = let(range.panel * most, "first", block);
+    return {first, let(SymExpr::min(first + most, all), "end", block)};
+  }
+
+  Block over_panels(const TileRange& range, const Panels& panels, const OfPanel& body) {
+    return loop_over("panel", panels.first, panels.end, {}, [&](const SymExpr& panel, Block& b) {
+      TileRange of_one = range;
+      of_one.panel = panel;
+      body(of_one, panel - panels.first, b);
+    });
+  }
+
+  int64_t panels_of_iteration() const { return std::max(tiles_.turns, tiles_.run); }
+
+  // Tiles that are lower, but for the last one, compute no more rows together.
+  int64_t most_rows_of_block() const {
+    const bool may_be_lower = tiles_.rows.size() > 1;
+    return (tiles_.tiles + (may_be_lower ? 1 : 0)) * tiles_.rows.front();
+  }
+
+  // One tile after the other.
+  Block over_tiles(const TileRange& range, size_t product, const OfTile& body,
+                   const SumsOfTile& sums_of_tile) {
     const TileRoles& roles = *roles_;
     return loop_over("tile", range.begin, range.end, {}, [&](const SymExpr& tile, Block& block) {
       SymExpr part = tile;
@@ -313,13 +466,8 @@ class ContractionLowering {
       const bool is_whole = all.as_constant().value_or(1) % columns == 0;
       const SymExpr live = is_whole ? SymExpr(columns)
                                     : let(SymExpr::min(all - first_column, columns), "live", block);
-      const loop::Buffer* buffer =
-          sums != nullptr
-              ? sums
-              : nest_->stack("tile", accumulator_, tiles_.rows.front() * columns, block);
-      const SymExpr place = at + (tile - range.begin) * range.tile_rows * columns;
-      const SymExpr offset = sums == nullptr ? SymExpr(0) : let(place, "sum", block);
-      body({buffer, offset, first_row, first_column, range.panel, range.tile_rows, live,
+      std::vector<Sums> sums = sums_of_tile(tile - range.begin, block);
+      body({std::move(sums), product, first_row, first_column, range.panel, range.tile_rows, live,
             join_rows(first_row, range.tile_rows, block), tile},
            block);
     });
@@ -410,20 +558,26 @@ class ContractionLowering {
   // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
   // caches meanwhile.
   void emit_turns(const TileRange& range, Block& block) {
-    // Tiles that are lower, but for the last one, compute no more rows together.
-    const bool may_be_lower = tiles_.rows.size() > 1;
-    const int64_t most_rows = (tiles_.tiles + (may_be_lower ? 1 : 0)) * tiles_.rows.front();
-    const int64_t of_panel = most_rows * tiles_.columns;
+    const int64_t of_product = most_rows_of_block() * tiles_.columns;
+    const int64_t of_panel = num_products() * of_product;
     const loop::Buffer* sums = nest_->stack("sums", accumulator_, tiles_.turns * of_panel, block);
-    const SymExpr all = ceil_div(roles_->columns().extent, tiles_.columns);
-    const SymExpr first = let(range.panel * tiles_.turns, "first", block);
-    const SymExpr end = let(SymExpr::min(first + tiles_.turns, all), "end", block);
-    const auto each = [&](const std::function<void(const TilePlace&, Block&)>& body) {
-      return loop_over("panel", first, end, {}, [&](const SymExpr& panel, Block& b) {
-        TileRange of_one = range;
-        of_one.panel = panel;
-        append(b, over_tiles(of_one, body, sums, (panel - first) * of_panel));
+    const Panels panels = panels_of(range, block);
+    const auto tiles_of = [&](const TileRange& of_one, const SymExpr& number, size_t product,
+                              const OfTile& body) {
+      return over_tiles(of_one, product, body, [&](const SymExpr& tile, Block& b) {
+        const SymExpr at =
+            let(number * of_panel + tile * range.tile_rows * wide_columns(), "sum", b);
+        std::vector<Sums> all;
+        for (int64_t i = 0; i < num_products(); ++i) all.push_back({sums, at + i * of_product});
+        return all;
       });
+    };
+    const auto each = [&](const OfTile& body) {
+      return over_panels(range, panels,
+                         [&](const TileRange& of_one, const SymExpr& number, Block& b) {
+                           for (size_t product = 0; product < products_.size(); ++product)
+                             append(b, tiles_of(of_one, number, product, body));
+                         });
     };
     append(block, each([&](const TilePlace& place, Block& b) { append(b, zeros(place)); }));
     append(block, over_parts([&](const std::vector<DepthAxis>& depth) {
@@ -431,10 +585,20 @@ class ContractionLowering {
                append(b, contractions(place, depth, true));
              });
            }));
-    append(block, each([&](const TilePlace& place, Block& b) {
-             emit_terms_left(place, b);
-             emit_rest(place, b);
-           }));
+    append(
+        block,
+        over_panels(range, panels, [&](const TileRange& of_one, const SymExpr& number, Block& b) {
+          append(b, tiles_of(of_one, number, 0, [&](const TilePlace& place, Block& of_tile) {
+                   for (size_t product = 0; product < products_.size(); ++product)
+                     emit_terms_left(at_product(place, product), of_tile);
+                   emit_rest(place, all_stages(), of_tile);
+                 }));
+        }));
+  }
+
+  static TilePlace at_product(TilePlace place, size_t product) {
+    place.product = product;
+    return place;
   }
 
   // Of the sums that stand in one buffer.
@@ -538,11 +702,12 @@ class ContractionLowering {
   }
 
   Block zeros(const TilePlace& place) {
+    const Sums& sums = place.sums[place.product];
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     return loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& block) {
       append(block, loop_over("c", 0, wide_columns(), mode, [&](const SymExpr& column, Block& b) {
-               const SymExpr at = place.offset + row * wide_columns() + column;
-               b.push_back(loop::Store::make(arena_, place.buffer, {expr(at)}, zero()));
+               const SymExpr at = sums.offset + row * wide_columns() + column;
+               b.push_back(loop::Store::make(arena_, sums.buffer, {expr(at)}, zero()));
              }));
     });
   }
@@ -554,11 +719,13 @@ class ContractionLowering {
     const SymExpr count = ceil_div(place.live_columns, tiles_.columns);
     return loop_over("panel", 0, count, {}, [&](const SymExpr& panel, Block& block) {
       TilePlace part = place;
-      part.offset = panel * tiles_.columns;
-      part.first_column = place.first_column + part.offset;
+      const SymExpr columns = panel * tiles_.columns;
+      SymExpr& offset = part.sums[place.product].offset;
+      offset = offset + columns;
+      part.first_column = place.first_column + columns;
       if (!place.live_columns.equals_constant(wide_columns()))
         part.live_columns =
-            let(SymExpr::min(place.live_columns - part.offset, tiles_.columns), "live", block);
+            let(SymExpr::min(place.live_columns - columns, tiles_.columns), "live", block);
       else
         part.live_columns = tiles_.columns;
       append(block, contractions(part, depth, adds));
@@ -587,6 +754,7 @@ class ContractionLowering {
                          const std::vector<DepthAxis>& depth, bool adds) {
     const TileRoles& roles = *roles_;
     const size_t vector = roles.vector(), broadcast = roles.broadcast();
+    const Sums& sums = place.sums[place.product];
     std::vector<Expr> extents;
     for (const DepthAxis& axis : depth) extents.push_back(expr(axis.extent));
     if (extents.empty()) extents.push_back(constant(1));
@@ -598,7 +766,7 @@ class ContractionLowering {
     };
     const auto tile_of = [&](size_t operand, const SymExpr& along) {
       const loop::Buffer* buffer =
-          buffers_.buffer_of(roles.operand(operand).base, loop::Access::kIn);
+          buffers_.buffer_of(base_of(operand, place.product), loop::Access::kIn);
       SymExpr origin = roles.origin(operand, place.first_row, place.first_column, place.panel);
       for (const DepthAxis& axis : depth)
         origin = origin + roles.step(operand, *axis.axis) * axis.begin;
@@ -618,22 +786,30 @@ class ContractionLowering {
     const bool is_masked =
         !roles.is_packed() && !place.live_columns.equals_constant(tiles_.columns);
     return loop::Contract::make(
-        arena_, {place.buffer, {expr(place.offset)}, {constant(wide_columns()), constant(1)}},
+        arena_, {sums.buffer, {expr(sums.offset)}, {constant(wide_columns()), constant(1)}},
         std::move(of_rows), std::move(of_columns), rows, columns,
         is_masked ? expr(place.live_columns) : nullptr, std::move(extents), adds,
         ahead_of(place, depth));
   }
 
   // Each tile asks for its share of the next panel at the same terms, which else only the first one
-  // would wait for.
+  // would wait for: one of the next product, or of the first one behind the last; in a run of
+  // panels one of the same product.
   loop::LinesAhead ahead_of(const TilePlace& place, const std::vector<DepthAxis>& depth) {
-    if (!roles_->is_packed() || !asks_ahead_ || panels_.equals_constant(1)) return {};
+    if (!roles_->is_packed() || !asks_ahead_) return {};
+    const bool stays = products_.size() == 1 || tiles_.run > 1;
+    const bool is_last = stays || place.product + 1 == products_.size();
+    if (is_last && panels_.equals_constant(1)) return {};
     loop::LinesAhead ahead;
     ahead.shift = std::bit_width(static_cast<uint64_t>(tiles_of_panel_)) - 1;
     const int64_t shares = int64_t{1} << ahead.shift;
     const size_t vector = roles_->vector();
     // The last one asks for itself, which does no harm.
-    const SymExpr panel = SymExpr::min(place.panel + 1, panels_ - 1);
+    const SymExpr panel =
+        is_last ? SymExpr::min(place.panel + 1, panels_ - 1) : SymExpr(place.panel);
+    if (!stays)
+      ahead.buffer =
+          buffers_.buffer_of(base_of(vector, is_last ? 0 : place.product + 1), loop::Access::kIn);
     SymExpr origin = roles_->origin(vector, place.first_row, place.first_column, panel);
     SymExpr terms = 1;
     for (const DepthAxis& axis : depth) {
@@ -652,14 +828,21 @@ class ContractionLowering {
     return place.rows.is_constant() && terms && *terms <= kFewTerms && rest_ops_ <= kShortRest;
   }
 
-  void emit_rest(const TilePlace& place, Block& block) {
+  void emit_rest(const TilePlace& place, const Stages& stages, Block& block) {
+    const std::vector<Value*>& outputs = context_.group.outputs;
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const Value* output) {
+          const size_t stage = stages_.at(output->producer()).last;
+          return stage >= stages.first && stage <= stages.last;
+        }))
+      return;
     const Expr goes_on = place.joined.goes_on;
-    if (goes_on == nullptr) return append(block, rest(place, true));
-    block.push_back(loop::If::make(arena_, goes_on, rest(place, true), rest(place, false)));
+    if (goes_on == nullptr) return append(block, rest(place, stages, true));
+    block.push_back(loop::If::make(arena_, goes_on, rest(place, stages, true),
+                                   rest(place, stages, false)));
   }
 
   // `goes_on`: rows may belong to several image rows.
-  Block rest(const TilePlace& place, bool goes_on) {
+  Block rest(const TilePlace& place, const Stages& stages, bool goes_on) {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     const TileRoles& roles = *roles_;
     loop::LoopMode of_rows;
@@ -669,15 +852,27 @@ class ContractionLowering {
       append(rows,
              loop_over("c", 0, place.live_columns, mode, [&](const SymExpr& column, Block& inner) {
                nest_->bind(roles.columns(), place.first_column + column, inner);
-               const SymExpr at = place.offset + row * wide_columns() + column;
-               const Expr sum = loop::Load::make(arena_, place.buffer, {expr(at)});
-               emit_element(*evaluator_, rounded(sum, inner), inner);
+               emit_element(*evaluator_, sums_at(place, stages, row, column, inner), stages, inner);
              }));
     });
   }
 
-  Expr rounded(Expr sum, Block& block) {
-    const DType dtype = node_.result()->type().dtype;
+  // Of each product that the stage needs.
+  std::vector<Expr> sums_at(const TilePlace& place, const Stages& stages, const SymExpr& row,
+                            const SymExpr& column, Block& block) {
+    const std::set<const Node*> needed = nodes_of(stages);
+    std::vector<Expr> sums;
+    for (size_t i = 0; i < products_.size(); ++i) {
+      sums.push_back(nullptr);
+      if (!needed.contains(products_[i])) continue;
+      const SymExpr at = place.sums[i].offset + row * wide_columns() + column;
+      sums.back() = rounded(loop::Load::make(arena_, place.sums[i].buffer, {expr(at)}),
+                            products_[i]->result()->type().dtype, block);
+    }
+    return sums;
+  }
+
+  Expr rounded(Expr sum, DType dtype, Block& block) {
     const Variable* named = Variable::make(arena_, dtype, arena_.fresh_name("sum"));
     block.push_back(loop::Let::make(arena_, named, loop::Cast::make(arena_, dtype, sum)));
     return named;
@@ -685,8 +880,11 @@ class ContractionLowering {
 
   const Context& context_;
   loop::Arena& arena_;
-  const Node& node_;
+  const Node& node_;  // the first one of them:
+  const std::vector<const Node*> products_;
   const GroupNodes nodes_;
+  std::map<const Node*, Stage> stages_;  // looked up only
+  std::vector<size_t> kept_;  // products whose sums what follows a later one is computed with
   KernelBuffers& buffers_;
   LoweredKernel& lowered_;
   const DType accumulator_;

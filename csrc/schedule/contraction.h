@@ -20,6 +20,8 @@ struct ContractionFacts {
   int64_t row_terms = 1;  // elements that a row adds to those of the rows before
   int64_t images = 1;     // as many times these rows are multiplied with the same columns
   int64_t others = 1;     // products of the same form: batches
+  int64_t products = 1;  // with as many operands of columns these rows are multiplied in one kernel
+  int64_t kept_products = 0;  // of these, those whose sums wait until later ones are computed
   bool has_image =
       false;  // whether rows are the pixels of a whole image, and `images` their number
   bool are_pixels = false;  // whether rows are pixels, of a whole image or of one row of it
@@ -43,6 +45,8 @@ struct ContractionTiles {
   // Panels whose tiles take turns at `depth` terms, with all their sums in a buffer; 1: a tile goes
   // over all of its terms at once.
   int64_t turns = 1;
+  int64_t run = 1;       // panels of a product that are gone over before those of the next one
+  int64_t products = 1;  // whose tiles stand at the same place: a kernel computes them together
   // Whether columns, which may be more than the rows, are read once for all blocks that are no more
   // than `tiles` together; else for each block.
   bool shares_panels = false;

@@ -31,7 +31,8 @@ void FunctionEmitter::emit_contract(const loop::Contract& contract) {
   if (contract.live_columns != nullptr)
     contraction.live_columns = emit_scalar(contract.live_columns);
   if (contract.ahead.origin != nullptr) {
-    const Place& place = places_.at(contract.b.buffer);
+    const loop::Buffer* other = contract.ahead.buffer;
+    const Place& place = places_.at(other != nullptr ? other : contract.b.buffer);
     const Address ahead = address_of(place, {contract.ahead.origin});
     contraction.ahead = pointer_to(place, ahead.base, ahead.offset.scalar);
     contraction.ahead_shift = contract.ahead.shift;

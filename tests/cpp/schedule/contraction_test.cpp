@@ -101,6 +101,37 @@ TEST(Contraction, panels_take_turns_where_few_long_rows_fit_a_cache) {
   EXPECT_EQ(choose_tiles(facts_of(512, 16, 3072), machine).turns, 1);
 }
 
+TEST(Contraction, products_of_few_rows_go_over_runs_of_panels) {
+  Machine machine = machine_of(512);
+  machine.threads = 2;
+  ContractionFacts facts = facts_of(4, 2048, 768);
+  EXPECT_EQ(choose_tiles(facts, machine).run, 1);
+  facts.products = 2;
+  EXPECT_EQ(choose_tiles(facts, machine).run, 16);
+  machine.threads = 1;
+  EXPECT_EQ(choose_tiles(facts, machine).run, 64);
+  // Sums that wait for another product's fit the stack, whatever rows come, and of many the caches.
+  facts.kept_products = 1;
+  EXPECT_EQ(choose_tiles(facts, machine).run, 64);
+  facts.rows = 0;
+  const ContractionTiles tiles = choose_tiles(facts, machine);
+  EXPECT_GT(tiles.run, 1);
+  EXPECT_LE(tiles.run * (tiles.tiles + 1) * 12 * 32 * 4, 256 * 1024);
+  facts.rows = facts.expected_rows = 128;
+  EXPECT_EQ(choose_tiles(facts, machine).run, 1);
+}
+
+TEST(Contraction, products_that_take_turns_have_as_many_sums_as_one) {
+  ContractionFacts facts = facts_of(1200, 4096, 8192);
+  const ContractionTiles one = choose_tiles(facts, machine_of(512));
+  for (facts.products = 2; facts.products <= 3; ++facts.products) {
+    const ContractionTiles tiles = choose_tiles(facts, machine_of(512));
+    EXPECT_GT(tiles.turns, 1);
+    EXPECT_EQ(tiles.run, 1);
+    EXPECT_LE(tiles.turns * facts.products * tiles.tiles, one.turns * one.tiles * 5 / 4);
+  }
+}
+
 TEST(Contraction, panels_that_take_turns_leave_parts_for_threads) {
   Machine machine = machine_of(256);
   machine.second_level_bytes = 512 << 10;
