@@ -908,12 +908,15 @@ class Planner {
     if (std::any_of(last_tiles_.begin(), last_tiles_.end(), reads_others)) last_tiles_.clear();
     std::vector<int> groups;
     for (const int g : last_tiles_) {
+      if (!share_tiles(first_of(g), node)) continue;
       std::vector<const Node*> products;
       for (const Node* one : plan_.groups[static_cast<size_t>(g)].nodes)
         if (is_contraction(*one)) products.push_back(one);
       products.push_back(&node);
+      const SymExpr& rows = node.result()->type().shape.front();
       if (static_cast<int64_t>(products.size()) <= options_.max_products &&
-          share_tiles(first_of(g), node) && !meet_later(products, order_))
+          are_worth_joining(products, rows.try_evaluate(hint_).value_or(0)) &&
+          !meet_later(products, order_))
         groups.push_back(g);
     }
     return groups;

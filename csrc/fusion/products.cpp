@@ -66,6 +66,19 @@ bool is_computed_beside(const Value& value, const Products& products,
   return false;
 }
 
+// Pointwise ops that read the product, directly or not.
+std::unordered_set<const Node*> followers_of(const Node& product) {
+  std::unordered_set<const Node*> followers;  // membership only
+  Products open = {&product};
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    for (const Node* user : node->result()->users())
+      if (may_follow(*user) && followers.insert(user).second) open.push_back(user);
+  }
+  return followers;
+}
+
 }  // namespace
 
 bool meet_later(const Products& products, const std::unordered_map<const Node*, int>& order) {
@@ -84,6 +97,15 @@ bool meet_later(const Products& products, const std::unordered_map<const Node*, 
     }
   }
   return false;
+}
+
+bool are_worth_joining(const Products& products, int64_t rows) {
+  static constexpr int64_t kFewRows = 64;
+  if (rows <= kFewRows) return true;
+  const std::unordered_set<const Node*> first = followers_of(*products.front());
+  const std::unordered_set<const Node*> last = followers_of(*products.back());
+  return std::any_of(first.begin(), first.end(),
+                     [&](const Node* follower) { return last.contains(follower); });
 }
 
 bool share_tiles(const Node& contraction, const Node& other) {

@@ -23,7 +23,7 @@ constexpr int64_t kEnoughParallel = 32;
 constexpr int64_t kTermsOfStreams = 8, kBytesOfStreams = 64, kRowsOfFewSums = 2;
 // Products of the same rows: fewer rows only wait for memory; bytes of sums that wait for those of
 // another product, of which few are written as a rule; runs of panels that threads share evenly.
-constexpr int64_t kRowsOfRuns = 32, kBytesOfRun = 256 * 1024, kRunsOfThread = 2;
+constexpr int64_t kRowsOfRuns = 32, kBytesOfRun = 256 * 1024, kRunsOfThread = 1;
 // Bytes of sums that are added up to in turns: they should stay in a first-level cache.
 constexpr int64_t kBytesOfSums = 32 * 1024;
 // Shorter rows are read tile by tile, and longer ones not in shorter pieces: 1 x 512 x 512 takes 14
@@ -82,9 +82,8 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
 }
 
 // Several products: panels of each come from memory in runs, as if it were alone. A panel of each
-// in turns took 1.05 to 1.1 times as long for 1 to 4 rows of f32, which wait for memory, 1.01 times
-// for more rows of 768. But where sums wait for those of another product, of more rows these would
-// fill the caches.
+// in turns took 1.05 to 1.1 times as long for 1 to 4 rows of f32, which wait for memory. But where
+// sums wait for those of another product, of more rows these would fill the caches.
 void choose_run(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine) {
   const int64_t column_tiles = (facts.columns + tiles.columns - 1) / tiles.columns;
   const int64_t parts = machine.threads == 1 ? 1 : kRunsOfThread * machine.threads;

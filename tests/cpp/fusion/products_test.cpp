@@ -100,6 +100,18 @@ TEST(Products, AtMostThree) {
             (Sizes{3, 1}));
 }
 
+TEST(Products, OfManyRowsThoseThatMeet) {
+  const std::string both = product("%0", "%x", "%v") + product("%1", "%x", "%w");
+  for (const bool do_meet : {false, true}) {
+    std::string lines =
+        both + (do_meet ? "  %2: f32[4, 64] = mul %0, %1\n  return %2" : "  return %0, %1");
+    for (size_t at = 0; (at = lines.find("f32[4,", at)) != std::string::npos;)
+      lines.replace(at, 6, "f32[512,");
+    EXPECT_EQ(sizes_of_groups("%x: f32[512, 64], %v: f32[2, 64, 32], %w: f32[2, 64, 32]", lines),
+              do_meet ? Sizes{3} : (Sizes{1, 1}));
+  }
+}
+
 // Rows that a call writes in between are other rows.
 TEST(Products, RowsThatAreWrittenBetween) {
   const std::string copy = "  extern \"aten.copy_.default\"(%x, %0) mutates(0)\n";

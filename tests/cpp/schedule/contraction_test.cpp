@@ -107,7 +107,7 @@ TEST(Contraction, products_of_few_rows_go_over_runs_of_panels) {
   ContractionFacts facts = facts_of(4, 2048, 768);
   EXPECT_EQ(choose_tiles(facts, machine).run, 1);
   facts.products = 2;
-  EXPECT_EQ(choose_tiles(facts, machine).run, 16);
+  EXPECT_EQ(choose_tiles(facts, machine).run, 32);
   machine.threads = 1;
   EXPECT_EQ(choose_tiles(facts, machine).run, 64);
   // Sums that wait for another product's fit the stack, whatever rows come, and of many the caches.
