@@ -94,20 +94,6 @@ class Planner {
     }
   }
 
-  // What a take of a take fetches along one dimension is fetched where it is taken along another.
-  static bool is_taken(const Value& value) {
-    return value.producer() != nullptr && value.producer()->op() == Op::kTake;
-  }
-
-  static bool is_only_taken(const Node& node) {
-    if (node.op() != Op::kTake) return false;
-    const std::vector<Node*>& users = node.result()->users();
-    return std::all_of(users.begin(), users.end(), [&](const Node* user) {
-      return is_indirect(*user) && user->operand(0) == node.result() &&
-             user->operand(1) != node.result();
-    });
-  }
-
   // -- numbers that go to another device
   // A number of the host beside tensors of another device is computed where it is read if nothing
   // but single elements stands behind it; else the host computes it.
@@ -115,7 +101,7 @@ class Planner {
     for (const Node* node : nodes_) {
       if (node->op() == Op::kExtern) continue;
       for (const Value* operand : node->operands())
-        if (is_read_elsewhere(*operand, *node) && is_view(*operand) && !is_cheap(operand))
+        if (is_read_elsewhere(*operand, *node) && is_view(*operand) && !is_cheap_number(*operand))
           plan_.copied.insert(operand->producer());
     }
   }
@@ -197,24 +183,6 @@ class Planner {
     }
   }
 
-  // Whether no tensor of more than one element stands behind `value`, and at most `ops` ops; takes
-  // them off.
-  static bool is_cheap(const Value* value, int64_t& ops) {
-    const Node* producer = value->producer();
-    if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)))
-      return product(value->type().shape).equals_constant(1);
-    if (!is_free(*producer) && (producer->op() == Op::kPhilox || --ops < 0)) return false;
-    return std::all_of(producer->operands().begin(), producer->operands().end(),
-                       [&](const Value* operand) { return is_cheap(operand, ops); });
-  }
-
-  static bool is_cheap(const Value* value) {
-    static constexpr int64_t kCheapOps =
-        8;  // masks and position arithmetic without a tensor behind them
-    int64_t ops = kCheapOps;
-    return is_cheap(value, ops);
-  }
-
   // Each reader of a pad asks for each element whether it lies within: of more of them than these,
   // reading what is written once takes less time.
   static constexpr size_t kMostReadersOfPad = 4;
@@ -229,7 +197,7 @@ class Planner {
     std::vector<const Node*> readers;
     collect_readers(node.result(), false, readers);
     if (changes_before(node, readers)) return;
-    if (is_part_of_take || is_cheap(node.result()) || recomputed_.count(&node) ||
+    if (is_part_of_take || is_cheap_number(*node.result()) || recomputed_.count(&node) ||
         (node.op() == Op::kPad && !reads_inlined(*node.operand(0)) &&
          readers.size() <= kMostReadersOfPad)) {
       plan_.inlined.insert(&node);

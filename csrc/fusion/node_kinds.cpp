@@ -110,4 +110,36 @@ Index take_index_position(const Node& node, const Index& position) {
   return Index(position.begin() + dim, position.begin() + dim + rank);
 }
 
+bool is_taken(const Value& value) {
+  return value.producer() != nullptr && value.producer()->op() == Op::kTake;
+}
+
+bool is_only_taken(const Node& node) {
+  if (node.op() != Op::kTake) return false;
+  const std::vector<Node*>& users = node.result()->users();
+  return std::all_of(users.begin(), users.end(), [&](const Node* user) {
+    return is_indirect(*user) && user->operand(0) == node.result() &&
+           user->operand(1) != node.result();
+  });
+}
+
+namespace {
+
+// Takes the ops off from how many there may be.
+bool is_cheap_number(const Value& value, int64_t& ops) {
+  const Node* producer = value.producer();
+  if (producer == nullptr || !(is_free(*producer) || is_inlinable(*producer)))
+    return product(value.type().shape).equals_constant(1);
+  if (!is_free(*producer) && (producer->op() == Op::kPhilox || --ops < 0)) return false;
+  return std::all_of(producer->operands().begin(), producer->operands().end(),
+                     [&](const Value* operand) { return is_cheap_number(*operand, ops); });
+}
+
+}  // namespace
+
+bool is_cheap_number(const Value& value) {
+  int64_t most_ops = 8;
+  return is_cheap_number(value, most_ops);
+}
+
 }  // namespace mlcc::fusion

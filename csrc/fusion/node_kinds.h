@@ -39,6 +39,16 @@ bool has_as_many(const std::vector<SymExpr>& shape, const std::vector<SymExpr>& 
 // update goes once over each operand.
 SymExpr points_of_read(const graph::Node& reader, const graph::Value& value);
 
+// Whether a take computes the value: what a take of it fetches along one dimension is fetched where
+// it is taken along another.
+bool is_taken(const graph::Value& value);
+// Whether the node is a take that takes and gathers alone read, and as what they take from.
+bool is_only_taken(const graph::Node& node);
+
+// Whether no tensor of more than one element stands behind the value, and few ops: masks and
+// arithmetic with positions.
+bool is_cheap_number(const graph::Value& value);
+
 // Whether an extern call writes through this view.
 bool is_write_window(const graph::Node& view);
 

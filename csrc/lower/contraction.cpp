@@ -837,8 +837,8 @@ class ContractionLowering {
       return;
     const Expr goes_on = place.joined.goes_on;
     if (goes_on == nullptr) return append(block, rest(place, stages, true));
-    block.push_back(loop::If::make(arena_, goes_on, rest(place, stages, true),
-                                   rest(place, stages, false)));
+    block.push_back(
+        loop::If::make(arena_, goes_on, rest(place, stages, true), rest(place, stages, false)));
   }
 
   // `goes_on`: rows may belong to several image rows.

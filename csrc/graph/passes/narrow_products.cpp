@@ -19,12 +19,6 @@ constexpr int64_t kFewProducts = 16;
 
 bool is_f32(const Value& value) { return value.type().dtype == DType::kF32; }
 
-SymExpr product_of(const Shape& extents) {
-  SymExpr product = 1;
-  for (const SymExpr& extent : extents) product = product * extent;
-  return product;
-}
-
 // Gradients of attention compute its weights again, in f32, and divide by norms of the forward
 // pass: both are to be of the same scores.
 bool has_gradients_of_attention(const Graph& graph) {
@@ -45,7 +39,7 @@ bool narrow_contraction(const Rewriter& rewriter, Node* node, bool keeps_attenti
   const TensorType& type = node->result()->type();
   if (!is_f32(*lhs) || !is_f32(*rhs)) return rewriter.no_match(*node, "no operands of f32");
   const auto& reduced = node->attr<Shape>("reduced");
-  if (graph.expected(product_of(reduced)) < kFewProducts)
+  if (graph.expected(product(reduced)) < kFewProducts)
     return rewriter.no_match(*node, "sums of few products");
   if (const Node* attend = attention_of_scores(*node)) {
     if (keeps_attention) return rewriter.no_match(*node, "a gradient computes weights again");
