@@ -50,6 +50,19 @@ int64_t bytes_of(const graph::Graph& graph) {
 
 }  // namespace
 
+Result<runtime::TrialResult> Choice::run_both(const Prepare& prepare_call,
+                                              const Prepare& prepare_code) const {
+  try {
+    const std::function<void()> run_code = prepare_code(), run_call = prepare_call();
+    // What is computed from static inputs is kept then, and a library has made code of its own.
+    run_code();
+    run_call();
+    return host_.compare(run_call, run_code, kLimits.seconds);
+  } catch (const std::exception& error) {  // a library's, where there is no memory for one
+    return unsupported(error.what());
+  }
+}
+
 bool Choice::is_code_faster(graph::Pass pass, const graph::Graph& graph, const graph::Node& call,
                             bool guess) {
   std::unique_ptr<graph::Graph> alone = graph::call_alone(graph, call);
@@ -74,12 +87,9 @@ bool Choice::is_code_faster(graph::Pass pass, const graph::Graph& graph, const g
     const auto code = candidate(pass), library = candidate(std::nullopt);
     if (has_calls(*code) || !has_calls(*library))
       return not_measured("alone it is computed in another way", true);
-    const std::function<void()> run_code = host_.prepare(code, size_of);
-    const std::function<void()> run_call = host_.prepare(library, size_of);
-    // What is computed from static inputs is kept then, and a library has made code of its own.
-    run_code();
-    run_call();
-    const Result<runtime::TrialResult> trial = host_.compare(run_call, run_code, kLimits.seconds);
+    const Result<runtime::TrialResult> trial =
+        run_both([&] { return host_.prepare(library, size_of); },
+                 [&] { return host_.prepare(code, size_of); });
     seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
     if (!trial) return not_measured(trial.reason(), true);
     const bool is_code =

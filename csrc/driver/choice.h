@@ -12,6 +12,8 @@
 #include "graph/graph.h"
 #include "graph/passes/pipeline.h"
 #include "runtime/executable.h"
+#include "runtime/trial.h"
+#include "support/result.h"
 
 namespace mlcc::driver {
 
@@ -33,6 +35,11 @@ class Choice {
                       bool guess);
 
  private:
+  using Prepare = std::function<std::function<void()>()>;
+  // Or why they do not run.
+  Result<runtime::TrialResult> run_both(const Prepare& prepare_call,
+                                        const Prepare& prepare_code) const;
+
   const Options& options_;
   const Host& host_;
   const Compile compile_;

@@ -1,11 +1,14 @@
 // A call of a graph as a graph of its own, to see how long it takes.
 //
-//   graph @net(%x: f32[s3, 64], ..)                          graph @alone(%x0: f32[n0, 64],
-//     ..                                                       %x1: f32[100, 64] static, %n0:
-//     size(n0)) %5: f32[64, 100] = permute %w {dims = [1, 0]}     =>     %0: f32[64, 100] = permute
-//     %x1 .. %6: f32[s3, 100] = extern "aten.mm.default"(%4, %5)      %1: f32[n0, 100] = extern
-//     "aten.mm..
-//     ..                                                       return %1
+//   graph @net(%x: f32[s3, 64], %w: f32[100, 64] static, ..)
+//     ..
+//     %5: f32[64, 100] = permute %w {dims = [1, 0]}
+//     %6: f32[s3, 100] = extern "aten.mm.default"(%4, %5)
+//   =>
+//   graph @alone(%x0: f32[n0, 64], %x1: f32[100, 64] static)
+//     %0: f32[64, 100] = permute %x1 {dims = [1, 0]}
+//     %1: f32[n0, 100] = extern "aten.mm.default"(%x0, %0)
+//     return %1
 #pragma once
 
 #include <memory>

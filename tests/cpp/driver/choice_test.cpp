@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <variant>
@@ -115,6 +116,13 @@ TEST_F(ChoiceTest, GuessesWhereItMustNotMeasure) {
   EXPECT_EQ(calls(products(1)), 0);
   options_.prefer = "neither";
   EXPECT_THROW(calls(products(1)), Error);
+}
+
+TEST_F(ChoiceTest, GuessesWhereALibraryFails) {
+  host_.prepare = [](const auto&, const auto&) -> std::function<void()> {
+    return [] { throw std::bad_alloc(); };
+  };
+  EXPECT_EQ(calls(products(1)), 0);
 }
 
 // A guess is of this process alone.
