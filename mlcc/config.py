@@ -85,7 +85,9 @@ _MATMUL_PRECISIONS = ("", "highest", "high", "medium")
 _PREFERENCES = ("", "code", "call")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
 _MODES = {
+    "gpu": _GPU_MODES,
     "matmul_precision": _MATMUL_PRECISIONS,
+    "prefer": _PREFERENCES,
     "verify": _VERIFY_MODES,
     "weights": _WEIGHTS_MODES,
 }
@@ -155,15 +157,12 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
     if option.name == "logs":
         for problem in _logging.parse(value)[1]:
             raise Error(f"{what}: {problem}")
-    if option.name == "gpu" and value not in _GPU_MODES:
-        raise Error(f"{what}: expected off, emulate or nothing, found {value!r}")
-    if option.name == "prefer" and value not in _PREFERENCES:
-        raise Error(f"{what}: expected code, call or nothing, found {value!r}")
     modes = _MODES.get(option.name)
     if modes is not None and value not in modes:
-        nearest = _nearest(value, modes)
+        words = list(filter(None, modes))
+        expected = f"{', '.join(words)} or nothing" if "" in modes else f"one of {', '.join(words)}"
         raise Error(
-            f"{what}: expected one of {', '.join(modes)}, found {value!r}; nearest: {nearest}"
+            f"{what}: expected {expected}, found {value!r}; nearest: {_nearest(value, words)}"
         )
     if option.name == "dump":
         for word in filter(None, (part.strip() for part in value.split(","))):

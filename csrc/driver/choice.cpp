@@ -80,17 +80,22 @@ bool Choice::is_code_faster(graph::Pass pass, const graph::Graph& graph, const g
     if (seconds_ > kSecondsOfGraph) return not_measured("other calls took long enough", false);
     if (bytes_of(*alone) > kLimits.bytes) return not_measured("it is large", true);
     const Clock::time_point start = Clock::now();
+    const auto count_time = [&] {
+      seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    };
     const auto size_of = [&](std::string_view name) { return alone->size_hint(name); };
     const auto candidate = [&](std::optional<graph::Pass> code_of) {
       return compile_(graph::parse_graph(text), code_of);
     };
     const auto code = candidate(pass), library = candidate(std::nullopt);
-    if (has_calls(*code) || !has_calls(*library))
+    if (has_calls(*code) || !has_calls(*library)) {
+      count_time();
       return not_measured("alone it is computed in another way", true);
+    }
     const Result<runtime::TrialResult> trial =
         run_both([&] { return host_.prepare(library, size_of); },
                  [&] { return host_.prepare(code, size_of); });
-    seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    count_time();
     if (!trial) return not_measured(trial.reason(), true);
     const bool is_code =
         guess ? 1 / trial->high_ratio < kMarginOfCall : trial->low_ratio >= kMarginOfCode;

@@ -30,7 +30,8 @@ bool is_packed_input(const Node& node) {
   const auto takes_columns_apart = [](const SymExpr& at) {
     const std::vector<SymExpr::Function> functions = at.functions();
     return std::any_of(functions.begin(), functions.end(), [](const SymExpr::Function& function) {
-      return function.kind == AtomKind::kMod && function.numerator == SymExpr::symbol("d1");
+      return function.kind == AtomKind::kMod &&
+             function.numerator == SymExpr::symbol(graph::axis_name(1));
     });
   };
   const auto& index = node.attr<Index>("rhs");

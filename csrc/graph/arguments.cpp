@@ -16,4 +16,12 @@ std::optional<double> number_of(const Argument& argument) {
   return constant ? std::optional(static_cast<double>(*constant)) : std::nullopt;
 }
 
+bool has_symbols(const ExternCall& call) {
+  bool found = false;
+  const auto visit = [&](const SymExpr& size) { found |= !size.is_constant(); };
+  for (const Argument& argument : call.args) for_each_size(argument, visit);
+  for (const auto& [name, argument] : call.kwargs) for_each_size(argument, visit);
+  return found;
+}
+
 }  // namespace mlcc::graph

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "graph/arguments.h"
 #include "graph/effects.h"
+#include "graph/index_map.h"
 #include "graph/static_values.h"
 #include "graph/strided_view.h"
 
@@ -21,19 +23,10 @@ bool is_on_cpu(const Value& value) {
   return value.kind() == ValueKind::kTensor && value.type().device.kind == DeviceKind::kCpu;
 }
 
-bool has_symbols(const Argument& argument) {
-  bool found = false;
-  for_each_size(argument, [&](const SymExpr& size) { found |= !size.is_constant(); });
-  return found;
-}
-
 bool is_plain(const Node& call) {
   if (call.op() != Op::kExtern || !is_pure(call) || call.results().size() != 1) return false;
   const ExternCall& facts = call.extern_call();
-  return facts.regions.empty() && is_on_cpu(*call.result()) &&
-         std::none_of(facts.args.begin(), facts.args.end(), has_symbols) &&
-         std::none_of(facts.kwargs.begin(), facts.kwargs.end(),
-                      [](const auto& argument) { return has_symbols(argument.second); }) &&
+  return facts.regions.empty() && is_on_cpu(*call.result()) && !has_symbols(facts) &&
          std::all_of(call.operands().begin(), call.operands().end(),
                      [](const Value* operand) { return is_on_cpu(*operand); });
 }
@@ -65,7 +58,7 @@ class Copier {
     if (input != nullptr) return input;
     const auto view = strided_view(operand);
     const Shape& shape = operand->type().shape;
-    std::vector<int64_t> steps, order(shape.size()), back(shape.size());
+    std::vector<int64_t> steps, order(shape.size());
     for (const SymExpr& stride : view->strides) steps.push_back(from_.expected(stride));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -73,9 +66,8 @@ class Copier {
     });
     Shape memory;
     int64_t least = 0;
-    for (size_t i = 0; i < order.size(); ++i) {
-      const auto dim = static_cast<size_t>(order[i]);
-      back[dim] = static_cast<int64_t>(i);
+    for (const int64_t place : order) {
+      const auto dim = static_cast<size_t>(place);
       const bool is_repeated = view->strides[dim].equals_constant(0);
       memory.push_back(is_repeated ? SymExpr(1) : shape[dim]);
       if (!memory.back().equals_constant(1)) least = steps[dim];
@@ -84,7 +76,8 @@ class Copier {
     TensorType type{operand->type().dtype, renamed(memory), {}, {}};
     const std::string name = "x" + std::to_string(inputs_.size() - 1);
     input = into_->add_input(name, std::move(type), is_static_value(*operand));
-    if (!std::is_sorted(back.begin(), back.end())) input = into_->permute(input, std::move(back));
+    if (!std::is_sorted(order.begin(), order.end()))
+      input = into_->permute(input, inverse_permutation(order));
     const Shape wanted = renamed(shape);
     if (!(input->type().shape == wanted)) input = into_->expand(input, wanted);
     return input;

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "graph/arguments.h"
 #include "graph/effects.h"
 #include "graph/rewriter.h"
 #include "graph/strided_view.h"
@@ -41,12 +42,6 @@ int64_t bytes_of(const Value& value) {
   return bytes;
 }
 
-bool has_symbol(const Argument& argument) {
-  if (const auto* size = std::get_if<SymExpr>(&argument.value)) return !size->is_constant();
-  const auto* list = std::get_if<ArgList>(&argument.value);
-  return list != nullptr && std::any_of(list->begin(), list->end(), has_symbol);
-}
-
 // Depends on nothing but its operands, in a way that no call changes.
 bool is_fixed(const Node& node) {
   for (const auto& result : node.results())
@@ -62,10 +57,7 @@ bool is_fixed(const Node& node) {
   }
   if (node.op() != Op::kExtern) return node.op() != Op::kSizeResult;
   const ExternCall& call = node.extern_call();
-  return is_pure(node) && call.regions.empty() &&
-         std::none_of(call.args.begin(), call.args.end(), has_symbol) &&
-         std::none_of(call.kwargs.begin(), call.kwargs.end(),
-                      [](const auto& argument) { return has_symbol(argument.second); });
+  return is_pure(node) && call.regions.empty() && !has_symbols(call);
 }
 
 // Written by an extern call, also by way of another one's result that may lie in the same memory.

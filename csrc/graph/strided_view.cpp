@@ -102,4 +102,8 @@ std::optional<StridedView> strided_view(Value* value) {
   return view;
 }
 
+bool is_dense_along(Value& value, size_t dim) {
+  return strided_view(&value)->strides[dim].equals_constant(1);
+}
+
 }  // namespace mlcc::graph

@@ -23,4 +23,7 @@ struct StridedView {
 // size. Strides are plain products of sizes: where a size is 0 there is no element to address.
 std::optional<StridedView> strided_view(Value* value);
 
+// Whether neighbours along a dimension of a tensor lie side by side.
+bool is_dense_along(Value& value, size_t dim);
+
 }  // namespace mlcc::graph

@@ -71,7 +71,10 @@ class BorderLowering {
     const SymExpr end = is_padded ? region[dim].end - length : region[dim].end;
     const loop::LoopMode mode = is_last && !is_padded ? vectors() : loop::LoopMode();
     return nest_.loop_over("i", region[dim].begin, end, mode, [&](SymExpr i, Block& block) {
-      if (is_padded) i = behind(i, inner.begin, i + length, block);
+      if (is_padded) {
+        const Expr is_before = nest_.apply(ScalarOp::kLt, {nest_.expr(i), nest_.expr(inner.begin)});
+        i = nest_.select(is_before, i, i + length, "at", block);
+      }
       at.push_back(i);
       if (is_last)
         store(pad, at, block);
@@ -79,16 +82,6 @@ class BorderLowering {
         append(block, around(pad, inner, region, at));
       at.pop_back();
     });
-  }
-
-  // `i` before `begin`, else the other place.
-  SymExpr behind(const SymExpr& i, const SymExpr& begin, const SymExpr& other, Block& block) {
-    const loop::Variable* at = nest_.variable("at");
-    const Expr is_before = nest_.apply(ScalarOp::kLt, {nest_.expr(i), nest_.expr(begin)});
-    const Expr place =
-        nest_.apply(ScalarOp::kSelect, {is_before, nest_.expr(i), nest_.expr(other)});
-    block.push_back(loop::Let::make(context_.arena, at, place));
-    return SymExpr::symbol(at->name);
   }
 
   loop::LoopMode vectors() const {

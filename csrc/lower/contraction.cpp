@@ -505,7 +505,6 @@ class ContractionLowering {
     joined.goes_on = goes_on;
     Block tables;
     fill_tables(joined, tables);
-    joined.offsets.clear();
     block.push_back(loop::If::make(arena_, goes_on, std::move(tables), {}));
     return joined;
   }
@@ -515,25 +514,20 @@ class ContractionLowering {
     const SymExpr& length = roles_->row_parts()[1]->extent;
     const SymExpr step = roles_->step(roles_->broadcast(), *roles_->row_parts()[1]);
     SymExpr line = joined.first_line, place = joined.first_place;
-    const auto choose = [&](const Expr& condition, const SymExpr& yes, const SymExpr& no,
-                            std::string_view name) {
-      const Variable* chosen = nest_->variable(name);
-      const Expr either = apply(ScalarOp::kSelect, {condition, expr(yes), expr(no)});
-      block.push_back(loop::Let::make(arena_, chosen, either));
-      return SymExpr::symbol(chosen->name);
-    };
-    joined.offsets = {0};
+    const bool has_offsets = joined.goes_on == nullptr;
+    if (has_offsets) joined.offsets = {0};
     for (int64_t row = 0;; ++row) {
       block.push_back(loop::Store::make(arena_, joined.lines, {constant(row)}, expr(line)));
       block.push_back(loop::Store::make(arena_, joined.places, {constant(row)}, expr(place)));
       if (row + 1 == tiles_.rows.front()) return;
       const Expr is_last = apply(ScalarOp::kEq, {expr(place + 1), expr(length)});
-      if (joined.goes_on == nullptr) {
+      if (has_offsets) {
         const SymExpr& at = joined.offsets.back();
-        joined.offsets.push_back(choose(is_last, at + step + roles_->jump(), at + step, "ahead"));
+        joined.offsets.push_back(
+            nest_->select(is_last, at + step + roles_->jump(), at + step, "ahead", block));
       }
-      line = choose(is_last, line + 1, line, "line");
-      place = choose(is_last, 0, place + 1, "place");
+      line = nest_->select(is_last, line + 1, line, "line", block);
+      place = nest_->select(is_last, 0, place + 1, "place", block);
     }
   }
 

@@ -33,6 +33,14 @@ SymExpr TileNest::let(const SymExpr& value, std::string_view name, Block& block)
   return SymExpr::symbol(named->name);
 }
 
+SymExpr TileNest::select(const Expr& condition, const SymExpr& yes, const SymExpr& no,
+                         std::string_view name, Block& block) {
+  const Variable* chosen = variable(name);
+  block.push_back(loop::Let::make(
+      arena_, chosen, apply(loop::ScalarOp::kSelect, {condition, expr(yes), expr(no)})));
+  return SymExpr::symbol(chosen->name);
+}
+
 Block TileNest::loop_over(std::string_view name, const SymExpr& begin, const SymExpr& end,
                           const loop::LoopMode& mode,
                           const std::function<void(SymExpr, Block&)>& body) {

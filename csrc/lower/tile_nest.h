@@ -30,6 +30,9 @@ class TileNest {
 
   // A number that stands in the code by a name; a constant or a name as it is.
   SymExpr let(const SymExpr& value, std::string_view name, loop::Block& block);
+  // The one or the other, by a name.
+  SymExpr select(const loop::Expr& condition, const SymExpr& yes, const SymExpr& no,
+                 std::string_view name, loop::Block& block);
   // Of one iteration without lanes: the body alone.
   loop::Block loop_over(std::string_view name, const SymExpr& begin, const SymExpr& end,
                         const loop::LoopMode& mode,

@@ -21,8 +21,7 @@ using ValueOf = std::function<int64_t(std::string_view)>;
 constexpr size_t kPairs = 7;
 constexpr double kShortestSample = 200e-6;  // seconds; shorter runs are repeated
 constexpr double kMostRepeats = 1000;
-constexpr double kInterruption =
-    0.01;  // seconds: what is longer beyond the limit is not tried again
+constexpr double kInterruption = 0.01;  // seconds; longer beyond the limit: not tried again
 
 std::set<Hash128> keys_of(const ExecutablePlan& plan) {
   std::set<Hash128> keys;
@@ -223,8 +222,9 @@ Result<TrialResult> time_in_turns(const std::function<void()>& first,
   for (const auto* run : runners) {
     // The first run finds nothing in caches, and others may be interrupted.
     double least = seconds_of(*run, 1);
-    for (int i = 0; i < 3 && least <= most_seconds + kInterruption; ++i)
-      if (i == 0 || least > most_seconds) least = std::min(least, seconds_of(*run, 1));
+    const auto goes_on = [&](int runs) { return runs == 1 || (runs < 4 && least > most_seconds); };
+    for (int runs = 1; goes_on(runs) && least <= most_seconds + kInterruption; ++runs)
+      least = std::min(least, seconds_of(*run, 1));
     if (least > most_seconds) return unsupported("it takes too long");
     longest = std::max(longest, least);
   }

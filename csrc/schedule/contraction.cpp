@@ -22,8 +22,8 @@ constexpr int64_t kEnoughParallel = 32;
 // bf16, whose rows are half as long, 8 rows take 460, 387, 360 and 384.
 constexpr int64_t kTermsOfStreams = 8, kBytesOfStreams = 64, kRowsOfFewSums = 2;
 // Products of the same rows: fewer rows only wait for memory; bytes of sums that wait for those of
-// another product, of which few are written as a rule; runs of panels that threads share evenly.
-constexpr int64_t kRowsOfRuns = 32, kBytesOfRun = 256 * 1024, kRunsOfThread = 1;
+// another product, of which few are written as a rule.
+constexpr int64_t kRowsOfRuns = 32, kBytesOfRun = 256 * 1024;
 // Bytes of sums that are added up to in turns: they should stay in a first-level cache.
 constexpr int64_t kBytesOfSums = 32 * 1024;
 // Shorter rows are read tile by tile, and longer ones not in shorter pieces: 1 x 512 x 512 takes 14
@@ -86,7 +86,7 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
 // sums wait for those of another product, of more rows these would fill the caches.
 void choose_run(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine) {
   const int64_t column_tiles = (facts.columns + tiles.columns - 1) / tiles.columns;
-  const int64_t parts = machine.threads == 1 ? 1 : kRunsOfThread * machine.threads;
+  const int64_t parts = machine.threads;
   tiles.run = (column_tiles + parts - 1) / parts;
   const int64_t tile_rows = tiles.rows.front();
   int64_t most_rows = (tiles.tiles + (tiles.rows.size() > 1 ? 1 : 0)) * tile_rows;

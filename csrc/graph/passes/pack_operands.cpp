@@ -26,10 +26,6 @@ int64_t rows_worth_packing(DType dtype) { return dtype_size(dtype) >= 4 ? 64 : 2
 constexpr double kRowsInDoubt = 8, kFewProducts = 1 << 17, kMostProductsInDoubt = 1 << 26;
 constexpr double kDoubt = 2, kWideDoubt = 16;
 
-bool is_dense_along(Value& value, size_t dim) {
-  return strided_view(&value)->strides[dim].equals_constant(1);
-}
-
 // Of an operand whose index is axes alone: the dimension of each axis; -1: none.
 std::optional<std::vector<int>> dims_of_axes(const Node& node, size_t operand) {
   std::vector<int> dims(contraction_extents(node).size(), -1);

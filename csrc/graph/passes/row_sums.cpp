@@ -16,15 +16,14 @@ namespace {
 
 using Shape = std::vector<SymExpr>;
 
-bool is_dense_along(Value& value, size_t dim) {
-  return strided_view(&value)->strides[dim].equals_constant(1) ||
-         value.type().shape[dim].equals_constant(1);
+bool has_no_gaps_along(Value& value, size_t dim) {
+  return is_dense_along(value, dim) || value.type().shape[dim].equals_constant(1);
 }
 
 // Rows of one operand for each of the other's: [.., 1, k] beside [.., n, k].
 Worth worth_of_sums(Value& lhs, Value& rhs, const TileOptions& tiles) {
   const size_t rank = rhs.type().shape.size();
-  if (!is_dense_along(lhs, rank - 1) || !is_dense_along(rhs, rank - 2)) return Worth::kCall;
+  if (!has_no_gaps_along(lhs, rank - 1) || !has_no_gaps_along(rhs, rank - 2)) return Worth::kCall;
   const auto rows = lhs.type().shape[rank - 2].as_constant();
   const auto columns = rhs.type().shape[rank - 1].as_constant();
   const int64_t few = std::min(rows.value_or(INT64_MAX), columns.value_or(INT64_MAX));
