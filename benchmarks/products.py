@@ -10,7 +10,6 @@ a call, and of the ratios of neighbouring turns; above 1 the joined kernel is fa
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import mlcc
+from benchmarks import harness
 
 
 class Projections(nn.Module):
@@ -57,38 +57,21 @@ CASES: dict[str, tuple[int, Callable[[], nn.Module]]] = {
     "mlp768": (768, lambda: Gated(768, 3072, nn.functional.gelu, True)),
     "mlp2048": (2048, lambda: Gated(2048, 5632, nn.functional.silu, False)),
 }
-SECONDS_OF_TURN = 0.002
-LEAST_TURNS = 8
 
 
-def measure(
-    module: nn.Module, x: Tensor, seconds: float, dynamic: bool
-) -> tuple[float, float, float]:
-    """Seconds of a call apart and joined, and the median ratio."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+def measure(module: nn.Module, x: Tensor, seconds: float, dynamic: bool) -> harness.Comparison:
+    """Of calls whose products are apart and joined."""
     tolerance = 1e-3 if x.dtype == torch.float32 else 5e-2
-    ways = []
-    for joined in (False, True):
+    ways = {}
+    for name, joined in (("apart", False), ("joined", True)):
         compiled = mlcc.jit(lambda x, module=module: module(x), dynamic=dynamic)
         with mlcc.config.patch(join_products=joined):
             found = compiled(x)
         for one, other in zip(found, module(x), strict=True):
             torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-        ways.append(compiled)
-    begin = clock()
-    ways[0](x)
-    calls = max(1, int(SECONDS_OF_TURN / max(clock() - begin, 1e-7)))
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < LEAST_TURNS:
-        for way in (0, 1) if len(times[0]) % 2 else (1, 0):
-            ways[way](x)
-            begin = clock()
-            for _ in range(calls):
-                ways[way](x)
-            times[way].append((clock() - begin) / calls)
-    ratios = [apart / joined for apart, joined in zip(*times, strict=True)]
-    return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios)
+        ways[name] = lambda compiled=compiled: compiled(x)
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    return harness.compare(ways, seconds=seconds, min_rounds=8, max_rounds=100_000, clock=clock)
 
 
 def main() -> None:
@@ -111,9 +94,11 @@ def main() -> None:
             mlcc.clear_packs()
             x = torch.randn(rows, depth).to(dtype)
             with torch.no_grad():
-                apart, joined, ratio = measure(module, x, args.seconds, args.dynamic)
+                compared = measure(module, x, args.seconds, args.dynamic)
+            apart, joined = (compared.spread(way).median * 1e6 for way in ("apart", "joined"))
+            ratio = compared.ratio("joined").median
             print(
-                f"{name:8} {rows:5} rows: apart {apart * 1e6:8.0f} us, joined {joined * 1e6:8.0f} us, {ratio:.3f}",
+                f"{name:8} {rows:5} rows: apart {apart:8.0f} us, joined {joined:8.0f} us, {ratio:.3f}",
                 flush=True,
             )
 

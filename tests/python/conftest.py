@@ -40,6 +40,19 @@ def seeded() -> None:
 
 
 @pytest.fixture
+def nothing_kept() -> Iterator[None]:
+    """A test begins and ends without kept values, and what Dynamo has compiled goes."""
+    import torch
+
+    import mlcc
+
+    mlcc.clear_packs()
+    yield
+    torch._dynamo.reset()
+    mlcc.clear_packs()
+
+
+@pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder for one test; the path."""
     monkeypatch.setenv("MLCC_CACHE_DIR", str(tmp_path / "cache"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,13 +16,7 @@ from tests.python.accuracy import check_all, to_double
 Tensors = tuple[torch.Tensor, ...]
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    """No test finds what another one left."""
-    mlcc.clear_packs()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 def check(found: Any, eager: Any, exact: Any) -> None:

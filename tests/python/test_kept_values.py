@@ -3,7 +3,7 @@
 import copy
 import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,13 +17,7 @@ Log = Callable[..., AbstractContextManager[list[str]]]
 COUNTERS = ("packs", "pack_bytes", "pack_hits", "pack_misses")
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    """Each test begins and ends with nothing kept."""
-    mlcc.clear_packs()
-    yield
-    torch._dynamo.reset()
-    mlcc.clear_packs()
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 def packs() -> dict[str, int]:

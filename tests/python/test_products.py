@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,14 +17,7 @@ from tests.python.accuracy import check_all, to_double
 Log = Callable[..., AbstractContextManager[list[str]]]
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    """No test finds what another one left."""
-    mlcc.clear_packs()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-    mlcc.clear_packs()
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 class Projections(torch.nn.Module):

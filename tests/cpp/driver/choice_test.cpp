@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <new>
 #include <string>
@@ -14,11 +13,10 @@
 #include "driver/verdicts.h"
 #include "graph/text.h"
 #include "support/error.h"
+#include "with_store.h"
 
 namespace mlcc::driver {
 namespace {
-
-namespace fs = std::filesystem;
 
 bool makes_calls(const runtime::Executable& executable) {
   for (const runtime::Step& step : executable.plan().steps)
@@ -38,15 +36,11 @@ std::string products(int count) {
   return "graph @net(%x: f32[2, 64]" + inputs + ") {\n" + body + "  return " + outputs + "\n}\n";
 }
 
-class ChoiceTest : public ::testing::Test {
+class ChoiceTest : public WithStore {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
-    options_.cache_dir = folder_.string();
+    WithStore::SetUp();
     set_llvm_library(MLCC_LLVM_LIBRARY);
-    forget_verdicts();
     host_ = {1, [](int64_t n, int64_t, const auto& body) { body(0, n); }};
     // Nothing is computed, and no clock is asked.
     host_.prepare = [this](const std::shared_ptr<const runtime::Executable>& executable,
@@ -60,18 +54,12 @@ class ChoiceTest : public ::testing::Test {
       return runtime::TrialResult{ratio, 1, ratio, ratio, ratio};
     };
   }
-  void TearDown() override {
-    forget_verdicts();
-    fs::remove_all(folder_);
-  }
 
   int64_t calls(const std::string& text, bool has_host = true) {
     return compile(graph::parse_graph(text), options_, has_host ? &host_ : nullptr)
         .stats.extern_calls;
   }
 
-  fs::path folder_;
-  Options options_;
   Host host_;
   bool calls_are_slow_ = true;
   int prepared_ = 0, run_milliseconds_ = 0;

@@ -2,30 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
 
 #include "driver/session.h"
+#include "with_store.h"
 
 namespace mlcc::driver {
 namespace {
 
-namespace fs = std::filesystem;
-
-class Verdicts : public ::testing::Test {
+class Verdicts : public WithStore {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
-    options_.cache_dir = folder_.string();
-    forget_verdicts();
-  }
-  void TearDown() override {
-    forget_verdicts();
-    fs::remove_all(folder_);
-  }
-
   Hash128 key(int64_t num_threads = 1) const {
     return verdict_key("graph @g() {\n}\n", {}, num_threads, options_);
   }
@@ -37,8 +23,6 @@ class Verdicts : public ::testing::Test {
     });
   }
 
-  fs::path folder_;
-  Options options_;
   int measurements_ = 0;
 };
 
