@@ -346,6 +346,7 @@ struct LinesAhead {
   Expr origin = nullptr;  // i64, in elements; null: there is none. The buffer has one dimension
   int64_t shift = 0;
   const Buffer* buffer = nullptr;  // null: that of B
+  bool is_soon = false;            // whether first-level caches are to have it, else second-level
   friend bool operator==(const LinesAhead&, const LinesAhead&) = default;
 };
 

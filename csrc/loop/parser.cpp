@@ -731,6 +731,7 @@ class KernelParser {
       ahead.shift = lexer_.expect_integer("a shift");
       lexer_.expect(")");
       if (lexer_.accept("of")) ahead.buffer = exprs_.parse_buffer();
+      ahead.is_soon = lexer_.accept("soon");
     }
     fail_on(token, contract_type_error(c, a, b, rows, columns, live_columns, depths, ahead));
     return Contract::make(arena_, std::move(c), std::move(a), std::move(b), rows, columns,

@@ -394,6 +394,7 @@ class Printer {
     print_expr(contract.ahead.origin, DType::kI64);
     add(", ", std::to_string(contract.ahead.shift), ")");
     if (contract.ahead.buffer != nullptr) add(" of %", contract.ahead.buffer->name);
+    if (contract.ahead.is_soon) add(" soon");
   }
 
   size_t depth_ = 0;

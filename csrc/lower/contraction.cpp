@@ -38,12 +38,16 @@ namespace {
 // us, written out 502 (Zen 3); 24 to 144 at 56x56 255 and 244; from about 64 terms on the same.
 constexpr int64_t kFewTerms = 64, kShortRest = 12;
 
-// Rows that a panel is multiplied with, from which on the next one is asked for meanwhile: fewer
-// only wait for memory. On a Zen 5 whose weights come from memory, f32, GFLOP/s without and with,
-// of 277: 12 x 768 x 3072 140 and 233, 128 x 768 x 3072 246 and 267, 128 x 3072 x 768 236 and 269,
-// 49 x 4608 x 512 207 and 249; 4 x 768 x 3072 74 and 80, but 208 and 155 where they come from a
-// cache.
-constexpr int64_t kRowsWorthAsking = 8;
+// What is asked for while a panel is multiplied: where several tiles share it, the next one. On a
+// Zen 5 whose weights come from memory, f32, GFLOP/s without and with, of 277: 128 x 768 x 3072 246
+// and 267, 128 x 3072 x 768 236 and 269, 49 x 4608 x 512 207 and 249. A single tile, which meets
+// its panel once, asks for what it takes itself some KB later: 4 x 4096 x 4096 took 1.7 ms without
+// and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5, from caches 4 x 768 x 3072 105 us and 92. One row
+// does so only where half of the last-level cache holds the weights: 9 MB came at 95 GB/s without
+// and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44 (of the two kinds of lines ahead the nearer
+// one keeps more loads waiting, but what prefetchers of memory do by themselves it hinders).
+enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
+constexpr int64_t kBytesToOwn = 8192;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
 // another size mostly finds the same code.
 constexpr int64_t kManyTiles = 8, kFewTiles = 2;
@@ -261,7 +265,7 @@ class ContractionLowering {
                              ? blocks_of(SymExpr::min(high_tiles, tiles_.tiles), of_block)
                              : SymExpr(1);
     const SymExpr times = ceil_div(blocks_of(high_tiles, of_block), near);
-    asks_ahead_ = context_.expected(images * rows) >= kRowsWorthAsking;
+    asks_ = choose_asks(context_.expected(images * rows));
     if (high_tiles.is_constant())
       tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
     else
@@ -317,6 +321,15 @@ class ContractionLowering {
         std::min(facts.depth, context_.expected(product(shape)) /
                                   (facts.expected_rows * facts.images * facts.others));
     return schedule::choose_tiles(facts, context_.machine);
+  }
+
+  Asks choose_asks(int64_t rows) const {
+    if (!roles_->is_packed()) return Asks::kNothing;
+    if (rows > tiles_.rows.front()) return Asks::kNextPanel;
+    const int64_t bytes = context_.input_bytes();
+    if (bytes <= context_.machine.second_level_bytes) return Asks::kNothing;
+    if (rows == 1 && 2 * bytes > context_.machine.streaming_bytes) return Asks::kNothing;
+    return Asks::kOwnPanel;
   }
 
   // Whether the result is an image, with rows and columns of pixels that are multiplied alike.
@@ -786,32 +799,53 @@ class ContractionLowering {
         ahead_of(place, depth));
   }
 
+  loop::LinesAhead ahead_of(const TilePlace& place, const std::vector<DepthAxis>& depth) {
+    if (asks_ == Asks::kNothing) return {};
+    return asks_ == Asks::kOwnPanel ? ahead_in_panel(place, depth)
+                                    : ahead_in_next_panel(place, depth);
+  }
+
+  // Where a tile's columns begin at these terms.
+  SymExpr panel_origin(const TilePlace& place, const SymExpr& panel,
+                       const std::vector<DepthAxis>& depth) const {
+    const size_t vector = roles_->vector();
+    SymExpr origin = roles_->origin(vector, place.first_row, place.first_column, panel);
+    for (const DepthAxis& axis : depth)
+      origin = origin + roles_->step(vector, *axis.axis) * axis.begin;
+    return origin;
+  }
+
+  // Behind the last panel that is nothing, which does no harm.
+  loop::LinesAhead ahead_in_panel(const TilePlace& place, const std::vector<DepthAxis>& depth) {
+    const DType dtype = base_of(roles_->vector(), place.product)->type().dtype;
+    loop::LinesAhead ahead;
+    ahead.origin = expr(panel_origin(place, place.panel, depth) + kBytesToOwn / dtype_size(dtype));
+    ahead.is_soon = true;
+    return ahead;
+  }
+
   // Each tile asks for its share of the next panel at the same terms, which else only the first one
   // would wait for: one of the next product, or of the first one behind the last; in a run of
   // panels one of the same product.
-  loop::LinesAhead ahead_of(const TilePlace& place, const std::vector<DepthAxis>& depth) {
-    if (!roles_->is_packed() || !asks_ahead_) return {};
+  loop::LinesAhead ahead_in_next_panel(const TilePlace& place,
+                                       const std::vector<DepthAxis>& depth) {
     const bool stays = products_.size() == 1 || tiles_.run > 1;
     const bool is_last = stays || place.product + 1 == products_.size();
     if (is_last && panels_.equals_constant(1)) return {};
     loop::LinesAhead ahead;
     ahead.shift = std::bit_width(static_cast<uint64_t>(tiles_of_panel_)) - 1;
     const int64_t shares = int64_t{1} << ahead.shift;
-    const size_t vector = roles_->vector();
+    if (!stays)
+      ahead.buffer = buffers_.buffer_of(base_of(roles_->vector(), is_last ? 0 : place.product + 1),
+                                        loop::Access::kIn);
+    SymExpr terms = 1;
+    for (const DepthAxis& axis : depth) terms = terms * axis.extent;
     // The last one asks for itself, which does no harm.
     const SymExpr panel =
         is_last ? SymExpr::min(place.panel + 1, panels_ - 1) : SymExpr(place.panel);
-    if (!stays)
-      ahead.buffer =
-          buffers_.buffer_of(base_of(vector, is_last ? 0 : place.product + 1), loop::Access::kIn);
-    SymExpr origin = roles_->origin(vector, place.first_row, place.first_column, panel);
-    SymExpr terms = 1;
-    for (const DepthAxis& axis : depth) {
-      origin = origin + roles_->step(vector, *axis.axis) * axis.begin;
-      terms = terms * axis.extent;
-    }
     const SymExpr share = SymExpr::mod(place.number, shares);
-    ahead.origin = expr(origin + share * SymExpr::floordiv(terms * tiles_.columns, shares));
+    ahead.origin = expr(panel_origin(place, panel, depth) +
+                        share * SymExpr::floordiv(terms * tiles_.columns, shares));
     return ahead;
   }
 
@@ -887,7 +921,7 @@ class ContractionLowering {
   const TileRoles* roles_ = nullptr;
   schedule::ContractionTiles tiles_;
   std::vector<DepthAxis> outer_depth_;
-  bool asks_ahead_ = false;     // for the next panel
+  Asks asks_ = Asks::kNothing;
   int64_t tiles_of_panel_ = 1;  // that are expected to share it
   SymExpr panels_;
   int64_t rest_ops_ = 0;  // of an element, for what follows the sum

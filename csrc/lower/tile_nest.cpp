@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "schedule/contraction.h"
+
 namespace mlcc::lower {
 
 using loop::Block;
@@ -105,10 +107,10 @@ SymExpr TileNest::choose_height(const std::vector<int64_t>& heights, const SymEx
     const int64_t size = heights[i];
     Expr fits = apply(ScalarOp::kGe, {expr(rows), constant(size)});
     if (i == 0) {
-      const int64_t other = heights[1];
-      const Expr computed = expr(ceil_div(rows, size) * size);
-      const Expr with_other = expr(ceil_div(rows, other) * other);
-      fits = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {computed, with_other})});
+      const auto cost = [&](int64_t height) {
+        return expr(ceil_div(rows, height) * schedule::tile_cost(height, size));
+      };
+      fits = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {cost(size), cost(heights[1])})});
     }
     chosen = apply(ScalarOp::kSelect, {fits, constant(size), chosen});
   }

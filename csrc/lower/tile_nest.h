@@ -49,7 +49,7 @@ class TileNest {
                             loop::Block& block);
 
   // Rows of a tile. Where the kernel is to find that out: the largest that there are, but of the
-  // two largest sizes the one that computes fewer rows twice.
+  // two largest sizes the one that costs less.
   SymExpr choose_height(const std::vector<int64_t>& heights, const SymExpr& rows,
                         loop::Block& block);
   // What is made for each height, run where it is this one.

@@ -39,18 +39,11 @@ int64_t most_rows(const Machine& machine) {
   return vector_registers(machine.vector_bits) == 32 ? 12 : 6;
 }
 
-// Of up to `most` rows a tile, as few computed as possible; of equal ones the largest tile. Where
-// registers are few, loads count too, which a tile makes for each of its rows and vectors of
-// columns: with 256-bit vectors 512 x 1024 x 1024 ran at 111 GFLOP/s in tiles of 4 rows, 120 of 5
-// and 124 of 6 on a Zen 5; with 512-bit ones tiles of 8 and of 12 rows run at one speed.
+// Of up to `most` rows a tile, as few computed as possible; of equal ones the largest tile.
 int64_t fitting_rows(int64_t rows, int64_t most) {
-  static constexpr int64_t kRowsWithoutLoads = 8;
   if (rows <= most) return std::max<int64_t>(1, rows);
   int64_t best = most;
-  const auto cost = [&](int64_t tile) {
-    const int64_t loads = most < kRowsWithoutLoads ? kVectorsOfColumns : 0;
-    return (rows + tile - 1) / tile * (tile + loads);
-  };
+  const auto cost = [&](int64_t tile) { return (rows + tile - 1) / tile * tile_cost(tile, most); };
   for (int64_t tile = most; tile * 2 > most; --tile)
     if (cost(tile) < cost(best)) best = tile;
   return best;
@@ -113,6 +106,14 @@ std::string ContractionTiles::str() const {
 
 int64_t tile_columns(const Machine& machine, DType accumulator) {
   return kVectorsOfColumns * machine.vector_bits / 8 / dtype_size(accumulator);
+}
+
+// Where registers are few, loads count too, which a tile makes for each of its rows and vectors of
+// columns: with 256-bit vectors 512 x 1024 x 1024 ran at 111 GFLOP/s in tiles of 4 rows, 120 of 5
+// and 124 of 6 on a Zen 5; with 512-bit ones tiles of 8 and of 12 rows run at one speed.
+int64_t tile_cost(int64_t rows, int64_t most) {
+  static constexpr int64_t kRowsWithoutLoads = 8;
+  return rows + (most < kRowsWithoutLoads ? kVectorsOfColumns : 0);
 }
 
 int64_t computed_rows(int64_t rows, const Machine& machine) {

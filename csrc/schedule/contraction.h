@@ -57,6 +57,9 @@ struct ContractionTiles {
 // Columns of a tile, two vectors of accumulators; 0 where code has no vectors.
 int64_t tile_columns(const Machine& machine, DType accumulator);
 
+// What a tile of so many rows costs, in rows, where the largest has `most`.
+int64_t tile_cost(int64_t rows, int64_t most);
+
 // Rows that tiles compute of so many, those that are computed twice included.
 int64_t computed_rows(int64_t rows, const Machine& machine);
 

@@ -36,6 +36,7 @@ void FunctionEmitter::emit_contract(const loop::Contract& contract) {
     const Address ahead = address_of(place, {contract.ahead.origin});
     contraction.ahead = pointer_to(place, ahead.base, ahead.offset.scalar);
     contraction.ahead_shift = contract.ahead.shift;
+    contraction.is_ahead_soon = contract.ahead.is_soon;
   }
   emit_contraction(ops_, options_.vector_bits, std::move(contraction));
 }

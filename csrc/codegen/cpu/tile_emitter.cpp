@@ -244,19 +244,26 @@ class TileEmitter {
     return sums;
   }
 
-  // Lines for the k-th of the steps that stand together, into the second-level cache.
+  // Lines for the k-th of the steps that stand together.
   void ask_ahead(llvm::Value* b, int64_t k) {
     if (tile_.ahead == nullptr || live_ != nullptr) return;
     const int64_t bytes = (groups_.back().first + groups_.back().width) * word_bytes_;
     const int64_t steps_of_line = std::max<int64_t>(1, (kLineBytes << tile_.ahead_shift) / bytes);
     if (k % steps_of_line != 0) return;
-    llvm::Value* place = ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin);
-    place = ir_.CreateLShr(place, static_cast<uint64_t>(tile_.ahead_shift));
+    llvm::Value* first = nullptr;
+    if (tile_.ahead_shift == 0) {
+      // Of B's own lines a displacement.
+      first = behind(b, ir_.CreatePtrDiff(ir_.getInt8Ty(), tile_.ahead, tile_.b.origin));
+    } else {
+      llvm::Value* place = ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin);
+      first = behind(tile_.ahead, ir_.CreateLShr(place, static_cast<uint64_t>(tile_.ahead_shift)));
+    }
     const int64_t lines = ((bytes >> tile_.ahead_shift) + kLineBytes - 1) / kLineBytes;
+    const uint32_t locality = tile_.is_ahead_soon ? 3 : 2;
     for (int64_t line = 0; line < lines; ++line) {
-      llvm::Value* pointer = behind(behind(tile_.ahead, place), integer(line * kLineBytes));
+      llvm::Value* pointer = behind(first, integer(line * kLineBytes));
       ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},
-                          {pointer, ir_.getInt32(0), ir_.getInt32(2), ir_.getInt32(1)});
+                          {pointer, ir_.getInt32(0), ir_.getInt32(locality), ir_.getInt32(1)});
     }
   }
 
@@ -283,8 +290,6 @@ class TileEmitter {
                   row_offsets_[static_cast<size_t>(row % kRowsOfPointer)]);
   }
 
-  // Without software prefetch: one row against 64 MB of B runs at the rate of plain reads, with it
-  // at 0.85 to 0.95 of that (benchmarks/contractions.cpp, Zen 4).
   Parts emit_step(const Cursor& cursor, size_t set, Parts sums) {
     const size_t groups = groups_.size();
     llvm::SmallVector<Parts, 4> b;

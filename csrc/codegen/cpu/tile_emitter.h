@@ -28,6 +28,7 @@ struct Contraction {
   bool adds = false;
   llvm::Value* ahead = nullptr;  // pointer; as loop::LinesAhead
   int64_t ahead_shift = 0;
+  bool is_ahead_soon = false;
 };
 
 // At the builder's place. `vector_bits` as in EmitOptions.

@@ -51,6 +51,12 @@ TEST(Contraction, rows_that_are_computed_are_counted) {
   EXPECT_EQ(computed_rows(49, machine_of(256)), 50);
 }
 
+// 512 rows of 16 registers: 86 tiles of 6 rows cost less than 128 of 4, which compute fewer.
+TEST(Contraction, loads_count_where_registers_are_few) {
+  EXPECT_LT(86 * tile_cost(6, 6), 128 * tile_cost(4, 6));
+  EXPECT_EQ(tile_cost(12, 12), 12);
+}
+
 TEST(Contraction, unknown_rows_have_tiles_down_to_one) {
   for (const int64_t bits : {128, 256, 512}) {
     const ContractionTiles tiles = choose_tiles(facts_of(0, 64, 64), machine_of(bits));
