@@ -50,7 +50,9 @@ enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
 constexpr int64_t kBytesToOwn = 8192;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
 // another size mostly finds the same code.
-constexpr int64_t kManyTiles = 8, kFewTiles = 2;
+constexpr int64_t kManyTiles = 4, kFewTiles = 2;
+// So many wait for a panel so seldom that it is not worth the registers of asking.
+constexpr int64_t kTilesWithoutAsking = 256;
 
 class ContractionLowering {
  public:
@@ -269,7 +271,9 @@ class ContractionLowering {
     if (high_tiles.is_constant())
       tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
     else
-      tiles_of_panel_ = context_.expected(high_tiles) > kFewTiles ? kManyTiles : kFewTiles;
+      tiles_of_panel_ = context_.expected(high_tiles) >= kManyTiles ? kManyTiles : kFewTiles;
+    if (context_.expected(SymExpr::min(of_block * near, high_tiles)) >= kTilesWithoutAsking)
+      asks_ = Asks::kNothing;
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * of_block * of_iteration * num_products();
     nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
