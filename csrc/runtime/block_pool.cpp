@@ -83,7 +83,8 @@ Block BlockPool::take(int64_t bytes, int64_t max_bytes) {
       lent_.emplace(block.data, block);
       return block;
     }
-    while (num_idle_ > 0 && lent_bytes_ + idle_bytes_ > peak_bytes_) dropped.add(pop_oldest());
+    while (num_idle_ > 0 && lent_bytes_ + idle_bytes_ > peak_bytes_ + kSlackBytes)
+      dropped.add(pop_oldest());
   }
   char* data = map(whole);
   if (data == nullptr) {
