@@ -40,6 +40,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .dots_bytes = target.vector_bits > 128 || has_feature(target, "dotprod"),
           .mixes_signs = has_feature(target, "avx512vnni") || has_feature(target, "avxvnni"),
           .streaming_bytes = streaming_bytes,
+          .last_level_bytes = schedule::last_level_cache_bytes(),
           .prefetches_pages = is_amd};
 }
 

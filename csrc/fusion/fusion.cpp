@@ -61,6 +61,7 @@ class Planner {
     for (Node* node : nodes_) place(node);
     for (size_t g = 0; g < plan_.groups.size(); ++g) finish_group(static_cast<int>(g));
     sort_units();
+    plan_.input_bytes = graph_.read_input_bytes();
     return std::move(plan_);
   }
 

@@ -138,6 +138,8 @@ struct FusionPlan {
   // nodes of their own.
   std::unordered_set<const graph::Node*> copied;
   std::unordered_map<const graph::Node*, int> group_of;  // grouped nodes
+  // Of the graph's inputs that nodes read, packs of weights included, each as a whole; as expected.
+  int64_t input_bytes = 0;
   // Values that lie in memory whoever reads them: outputs of the graph, operands of calls.
   std::unordered_set<const graph::Value*> required;
   // Calls that the group of this index makes needless, see in_place.h.

@@ -157,6 +157,21 @@ Phases phases_of(const Convolution& conv, size_t d, const SymExpr& large, const 
   return phases;
 }
 
+// Whether sizes of the image and of the result are expressions that follow from each other. The
+// sizes of an image whose trace has found that a symbolic size is 1 are numbers, those of what is
+// computed from it are expressions still.
+bool are_sizes_related(const Convolution& conv, const Shape& result) {
+  const Shape& image = conv.image->type().shape;
+  const Shape &large = conv.is_transposed ? result : image,
+              &small = conv.is_transposed ? image : result;
+  for (size_t d = 0; d < conv.image_rank(); ++d) {
+    if (large[d + 2].is_constant() != small[d + 2].is_constant()) return false;
+    const bool is_axis = conv.stride[d] == 1 && conv.window(d).equals_constant(1);
+    if (is_axis && !(large[d + 2] - small[d + 2]).is_constant()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_convolution_call(const Node& node) {
@@ -187,6 +202,8 @@ std::optional<Convolution> convolution_of(const Node& node) {
   if (found.image == nullptr || found.weight == nullptr ||
       !read_windows(args.subspan(is_convolution_call(node) ? 3 : 4), found))
     return std::nullopt;
+  const Value* result = found.gradient == nullptr ? node.result() : found.gradient;
+  if (!are_sizes_related(found, result->type().shape)) return std::nullopt;
   return found;
 }
 

@@ -90,6 +90,14 @@ int64_t Graph::expected(const SymExpr& size) const {
   return size.evaluate([this](std::string_view name) { return size_hint(name); });
 }
 
+int64_t Graph::read_input_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& input : inputs_)
+    if (!input->users().empty())
+      bytes += expected(product(input->type().shape)) * dtype_size(input->type().dtype);
+  return bytes;
+}
+
 Assumptions Graph::assumptions() const {
   Assumptions assumptions;
   for (const Symbol& symbol : symbols_) assumptions.set_range(symbol.name, symbol.range);

@@ -229,6 +229,7 @@ class Graph {
   // What a size symbol is taken to be where speed, never a result, depends on it.
   int64_t size_hint(std::string_view name) const;
   int64_t expected(const SymExpr& size) const;  // by these
+  int64_t read_input_bytes() const;  // of inputs that nodes read, each as a whole; expected
   Assumptions assumptions() const;
 
   // -- reading

@@ -31,15 +31,6 @@ struct Context {
     return machine.streaming_bytes > 0 && expected(group.ideal_bytes) >= machine.streaming_bytes;
   }
 
-  // What nodes of the graph read of its inputs, packs of weights included.
-  int64_t input_bytes() const {
-    int64_t bytes = 0;
-    for (const auto& input : graph.inputs())
-      if (!input->users().empty())
-        bytes += expected(product(input->type().shape)) * dtype_size(input->type().dtype);
-    return bytes;
-  }
-
   int64_t hint(std::string_view name) const { return graph.size_hint(name); }
 };
 

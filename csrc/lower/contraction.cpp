@@ -43,9 +43,10 @@ constexpr int64_t kFewTerms = 64, kShortRest = 12;
 // and 267, 128 x 3072 x 768 236 and 269, 49 x 4608 x 512 207 and 249. A single tile, which meets
 // its panel once, asks for what it takes itself some KB later: 4 x 4096 x 4096 took 1.7 ms without
 // and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5, from caches 4 x 768 x 3072 105 us and 92. One row
-// does so only where half of the last-level cache holds the weights: 9 MB came at 95 GB/s without
-// and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44 (of the two kinds of lines ahead the nearer
-// one keeps more loads waiting, but what prefetchers of memory do by themselves it hinders).
+// does so only where three eighths of the last-level cache hold the weights: 9 MB came at 95 GB/s
+// without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44 (of the two kinds of lines ahead
+// the nearer one keeps more loads waiting, but what prefetchers of memory do by themselves it
+// hinders).
 enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
 constexpr int64_t kBytesToOwn = 8192;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
@@ -337,9 +338,9 @@ class ContractionLowering {
   Asks choose_asks(int64_t rows) const {
     if (!roles_->is_packed()) return Asks::kNothing;
     if (rows > tiles_.rows.front()) return Asks::kNextPanel;
-    const int64_t bytes = context_.input_bytes();
+    const int64_t bytes = context_.plan.input_bytes;
     if (bytes <= context_.machine.second_level_bytes) return Asks::kNothing;
-    if (rows == 1 && 2 * bytes > context_.machine.streaming_bytes) return Asks::kNothing;
+    if (rows == 1 && bytes > context_.machine.last_level_bytes * 3 / 8) return Asks::kNothing;
     return Asks::kOwnPanel;
   }
 
@@ -826,7 +827,7 @@ class ContractionLowering {
     return origin;
   }
 
-  // Behind the last panel that is nothing, which does no harm.
+  // Behind the last panel lies nothing; asking for it does no harm.
   loop::LinesAhead ahead_in_panel(const TilePlace& place, const std::vector<DepthAxis>& depth) {
     const DType dtype = base_of(roles_->vector(), place.product)->type().dtype;
     loop::LinesAhead ahead;

@@ -185,7 +185,7 @@ void* BlockPool::watch(void* pool) {
       const Clock::time_point now = Clock::now();
       while (self.num_idle_ > 0 && self.idle_[0].since + kIdleTime <= now) {
         dropped.add(self.pop_oldest());
-        self.peak_bytes_ = self.lent_bytes_ + self.idle_bytes_;
+        self.peak_bytes_ = std::min(self.peak_bytes_, self.lent_bytes_ + self.idle_bytes_);
       }
       if (self.num_idle_ == 0) {
         self.is_watched_ = false;

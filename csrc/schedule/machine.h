@@ -19,6 +19,7 @@ struct Machine {
   bool mixes_signs = false;
   // Kernels of a CPU that move at least so much write past its caches; 0: none do.
   int64_t streaming_bytes = 0;
+  int64_t last_level_bytes = 0;  // of the cache that cores of a CPU share; 0: not known
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;
 

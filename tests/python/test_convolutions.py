@@ -321,3 +321,14 @@ def test_code_for_unknown_sizes_holds_no_sizes(mlcc_log: Any) -> None:
             new.append(sum("kernel contract" in line for line in found))
     assert new[0] > 0
     assert new == new[:1] * 3
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_an_image_that_shrinks_to_a_pixel_whose_trace_says_so(size: int) -> None:
+    """A guard says that the symbolic size is 1: the next image's is a number, its result's an expression."""
+    module = nn.Sequential(nn.Conv2d(1, 8, 7, stride=2), nn.Conv2d(8, 16, 1, padding=1)).eval()
+    x = torch.randn(3, 1, size, size)
+    with torch.no_grad():
+        check(mlcc.jit(module)(x), module, x)
+        check(torch.compile(module, backend="mlcc", dynamic=True)(x), module, x)
+    check_gradients(module, torch.compile(module, backend="mlcc", dynamic=True), x)

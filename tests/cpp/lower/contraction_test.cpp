@@ -37,11 +37,11 @@ std::string product(const std::string& rows, int64_t columns) {
 }
 
 TEST(ContractionLowering, one_row_asks_ahead_where_the_last_level_has_room_for_weights) {
-  EXPECT_TRUE(contains(kernel_of(product("1", 32), {.streaming_bytes = 8 * kMiB}), "soon"));
-  EXPECT_FALSE(contains(kernel_of(product("1", 32), {.streaming_bytes = 3 * kMiB}), "ahead"));
-  EXPECT_TRUE(contains(kernel_of(product("2", 32), {.streaming_bytes = 3 * kMiB}), "soon"));
+  EXPECT_TRUE(contains(kernel_of(product("1", 32), {.last_level_bytes = 8 * kMiB}), "soon"));
+  EXPECT_FALSE(contains(kernel_of(product("1", 32), {.last_level_bytes = 4 * kMiB}), "ahead"));
+  EXPECT_TRUE(contains(kernel_of(product("2", 32), {.last_level_bytes = 4 * kMiB}), "soon"));
   EXPECT_FALSE(contains(
-      kernel_of(product("2", 32), {.second_level_bytes = 4 * kMiB, .streaming_bytes = 8 * kMiB}),
+      kernel_of(product("2", 32), {.second_level_bytes = 4 * kMiB, .last_level_bytes = 8 * kMiB}),
       "ahead"));
 }
 

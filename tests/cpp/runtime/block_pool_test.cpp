@@ -97,6 +97,24 @@ TEST_F(BlockPoolTest, HoldsLittleMoreThanWasLentAtOnce) {
   }
 }
 
+// Nor does that grow as blocks go for their age.
+TEST_F(BlockPoolTest, AgeDoesNotRaiseTheBound) {
+  const int64_t lent = pool_.lent_bytes();
+  const int64_t bound = lent + 100 * kMiB + BlockPool::kSlackBytes;
+  std::vector<int64_t> sizes{100};
+  for (const int64_t more : {46, 60, 36, 28, 22}) {
+    sizes.push_back(more);
+    pool_.give_back(pool_.take(2 * kMiB, 2 * kMiB).data);
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(1300))
+      for (const int64_t mib : sizes) {
+        const Block block = pool_.take(mib * kMiB, mib * kMiB);
+        ASSERT_LE(pool_.lent_bytes() + pool_.idle_bytes(), bound);
+        pool_.give_back(block.data);
+      }
+  }
+}
+
 TEST_F(BlockPoolTest, PhasesOfOtherSizesTakeTheirBlocksAgain) {
   std::set<const char*> seen;
   for (int step = 0; step < 3; ++step) {
