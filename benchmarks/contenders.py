@@ -136,6 +136,8 @@ def _onnxruntime(case: Case, threads: int) -> Prepared:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # Its threads wait in a loop for the next call, on the core that the next contender's second thread needs.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(
         program.model_proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
