@@ -38,22 +38,24 @@ namespace {
 // us, written out 502 (Zen 3); 24 to 144 at 56x56 255 and 244; from about 64 terms on the same.
 constexpr int64_t kFewTerms = 64, kShortRest = 12;
 
-// What is asked for while a panel is multiplied: where several tiles share it, the next one. On a
-// Zen 5 whose weights come from memory, f32, GFLOP/s without and with, of 277: 128 x 768 x 3072 246
-// and 267, 128 x 3072 x 768 236 and 269, 49 x 4608 x 512 207 and 249. A single tile, which meets
-// its panel once, asks for what it takes itself some KB later: 4 x 4096 x 4096 took 1.7 ms without
-// and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5, from caches 4 x 768 x 3072 105 us and 92. One row
-// does so only where three eighths of the last-level cache hold the weights: 9 MB came at 95 GB/s
-// without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44 (of the two kinds of lines ahead
-// the nearer one keeps more loads waiting, but what prefetchers of memory do by themselves it
-// hinders).
+// What is asked for while a panel is multiplied, measured on a Zen 5.
+// - Where several tiles share the panel, the next one. Of weights that come from memory, f32,
+//   GFLOP/s without and with, of 277: 128 x 768 x 3072 246 and 267, 128 x 3072 x 768 236 and 269,
+//   49 x 4608 x 512 207 and 249.
+// - A single tile, which meets its panel once, asks for what it takes itself some KB later:
+//   4 x 4096 x 4096 took 1.7 ms without and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5, from caches
+//   4 x 768 x 3072 105 us and 92.
+// - One row does so only where three eighths of the last-level cache hold the weights: 9 MB came at
+//   95 GB/s without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44. Beyond that it hinders
+//   what prefetchers of memory do by themselves.
 enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
 constexpr int64_t kBytesToOwn = 8192;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
 // another size mostly finds the same code.
 constexpr int64_t kManyTiles = 4, kFewTiles = 2;
-// There a pack of at most this part of a second-level cache is not worth the registers of asking:
-// the stem of ResNet-18, whose pointers fill them, takes 1.1 ms with and 0.91 without.
+// Where it is not known, a pack of at most this part of a second-level cache is not worth the
+// registers of asking: the stem of ResNet-18, whose pointers fill them, takes 1.1 ms with and 0.91
+// without.
 constexpr int64_t kPartOfSmallPack = 16;
 
 class ContractionLowering {
@@ -269,14 +271,11 @@ class ContractionLowering {
                              ? blocks_of(SymExpr::min(high_tiles, tiles_.tiles), of_block)
                              : SymExpr(1);
     const SymExpr times = ceil_div(blocks_of(high_tiles, of_block), near);
-    asks_ = choose_asks(context_.expected(images * rows));
-    if (high_tiles.is_constant()) {
+    asks_ = choose_asks(images * rows);
+    if (high_tiles.is_constant())
       tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
-    } else {
+    else
       tiles_of_panel_ = context_.expected(high_tiles) >= kManyTiles ? kManyTiles : kFewTiles;
-      if (pack_bytes() * kPartOfSmallPack <= context_.machine.second_level_bytes)
-        asks_ = Asks::kNothing;
-    }
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * of_block * of_iteration * num_products();
     nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
@@ -335,12 +334,17 @@ class ContractionLowering {
     return context_.expected(product(type.shape)) * dtype_size(type.dtype);
   }
 
-  Asks choose_asks(int64_t rows) const {
+  // `rows` of all images.
+  Asks choose_asks(const SymExpr& rows) const {
+    const schedule::Machine& machine = context_.machine;
     if (!roles_->is_packed()) return Asks::kNothing;
-    if (rows > tiles_.rows.front()) return Asks::kNextPanel;
+    if (!rows.is_constant() && pack_bytes() * kPartOfSmallPack <= machine.second_level_bytes)
+      return Asks::kNothing;
+    const int64_t expected_rows = context_.expected(rows);
+    if (expected_rows > tiles_.rows.front()) return Asks::kNextPanel;
     const int64_t bytes = context_.plan.input_bytes;
-    if (bytes <= context_.machine.second_level_bytes) return Asks::kNothing;
-    if (rows == 1 && bytes > context_.machine.last_level_bytes * 3 / 8) return Asks::kNothing;
+    if (bytes <= machine.second_level_bytes) return Asks::kNothing;
+    if (expected_rows == 1 && bytes > machine.last_level_bytes * 3 / 8) return Asks::kNothing;
     return Asks::kOwnPanel;
   }
 

@@ -57,7 +57,8 @@ struct ContractionTiles {
 // Columns of a tile, two vectors of accumulators; 0 where code has no vectors.
 int64_t tile_columns(const Machine& machine, DType accumulator);
 
-// What a tile of so many rows costs, in rows, where the largest has `most`.
+// What a tile of so many rows costs, in rows. `most` are those of the largest tile, which tell how
+// many registers there are.
 int64_t tile_cost(int64_t rows, int64_t most);
 
 // Rows that tiles compute of so many, those that are computed twice included.

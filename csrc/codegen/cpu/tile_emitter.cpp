@@ -252,7 +252,7 @@ class TileEmitter {
     if (k % steps_of_line != 0) return;
     llvm::Value* first = nullptr;
     if (tile_.ahead_shift == 0) {
-      // Of B's own lines a displacement.
+      // A displacement of B's pointer, the same for all steps.
       first = behind(b, ir_.CreatePtrDiff(ir_.getInt8Ty(), tile_.ahead, tile_.b.origin));
     } else {
       llvm::Value* place = ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin);

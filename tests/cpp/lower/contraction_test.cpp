@@ -1,31 +1,11 @@
-#include "lower/contraction.h"
-
 #include <gtest/gtest.h>
 
-#include "fusion/fusion.h"
-#include "graph/text.h"
-#include "loop/text.h"
-#include "lower/lower.h"
-#include "schedule/machine.h"
+#include "one_kernel.h"
 
 namespace mlcc::lower {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-
-std::string kernel_of(const std::string& text, const schedule::Machine& machine) {
-  const auto graph = graph::parse_graph(text);
-  const fusion::FusionPlan plan = fusion::plan_fusion(*graph, {});
-  EXPECT_EQ(plan.groups.size(), 1U);
-  loop::Arena arena;
-  const LoweredKernel lowered = lower_group(*graph, plan, plan.groups[0], machine, arena);
-  loop::verify(lowered.kernel);
-  return loop::print(lowered.kernel);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Rows of x times 128 packed panels of 128 terms and `columns`: 2 MiB where these are 32.
 std::string product(const std::string& rows, int64_t columns) {
@@ -37,20 +17,21 @@ std::string product(const std::string& rows, int64_t columns) {
 }
 
 TEST(ContractionLowering, one_row_asks_ahead_where_the_last_level_has_room_for_weights) {
-  EXPECT_TRUE(contains(kernel_of(product("1", 32), {.last_level_bytes = 8 * kMiB}), "soon"));
-  EXPECT_FALSE(contains(kernel_of(product("1", 32), {.last_level_bytes = 4 * kMiB}), "ahead"));
-  EXPECT_TRUE(contains(kernel_of(product("2", 32), {.last_level_bytes = 4 * kMiB}), "soon"));
-  EXPECT_FALSE(contains(
-      kernel_of(product("2", 32), {.second_level_bytes = 4 * kMiB, .last_level_bytes = 8 * kMiB}),
-      "ahead"));
+  EXPECT_TRUE(contains(text_of_kernel(product("1", 32), {.last_level_bytes = 8 * kMiB}), "soon"));
+  EXPECT_FALSE(contains(text_of_kernel(product("1", 32), {.last_level_bytes = 4 * kMiB}), "ahead"));
+  EXPECT_TRUE(contains(text_of_kernel(product("2", 32), {.last_level_bytes = 4 * kMiB}), "soon"));
+  EXPECT_TRUE(contains(text_of_kernel(product("6", 16), {.vector_bits = 256}), "soon"));
+  EXPECT_FALSE(contains(text_of_kernel(product("2", 32), {.second_level_bytes = 4 * kMiB,
+                                                          .last_level_bytes = 8 * kMiB}),
+                        "ahead"));
 }
 
 // With 16 registers a tile of 4 rows, which computes none of 512 twice, makes more loads than one
 // of 6.
 TEST(ContractionLowering, kernels_choose_heights_by_their_loads) {
-  EXPECT_TRUE(contains(kernel_of(product("s0", 16), {.vector_bits = 256}),
+  EXPECT_TRUE(contains(text_of_kernel(product("s0", 16), {.vector_bits = 256}),
                        "8 * floordiv(%s0 + 5, 6) <= 6 * floordiv(%s0 + 3, 4)"));
-  EXPECT_TRUE(contains(kernel_of(product("s0", 32), {.vector_bits = 512}),
+  EXPECT_TRUE(contains(text_of_kernel(product("s0", 32), {.vector_bits = 512}),
                        "12 * floordiv(%s0 + 11, 12) <= 8 * floordiv(%s0 + 7, 8)"));
 }
 
