@@ -21,7 +21,7 @@ from typing import Any, overload
 
 import torch
 
-from mlcc import _reads, _recurrent, _torch_compat, backend, config
+from mlcc import _reads, _recurrent, _size_comparisons, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._jit_guards import (
     DERIVED,
@@ -210,11 +210,7 @@ class Jitted:
         entry = _Entry()
         self._log_recompile(call, args, kwargs)
         try:
-            try:
-                self._trace(entry, call)
-            except backend.StaticInputWrittenError:
-                self._fixed_traces_left = 0
-                self._trace(entry, call)
+            self._trace_with_retries(entry, call)
         except (Error, InternalError):
             raise
         except Exception as error:
@@ -234,6 +230,18 @@ class Jitted:
         if entry.run is None or entry.is_eagers(call.leaves):
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
+
+    def _trace_with_retries(self, entry: _Entry, call: _Call) -> None:
+        try:
+            self._trace(entry, call)
+        except backend.StaticInputWrittenError:
+            self._fixed_traces_left = 0
+            self._trace(entry, call)
+        except TypeError as error:
+            if not _size_comparisons.needs_decision(error):
+                raise
+            with _size_comparisons.decided():
+                self._trace(entry, call)
 
     def _log_recompile(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         before, self._last_call = self._last_call, _Description(call)

@@ -175,17 +175,18 @@ def attention_call(
     """The call as it is, of heads whose width the trace knows: kernels for attention have it as a constant.
 
     A width that was a symbol gets a guard for its value, so that another width is another compilation; so does it that
-    keys and values are as many, and numbers of heads of which several share their keys.
+    keys and values are as many, and numbers of heads of which several share their keys. What the user declared to be
+    dynamic stays so, and the call with it.
     """
     sizes = [*query.shape, *key.shape, *value.shape]
     if not all(map(_torch_compat.follows_from_inputs, sizes)):
         return NotImplemented
     for width in (query.shape[-1], key.shape[-1], value.shape[-1]):
-        int(width)  # asking adds the guard
+        _torch_compat.fix_size(width)
     bool(key.shape[:-1] == value.shape[:-1])
     if query.dim() == 4 and query.shape[1] != key.shape[1]:
         for heads in (query.shape[1], key.shape[1]):
-            int(heads)
+            _torch_compat.fix_size(heads)
     return NotImplemented
 
 

@@ -627,6 +627,32 @@ def follows_from_inputs(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
 
 
+def fix_size(size: Any, most: int | None = None) -> None:
+    """Adds a guard for the value of a size, at `most` so large, so that it is a number from here on.
+
+    Unless it is one, has no value when tracing, or is what the user declared to be dynamic (`mark_dynamic`), where
+    torch refuses such a guard.
+    """
+    if not isinstance(size, torch.SymInt) or not follows_from_inputs(size):
+        return
+    if (most is None or size.node.hint <= most) and not _is_declared_dynamic(size):
+        int(size)  # asking adds the guard
+
+
+def _is_declared_dynamic(size: torch.SymInt) -> bool:
+    symbols = sym_expr(size).free_symbols
+    for tracked in size.node.shape_env.tracked_fakes or ():
+        constraints = getattr(tracked.symbolic_context, "constraint_sizes", ())
+        if not isinstance(tracked.fake, torch.Tensor):
+            continue
+        for extent, constraint in zip(tracked.fake.shape, constraints, strict=False):
+            if constraint is None or constraint.warn_only or not isinstance(extent, torch.SymInt):
+                continue
+            if symbols & sym_expr(extent).free_symbols:
+                return True
+    return False
+
+
 def _facts(symbol: Any, shape_env: Any) -> SymbolFacts:
     low = high = hint = None
     value_range = getattr(shape_env, "var_to_range", {}).get(symbol)

@@ -20,6 +20,7 @@ import torch
 from torch.fx import GraphModule
 
 from mlcc import (
+    _attention_widths,
     _recompiles,
     _recompute,
     _recurrent,
@@ -356,6 +357,8 @@ class Session:
     def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:
         start = time.perf_counter()
         core = load_core()
+        if kind == "inference" and self.options["contractions"]:
+            _attention_widths.fix_widths(gm)
         builder = core.GraphBuilder(kind)
         imported = fx_import.import_graph(
             gm,

@@ -1,0 +1,57 @@
+"""Widths of heads that become numbers, of attention by its parts: what is compiled again, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mlcc
+
+
+def _soft_capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+def _transposed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention among four channels, whose values have as many columns as there are positions."""
+    return (q[..., :4].mT @ k[..., :4]).softmax(-1) @ v[..., :4].mT
+
+
+def _graphs(
+    function: Callable[..., torch.Tensor], sizes: list[tuple[int, int]], mlcc_log: Any
+) -> list[str]:
+    """What the log tells of the graphs compiled for heads of these lengths and widths."""
+    compiled = mlcc.jit(function)
+    with torch.no_grad(), mlcc_log("perf") as graphs:
+        for length, width in sizes:
+            q, k, v = (torch.randn(2, 3, length, width) for _ in range(3))
+            torch.testing.assert_close(compiled(q, k, v), function(q, k, v))
+    return graphs
+
+
+def test_widths_of_parts_become_numbers(mlcc_log: Any) -> None:
+    """Another width is another compilation, another length is not; scores are part of the kernel behind keys' packs."""
+    graphs = _graphs(_soft_capped, [(70, 32), (90, 32), (90, 16), (40, 32)], mlcc_log)
+    assert len(graphs) == 2
+    assert all("'kernels': 2" in graph for graph in graphs)
+
+
+def test_lengths_stay_symbols(mlcc_log: Any) -> None:
+    assert len(_graphs(_transposed, [(70, 32), (90, 32), (33, 32)], mlcc_log)) == 1
+
+
+@pytest.mark.parametrize("function", [_soft_capped, F.scaled_dot_product_attention])
+def test_sizes_declared_dynamic_stay_so(function: Callable[..., torch.Tensor]) -> None:
+    """Torch refuses guards for their values."""
+    compiled = torch.compile(function, backend="mlcc")
+    with torch.no_grad():
+        for width in (64, 48):
+            q, k, v = (torch.randn(1, 4, 70, width) for _ in range(3))
+            for dim in (1, 2, 3):
+                for x in (q, k, v):
+                    torch._dynamo.mark_dynamic(x, dim)
+            torch.testing.assert_close(compiled(q, k, v), function(q, k, v))
