@@ -6,6 +6,7 @@ it gets a guard for its value, as those of `scaled_dot_product_attention` do (`_
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -27,11 +28,16 @@ _PASSED = frozenset(
 )
 _MOST_WIDTH = 256  # graph/attention_call.h
 
+# A length that looks like a width gets guards for so many values, not for each; by the text of a graph.
+_MOST_VALUES = 4
+_num_fixed: Counter[int] = Counter()
+
 
 def fix_widths(gm: GraphModule) -> None:
     """Adds guards for the widths of heads: columns of what a softmax weighs, and terms of the sums that its scores are.
 
-    Not where the number of keys is known: what varies is something else that only looks like a width then.
+    Only where keys are more than these: what has more columns than keys is a length, as in attention among channels,
+    and its matrix of scores is small. Not where the number of keys is known, for the same reason.
     """
     for product in gm.graph.find_nodes(op="call_function", target=_aten.bmm.default):
         weights, values = product.args
@@ -39,11 +45,22 @@ def fix_widths(gm: GraphModule) -> None:
         if exponentials is None:
             continue
         _, keys, width = values.meta["val"].shape
-        if not isinstance(keys, torch.SymInt) or _torch_compat.is_known(keys == width):
+        terms = [below.args[0].meta["val"].shape[-1] for below in _products_below(exponentials)]
+        widths = [size for size in (width, *terms) if isinstance(size, torch.SymInt)]
+        if not widths or not isinstance(keys, torch.SymInt):
             continue
-        _torch_compat.fix_size(width, most=_MOST_WIDTH)
-        for below in _products_below(exponentials):
-            _torch_compat.fix_size(below.args[0].meta["val"].shape[-1], most=_MOST_WIDTH)
+        if all(map(_torch_compat.follows_from_inputs, [keys, *widths])):
+            most = min(_MOST_WIDTH, _torch_compat.hint_of(keys) - 1)
+            if all(_torch_compat.hint_of(size) <= most for size in widths):
+                _fix(gm, widths)
+
+
+def _fix(gm: GraphModule, widths: list[torch.SymInt]) -> None:
+    text = hash(gm.code)
+    if _num_fixed[text] < _MOST_VALUES:
+        _num_fixed[text] += 1
+        for width in widths:
+            _torch_compat.fix_size(width)
 
 
 def _exponentials_of(weights: Any) -> Node | None:

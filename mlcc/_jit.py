@@ -112,7 +112,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
-        if torch.compiler.is_compiling():  # first: Dynamo does not look at the rest then
+        if _torch_compat.is_traced():
             return self._function(*args, **kwargs)
         result = self._dispatch(args, kwargs)
         if result is not NotImplemented:
@@ -125,7 +125,8 @@ class Jitted:
         entry = self._find(call)
         if entry is None:
             with self._lock:
-                entry = self._find(call)
+                with _torch_compat.no_other_trace():  # which may have replaced parameters meanwhile
+                    entry = self._find(call)
                 if entry is None and config.resolve()["disable"]:
                     return self._function(*args, **kwargs)
                 if entry is None:
@@ -232,16 +233,24 @@ class Jitted:
         return entry.run(call.leaves)
 
     def _trace_with_retries(self, entry: _Entry, call: _Call) -> None:
+        with _torch_compat.no_other_trace():  # it would replace parameters that are read here
+            try:
+                self._trace(entry, call)
+            except backend.StaticInputWrittenError:
+                self._fixed_traces_left = 0
+                self._trace(entry, call)
+            except TypeError as error:
+                if not _size_comparisons.needs_decision(error):
+                    raise
+                with _size_comparisons.decided():
+                    self._trace_or_raise(error, entry, call)
+
+    def _trace_or_raise(self, first: Exception, entry: _Entry, call: _Call) -> None:
+        """What goes wrong now would not, were it not traced in another way: the `first` error counts."""
         try:
             self._trace(entry, call)
-        except backend.StaticInputWrittenError:
-            self._fixed_traces_left = 0
-            self._trace(entry, call)
-        except TypeError as error:
-            if not _size_comparisons.needs_decision(error):
-                raise
-            with _size_comparisons.decided():
-                self._trace(entry, call)
+        except Exception:
+            raise first from None
 
     def _log_recompile(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         before, self._last_call = self._last_call, _Description(call)
@@ -276,7 +285,7 @@ class Jitted:
             )
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
         module = ModuleState(self._module, _reads.fields_of_class)
-        constants = [one for graph in session.graphs for one in graph.imported.constants]
+        constants = session.constants()
         entry.guard = all_of(
             sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(constants)
         )

@@ -627,15 +627,20 @@ def follows_from_inputs(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
 
 
-def fix_size(size: Any, most: int | None = None) -> None:
-    """Adds a guard for the value of a size, at `most` so large, so that it is a number from here on.
+def hint_of(size: Any) -> int:
+    """The value of a size that follows from the inputs when tracing; adds no guard."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
+def fix_size(size: Any) -> None:
+    """Adds a guard for the value of a size, so that it is a number from here on.
 
     Unless it is one, has no value when tracing, or is what the user declared to be dynamic (`mark_dynamic`), where
     torch refuses such a guard.
     """
     if not isinstance(size, torch.SymInt) or not follows_from_inputs(size):
         return
-    if (most is None or size.node.hint <= most) and not _is_declared_dynamic(size):
+    if not _is_declared_dynamic(size):
         int(size)  # asking adds the guard
 
 
@@ -844,11 +849,22 @@ def global_module_hooks() -> list[dict[int, Any]]:
     return [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
 
 
+def is_traced() -> bool:
+    """Whether this thread's call is part of a trace. `torch.compiler.is_compiling` tells of all threads."""
+    if torch.compiler.is_dynamo_compiling():  # first: Dynamo does not look at the rest then
+        return True
+    if not torch.compiler.is_compiling():
+        return False
+    return torch._guards.TracingContext.try_get() is not None or (
+        torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
 def under_modes() -> bool:
     """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, forward-mode
     derivatives, or a compiler."""
     return (
-        torch.compiler.is_compiling()  # first: Dynamo does not look at the rest then
+        is_traced()  # first: Dynamo does not look at the rest then
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.maybe_current_level() is not None
@@ -866,17 +882,21 @@ def has_tangents(arguments: Sequence[Any]) -> bool:
     )
 
 
+def no_other_trace() -> contextlib.AbstractContextManager[Any]:
+    """No other thread traces inside: torch's tracing patches modules for all threads."""
+    from torch._dynamo import convert_frame
+
+    return getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """No other thread traces inside: torch's tracing patches modules for all threads.
+    """A trace of this thread alone.
 
     Compiled functions that others call meanwhile ask whether something is compiling, and else refuse to run.
     """
-    from torch._dynamo import convert_frame
-
-    lock = getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
     compiling = getattr(torch.compiler, "_compile_session_context", contextlib.nullcontext)
-    with lock, compiling():
+    with no_other_trace(), compiling():
         num_sources = len(_kept_sources())
         try:
             yield
@@ -981,7 +1001,14 @@ class Fakes:
         stack.enter_context(tracing(self.context))
         # So that nodes know the op that they were decomposed from.
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        stack.callback(self._forget_tensors)
         return stack
+
+    def _forget_tensors(self) -> None:
+        """Lets go of weak references to parameters: `torch.utils.swap_tensors` refuses tensors that have any."""
+        describer = self.mode.fake_tensor_converter.meta_converter.describer
+        describer.lookup_tensor.clear()
+        describer.lookup_storage.clear()
 
     def metadata(self) -> Any:
         """What AOTAutograd found out about inputs and outputs, after it ran."""

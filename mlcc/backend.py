@@ -290,6 +290,11 @@ class Session:
             return graph
         return None
 
+    def constants(self) -> list[torch.Tensor]:
+        """Tensors that the compiled graphs read beside their inputs; one that runs eagerly has its own."""
+        graphs = [graph for graph in self.graphs if isinstance(graph, CompiledGraph)]
+        return [constant for graph in graphs for constant in graph.imported.constants]
+
     def _static_inputs(self, gm: GraphModule) -> frozenset[int]:
         """Places of parameters and buffers among the inputs of the graph that AOTAutograd made."""
         if len(gm.graph.find_nodes(op="placeholder")) != self._num_inputs:

@@ -160,8 +160,12 @@ class PlanBuilder {
   Slot tensor_slot(Value* value) {
     const auto found = slots_.find(value);
     if (found != slots_.end()) return found->second;
-    const auto view = graph::strided_view(value);
+    auto view = graph::strided_view(value);
     MLCC_CHECK(view && view->base != value, "plan: %", value->id(), " was not computed");
+    // Those of single elements are no matter of memory, but tell a memory format.
+    const std::vector<SymExpr> declared = value->type().dense_or_strides();
+    for (size_t d = 0; d < declared.size(); ++d)
+      if (view->shape[d].equals_constant(1)) view->strides[d] = declared[d];
     const Slot base = slots_.at(view->base);
     const Slot slot = new_slot(value);
     plan_.steps.emplace_back(

@@ -59,13 +59,18 @@ bool may_set_strides(const Graph& graph, Value& value) {
 }
 
 // Whether two values of one shape lie alike in memory. The strides of a view are those that it has
-// in its base, whatever its type declares; the stride of a single element means nothing.
+// in its base, whatever its type declares; the stride of a single element means nothing in memory.
 bool lie_alike(Value& a, Value& b) {
   const std::vector<SymExpr> ours = strided_view(&a)->strides, theirs = strided_view(&b)->strides;
   const std::vector<SymExpr>& shape = a.type().shape;
   for (size_t d = 0; d < shape.size(); ++d)
     if (!shape[d].equals_constant(1) && !(ours[d] == theirs[d])) return false;
   return true;
+}
+
+// Strides of single elements tell a caller's next op which memory format a tensor has.
+bool has_strides_of(const Value& existing, const Value& result) {
+  return existing.type().dense_or_strides() == result.type().dense_or_strides();
 }
 
 }  // namespace
@@ -102,7 +107,8 @@ bool Rewriter::replace_by(Node* node, Value* existing) const {
     return no_match(*node, "an extern call writes into one of the values");
   if (makes_alias(graph_, *result, *existing))
     return no_match(*node, "a graph output would share memory with another value");
-  const bool must_move = is_layout_seen(graph_, *result) && !lie_alike(*result, *existing);
+  const bool must_move = (is_layout_seen(graph_, *result) && !lie_alike(*result, *existing)) ||
+                         (graph_.is_output(result) && !has_strides_of(*existing, *result));
   if (must_move && !may_set_strides(graph_, *existing))
     return no_match(*node, "the replacement lies in memory in another way");
   if (!options_.may_rewrite()) return false;

@@ -413,7 +413,8 @@ class ContractionLowering {
     const int64_t tile_rows = tiles_.rows.front();
     int64_t most_rows = most_rows_of_block();
     if (const auto rows = range.rows_of_image.as_constant())
-      most_rows = std::min(most_rows, (*rows + tile_rows - 1) / tile_rows * tile_rows);
+      most_rows = std::min(most_rows,
+                           std::max<int64_t>(1, (*rows + tile_rows - 1) / tile_rows) * tile_rows);
     const int64_t of_panel = most_rows * wide_columns();
     const int64_t of_product = tiles_.run * of_panel;
     const loop::Buffer* kept = nullptr;

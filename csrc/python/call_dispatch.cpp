@@ -130,17 +130,19 @@ struct HeldDefaults {
 // A tensor that the graph reads beside its arguments. `tensor.data = ...` and `module.double()`
 // leave the object and change the rest.
 struct HeldTensor {
-  at::Tensor tensor;
+  py::object object;  // not the tensor: torch.utils.swap_tensors refuses one that is held elsewhere
   uint64_t keys;
   at::ScalarType dtype;
   c10::Device device;
   bool requires_grad;
   std::vector<int64_t> sizes, strides;
-  explicit HeldTensor(const at::Tensor& tensor)
-      : tensor(tensor), keys(tensor.key_set().raw_repr()), dtype(tensor.scalar_type()),
-        device(tensor.device()), requires_grad(tensor.requires_grad()), sizes(tensor.sizes().vec()),
-        strides(tensor.strides().vec()) {}
+  explicit HeldTensor(py::object held)
+      : object(std::move(held)), keys(tensor().key_set().raw_repr()), dtype(tensor().scalar_type()),
+        device(tensor().device()), requires_grad(tensor().requires_grad()),
+        sizes(tensor().sizes().vec()), strides(tensor().strides().vec()) {}
+  const at::Tensor& tensor() const { return THPVariable_Unpack(object.ptr()); }
   bool is_unchanged() const {
+    const at::Tensor& tensor = this->tensor();
     return tensor.key_set().raw_repr() == keys && tensor.scalar_type() == dtype &&
            tensor.device() == device && tensor.requires_grad() == requires_grad &&
            tensor.sizes() == sizes && tensor.strides() == strides;
@@ -268,7 +270,7 @@ bool share_memory(const Leaves& leaves, const std::vector<HeldTensor>& held) {
   std::sort(storages.begin(), storages.end());
   return std::adjacent_find(storages.begin(), storages.end()) != storages.end() ||
          std::any_of(held.begin(), held.end(), [&](const HeldTensor& one) {
-           return std::binary_search(storages.begin(), storages.end(), address_of(one.tensor));
+           return std::binary_search(storages.begin(), storages.end(), address_of(one.tensor()));
          });
 }
 
@@ -330,8 +332,9 @@ class Entry {
   }
 
   py::object run(const Leaves& leaves) const {
-    std::vector<c10::IValue> inputs = parameters_;
-    inputs.reserve(parameters_.size() + inputs_.size() + constants_.size());
+    std::vector<c10::IValue> inputs;
+    inputs.reserve(tensors_.size() + inputs_.size());
+    for (size_t i = 0; i < num_parameters_; ++i) inputs.emplace_back(tensors_[i].tensor());
     for (size_t place : inputs_) {
       PyObject* leaf = leaves[place];
       if (PyFloat_CheckExact(leaf))  // a number of the graph
@@ -339,7 +342,8 @@ class Entry {
       else
         inputs.push_back(to_ivalue(leaf, static_cast<Py_ssize_t>(place)));
     }
-    inputs.insert(inputs.end(), constants_.begin(), constants_.end());
+    for (size_t i = num_parameters_; i < tensors_.size(); ++i)
+      inputs.emplace_back(tensors_[i].tensor());
     std::vector<c10::IValue> outputs;
     {
       const WithoutGil no_gil;
@@ -424,12 +428,13 @@ class Entry {
   }
 
   void read_program(const py::dict& facts) {
-    for (py::handle tensor : facts["parameters"])
-      parameters_.emplace_back(THPVariable_Unpack(tensor.ptr()));
-    for (py::handle tensor : facts["constants"])
-      constants_.emplace_back(THPVariable_Unpack(tensor.ptr()));
-    for (const auto* held : {&parameters_, &constants_})
-      for (const c10::IValue& value : *held) tensors_.emplace_back(value.toTensor());
+    const auto hold = [&](const char* name) {
+      for (py::handle tensor : facts[name])
+        tensors_.emplace_back(py::reinterpret_borrow<py::object>(tensor));
+    };
+    hold("parameters");
+    num_parameters_ = tensors_.size();
+    hold("constants");
     inputs_ = py::cast<std::vector<size_t>>(facts["inputs"]);
     writes_ = py::cast<bool>(facts["writes"]);
     outputs_ = py::cast<std::vector<Output>>(facts["outputs"]);
@@ -473,8 +478,8 @@ class Entry {
   std::vector<HeldContainer> containers_;
   std::vector<HeldCell> cells_;
   std::vector<HeldDefaults> defaults_;
-  std::vector<HeldTensor> tensors_;
-  std::vector<c10::IValue> parameters_, constants_;
+  std::vector<HeldTensor> tensors_;  // parameters, then constants
+  size_t num_parameters_ = 0;
   std::vector<size_t> inputs_;  // leaves, in the order of the executable's inputs
   bool writes_ = false;         // some of its inputs
   std::vector<Output> outputs_;

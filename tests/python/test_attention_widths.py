@@ -16,9 +16,18 @@ def _soft_capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Ten
     return torch.tanh(q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
 
 
-def _transposed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention among four channels, whose values have as many columns as there are positions."""
-    return (q[..., :4].mT @ k[..., :4]).softmax(-1) @ v[..., :4].mT
+def _channels(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention among channels, whose values have as many columns as there are positions."""
+    return (q.mT @ k / 16).softmax(-1) @ v.mT
+
+
+def _few_channels(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _channels(q[..., :4], k[..., :4], v[..., :4])
+
+
+def _chained(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    weights = (q @ k.mT / 16).softmax(-1)
+    return (weights @ weights.mT).softmax(-1) @ v
 
 
 def _graphs(
@@ -40,8 +49,16 @@ def test_widths_of_parts_become_numbers(mlcc_log: Any) -> None:
     assert all("'kernels': 2" in graph for graph in graphs)
 
 
-def test_lengths_stay_symbols(mlcc_log: Any) -> None:
-    assert len(_graphs(_transposed, [(70, 32), (90, 32), (33, 32)], mlcc_log)) == 1
+@pytest.mark.parametrize("function", [_channels, _few_channels, _chained])
+def test_lengths_stay_symbols(function: Callable[..., torch.Tensor], mlcc_log: Any) -> None:
+    sizes = [(length, 32) for length in (70, 90, 33, 200, 110)]
+    assert len(_graphs(function, sizes, mlcc_log)) == 1
+
+
+def test_lengths_like_widths_get_few_guards(mlcc_log: Any) -> None:
+    """Shorter than there are channels: then a guard for a length is taken for a width's, but not for each."""
+    sizes = [(length, 64) for length in range(20, 60, 4)]
+    assert len(_graphs(_channels, sizes, mlcc_log)) <= 5
 
 
 @pytest.mark.parametrize("function", [_soft_capped, F.scaled_dot_product_attention])

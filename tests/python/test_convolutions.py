@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -332,3 +333,22 @@ def test_an_image_that_shrinks_to_a_pixel_whose_trace_says_so(size: int) -> None
         check(mlcc.jit(module)(x), module, x)
         check(torch.compile(module, backend="mlcc", dynamic=True)(x), module, x)
     check_gradients(module, torch.compile(module, backend="mlcc", dynamic=True), x)
+
+
+def _pixel(x: Tensor) -> Tensor:
+    return F.adaptive_avg_pool2d(x, 1)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return F.group_norm(x[:1], 4)
+
+
+@pytest.mark.parametrize("function", [_pixel, _norm, nn.Conv2d(16, 8, 3)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_of_single_elements(function: Callable[[Tensor], Tensor], dynamic: bool) -> None:
+    """They tell a caller's next op that an image lies channels-last."""
+    for batch in (2, 1):
+        x = torch.randn(batch, 16, 8, 8).to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            found = mlcc.jit(function, dynamic=dynamic)(x)
+            assert found.stride() == function(x).stride()

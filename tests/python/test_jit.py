@@ -7,6 +7,7 @@ import gc
 import math
 import pickle
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -603,6 +604,67 @@ def test_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_calls_while_another_thread_traces() -> None:
+    """A trace replaces a module's parameters for all threads: others find what is compiled, or wait."""
+    module = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]).eval()
+    compiled, sharing = mlcc.jit(module), mlcc.jit(torch.nn.Sequential(module, torch.nn.ReLU()))
+    x = torch.randn(4, 64)
+    with torch.no_grad():
+        expected = compiled(x)
+        torch.testing.assert_close(expected, module(x))
+    is_done, errors, num_calls = threading.Event(), [], [0, 0]
+
+    def call(place: int) -> None:
+        with torch.no_grad():
+            while not is_done.is_set():
+                try:
+                    found = (compiled, sharing)[place](x)
+                    torch.testing.assert_close(found, (expected, expected.relu())[place])
+                except Exception as error:
+                    errors.append(error)
+                    return
+                num_calls[place] += 1
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    with torch.no_grad():
+        for rank in range(2, 6):  # each is a trace
+            compiled(torch.randn(*[2] * rank, 64))
+    is_done.set()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and min(num_calls) > 0
+
+
+def test_parameters_may_be_swapped() -> None:
+    """torch.utils.swap_tensors refuses tensors that something else holds, or has weak references to."""
+    layer = torch.nn.Linear(64, 64)
+    compiled = mlcc.jit(layer)
+    x = torch.randn(3, 64)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), layer(x))
+            torch.utils.swap_tensors(layer.weight, torch.nn.Parameter(torch.randn(64, 64)))
+            torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_a_graph_that_does_not_compile_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch, mlcc_log: Any, tmp_path: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise mlcc.InternalError("planted")
+
+    monkeypatch.setenv("MLCC_DUMP_DIR", str(tmp_path))
+    monkeypatch.setattr(mlcc.backend, "_compiled", fail)
+    x = torch.randn(5)
+    with mlcc.config.patch(strict=False), mlcc_log("fallback") as lines:
+        with pytest.warns(UserWarning, match="planted"):
+            found = mlcc.jit(lambda x: x * 2 + 1)(x)
+        torch.testing.assert_close(found, x * 2 + 1)
+    assert not any("trace failed" in line for line in lines)
 
 
 def test_disable(monkeypatch: pytest.MonkeyPatch) -> None:

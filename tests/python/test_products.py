@@ -79,6 +79,10 @@ def test_gated(rows: int, depth: int, width: int, dtype: torch.dtype) -> None:
         check(Gated(depth, width, act, bias).to(dtype), torch.randn(rows, depth).to(dtype))
 
 
+def test_no_rows() -> None:
+    check(Gated(48, 130, torch.nn.SiLU(), bias=False), torch.randn(0, 48))
+
+
 @pytest.mark.parametrize("cpu", ["", "haswell", "x86-64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_any_number(cpu: str, dtype: torch.dtype) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 import mlcc
@@ -25,6 +27,28 @@ def test_a_comparison_as_an_argument_is_a_guard(mlcc_log: Any) -> None:
             torch.testing.assert_close(compiled(x), f(x))
     assert left == [] and len(recompiled) == 1
     assert comparisons == {name: getattr(torch.SymInt, name) for name in comparisons}
+
+
+def _with_data(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    found = x.nonzero()
+    return x.sum(1, keepdim=x.shape[0] > 3), found.shape[0] == 0
+
+
+def _with_check(x: torch.Tensor) -> torch.Tensor:
+    found = x.nonzero()
+    torch._check(found.shape[0] >= 2)
+    return x[found[:, 0]].sum(1, keepdim=x.shape[0] > 3)
+
+
+def _of_data(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(1, keepdim=x.nonzero().shape[0] > 3)
+
+
+@pytest.mark.parametrize("function", [_with_data, _with_check, _of_data])
+def test_what_data_tell_is_not_decided(function: Callable[..., Any]) -> None:
+    """What cannot be traced runs eagerly, as without the comparison."""
+    x = torch.randn(5, 4).abs()
+    torch.testing.assert_close(mlcc.jit(function)(x), function(x))
 
 
 def test_other_threads_compare_as_ever() -> None:
