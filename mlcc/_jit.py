@@ -112,7 +112,8 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
-        if _torch_compat.is_traced():
+        # First: Dynamo does not look at the rest then.
+        if torch.compiler.is_compiling() and _torch_compat.is_traced():
             return self._function(*args, **kwargs)
         result = self._dispatch(args, kwargs)
         if result is not NotImplemented:

@@ -851,7 +851,7 @@ def global_module_hooks() -> list[dict[int, Any]]:
 
 def is_traced() -> bool:
     """Whether this thread's call is part of a trace. `torch.compiler.is_compiling` tells of all threads."""
-    if torch.compiler.is_dynamo_compiling():  # first: Dynamo does not look at the rest then
+    if torch.compiler.is_dynamo_compiling():  # a constant for Dynamo, which drops the rest
         return True
     if not torch.compiler.is_compiling():
         return False
