@@ -1006,9 +1006,8 @@ class Fakes:
 
     def _forget_tensors(self) -> None:
         """Lets go of weak references to parameters: `torch.utils.swap_tensors` refuses tensors that have any."""
-        describer = self.mode.fake_tensor_converter.meta_converter.describer
-        describer.lookup_tensor.clear()
-        describer.lookup_storage.clear()
+        converter = self.mode.fake_tensor_converter.meta_converter
+        converter.describer = type(converter.describer)(copy_data=converter.copy_data)
 
     def metadata(self) -> Any:
         """What AOTAutograd found out about inputs and outputs, after it ran."""

@@ -16,7 +16,8 @@ def test_traces_leave_no_symbols() -> None:
     x = torch.randn(3, 4)
 
     def alive() -> int:
-        gc.collect()
+        while gc.collect():  # what finalizers of garbage let go of is garbage of the next round
+            pass
         return sum(type(one) is ShapeEnv for one in gc.get_objects())
 
     def trace(times: int) -> None:
@@ -26,7 +27,7 @@ def test_traces_leave_no_symbols() -> None:
     trace(20)
     before = alive()
     trace(40)
-    assert alive() <= before + 10  # a few change places in torch's own caches
+    assert alive() <= before + 5  # a few change places in torch's own caches
 
 
 def test_traces_leave_no_sources() -> None:
