@@ -633,14 +633,11 @@ def hint_of(size: Any) -> int:
 
 
 def fix_size(size: Any) -> None:
-    """Adds a guard for the value of a size, so that it is a number from here on.
+    """Adds a guard for the value of a size that follows from the inputs, so that it is a number from here on.
 
-    Unless it is one, has no value when tracing, or is what the user declared to be dynamic (`mark_dynamic`), where
-    torch refuses such a guard.
+    Unless it is one, or the user declared it to be dynamic (`mark_dynamic`), where torch refuses such a guard.
     """
-    if not isinstance(size, torch.SymInt) or not follows_from_inputs(size):
-        return
-    if not _is_declared_dynamic(size):
+    if isinstance(size, torch.SymInt) and not _is_declared_dynamic(size):
         int(size)  # asking adds the guard
 
 
@@ -850,22 +847,19 @@ def global_module_hooks() -> list[dict[int, Any]]:
 
 
 def is_traced() -> bool:
-    """Whether this thread's call is part of a trace. `torch.compiler.is_compiling` tells of all threads."""
-    if torch.compiler.is_dynamo_compiling():  # a constant for Dynamo, which drops the rest
-        return True
-    if not torch.compiler.is_compiling():
-        return False
-    return torch._guards.TracingContext.try_get() is not None or (
-        torch._C._len_torch_dispatch_stack() > 0
+    """Whether this thread's call is what is compiled, as `torch.compiler.is_compiling` says of some thread's."""
+    return (
+        torch.compiler.is_dynamo_compiling()  # a constant for Dynamo, which drops the rest
+        or torch._guards.TracingContext.try_get() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
 def under_modes() -> bool:
-    """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, forward-mode
-    derivatives, or a compiler."""
+    """Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level, or forward-mode
+    derivatives."""
     return (
-        is_traced()  # first: Dynamo does not look at the rest then
-        or torch._C._len_torch_dispatch_stack() > 0
+        torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.maybe_current_level() is not None
         or torch.autograd.forward_ad._current_level >= 0
