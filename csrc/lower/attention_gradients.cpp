@@ -184,8 +184,8 @@ class GradientLowering : private AttentionNest {
   void emit_tiles() {
     schedule::AttentionFacts facts;
     const SymExpr rows = extent(roles_->rows);
-    facts.rows = rows.as_constant().value_or(0);
     facts.expected_rows = std::max<int64_t>(1, context_.expected(rows));
+    facts.rows = rows.is_constant() ? facts.expected_rows : 0;
     facts.keys = std::max<int64_t>(1, context_.expected(extent(keys_)));
     facts.panel = panel();
     facts.accumulator = accumulator_;
@@ -211,7 +211,8 @@ class GradientLowering : private AttentionNest {
     const int64_t elements = (2 * margin_ + tiles_.queries) * pitch_;
     const SymExpr origin = margin_ * pitch_;
     State state;
-    state.height = nest_.choose_height(tiles_.products.rows, rows, block);
+    const std::vector<int64_t>& heights = tiles_.products.rows;
+    state.height = nest_.choose_height(heights, heights, rows, block);
     state.weights = {nest_.stack("weights", accumulator_, elements, block), origin, pitch_};
     state.of_scores = {nest_.stack("of_scores", accumulator_, elements, block), origin, pitch_};
     state.of_queries =

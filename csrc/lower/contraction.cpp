@@ -39,20 +39,21 @@ namespace {
 constexpr int64_t kFewTerms = 64, kShortRest = 12;
 
 // What is asked for while a panel is multiplied, measured on a Zen 5.
-// - Where several tiles share the panel, the next one. Of weights that come from memory, f32,
+// - Where many tiles share the panel, the next one. Of weights that come from memory, f32,
 //   GFLOP/s without and with, of 277: 128 x 768 x 3072 246 and 267, 128 x 3072 x 768 236 and 269,
 //   49 x 4608 x 512 207 and 249.
-// - A single tile, which meets its panel once, asks for what it takes itself some KB later:
-//   4 x 4096 x 4096 took 1.7 ms without and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5, from caches
-//   4 x 768 x 3072 105 us and 92.
+// - One or two tiles, which soon are through with their panel, ask for what they take themselves
+//   some KB later: 4 x 4096 x 4096 took 1.7 ms without and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5,
+//   from caches 4 x 768 x 3072 105 us and 92; 14 x 768 x 3072, in two tiles, takes 270 us so, and
+//   335 where each asks for half of the next panel.
 // - One row does so only where three eighths of the last-level cache hold the weights: 9 MB came at
 //   95 GB/s without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44. Beyond that it hinders
 //   what prefetchers of memory do by themselves.
 enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
-constexpr int64_t kBytesToOwn = 8192;
+constexpr int64_t kBytesToOwn = 8192, kFewTiles = 2;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
 // another size mostly finds the same code.
-constexpr int64_t kManyTiles = 4, kFewTiles = 2;
+constexpr int64_t kSharesOfMany = 4, kSharesOfFew = 2;
 // Where it is not known, a pack of at most this part of a second-level cache is not worth the
 // registers of asking: the stem of ResNet-18, whose pointers fill them, takes 1.1 ms with and 0.91
 // without.
@@ -257,7 +258,7 @@ class ContractionLowering {
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
-    const SymExpr tile_rows = nest_->choose_height(tiles_.rows, rows, head);
+    const SymExpr tile_rows = nest_->choose_height(tiles_.rows, tiles_.rows_of_many, rows, head);
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
     const std::vector<const Axis*> shared = roles.shared_outer();
     const SymExpr images = extent_of(shared);
@@ -271,11 +272,13 @@ class ContractionLowering {
                              ? blocks_of(SymExpr::min(high_tiles, tiles_.tiles), of_block)
                              : SymExpr(1);
     const SymExpr times = ceil_div(blocks_of(high_tiles, of_block), near);
-    asks_ = choose_asks(images * rows);
     if (high_tiles.is_constant())
-      tiles_of_panel_ = context_.expected(SymExpr::min(of_block * near, high_tiles));
+      tiles_of_panel_ =
+          std::max<int64_t>(1, context_.expected(SymExpr::min(of_block * near, high_tiles)));
+    else if (tells_few_from_many() || context_.expected(high_tiles) >= kSharesOfMany)
+      tiles_of_panel_ = kSharesOfMany;
     else
-      tiles_of_panel_ = context_.expected(high_tiles) >= kManyTiles ? kManyTiles : kFewTiles;
+      tiles_of_panel_ = kSharesOfFew;
     const SymExpr terms =
         extent_of(roles.depth()) * tiles_.rows.front() * of_block * of_iteration * num_products();
     nest_->add_range(extent_of(roles.separate_outer()) * times * panels * near, terms,
@@ -306,8 +309,8 @@ class ContractionLowering {
     const TileRoles& roles = *roles_;
     schedule::ContractionFacts facts;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
-    facts.rows = rows.as_constant().value_or(0);
     facts.expected_rows = std::max<int64_t>(1, context_.expected(rows));
+    facts.rows = rows.is_constant() ? facts.expected_rows : 0;
     facts.columns = std::max<int64_t>(1, context_.expected(roles.columns().extent));
     facts.depth = std::max<int64_t>(1, context_.expected(extent_of(roles.depth())));
     facts.images = std::max<int64_t>(1, context_.expected(extent_of(roles.shared_outer())));
@@ -334,17 +337,26 @@ class ContractionLowering {
     return context_.expected(product(type.shape)) * dtype_size(type.dtype);
   }
 
-  // `rows` of all images.
-  Asks choose_asks(const SymExpr& rows) const {
+  // Of all images.
+  SymExpr all_rows() const {
+    return extent_of(roles_->shared_outer()) *
+           (roles_->rows() == nullptr ? SymExpr(1) : roles_->rows()->extent);
+  }
+
+  // Whether the kernel finds out whether its rows are few, so that its code need not depend on how
+  // many the call had that was traced.
+  bool tells_few_from_many() const { return tiles_.rows.size() > tiles_.rows_of_many.size(); }
+
+  // Of tiles of so many rows.
+  Asks choose_asks(int64_t rows, bool are_few) const {
     const schedule::Machine& machine = context_.machine;
     if (!roles_->is_packed()) return Asks::kNothing;
-    if (!rows.is_constant() && pack_bytes() * kPartOfSmallPack <= machine.second_level_bytes)
+    if (!all_rows().is_constant() && pack_bytes() * kPartOfSmallPack <= machine.second_level_bytes)
       return Asks::kNothing;
-    const int64_t expected_rows = context_.expected(rows);
-    if (expected_rows > tiles_.rows.front()) return Asks::kNextPanel;
+    if (!are_few) return Asks::kNextPanel;
     const int64_t bytes = context_.plan.input_bytes;
     if (bytes <= machine.second_level_bytes) return Asks::kNothing;
-    if (expected_rows == 1 && bytes > machine.last_level_bytes * 3 / 8) return Asks::kNothing;
+    if (rows == 1 && bytes > machine.last_level_bytes * 3 / 8) return Asks::kNothing;
     return Asks::kOwnPanel;
   }
 
@@ -758,14 +770,27 @@ class ContractionLowering {
 
   // One contraction; where the tile's rows are known only at run time one for each size.
   Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
+    const int64_t few_rows = kFewTiles * tiles_.rows.front();
     return nest_->by_height(tiles_.rows, place.rows, [&](int64_t rows) -> loop::Stmt {
-      const loop::Stmt whole = contraction(place, rows, tiles_.columns, depth, adds);
-      if (!has_narrow_panel()) return whole;
-      const int64_t half = tiles_.columns / 2;
-      const Expr is_narrow = apply(ScalarOp::kLe, {expr(place.live_columns), constant(half)});
-      const loop::Stmt narrow = contraction(place, rows, half, depth, adds);
-      return loop::If::make(arena_, is_narrow, {narrow}, {whole});
+      const bool is_of_many = std::ranges::count(tiles_.rows_of_many, rows) > 0;
+      const auto of = [&](bool are_few) {
+        return contraction(place, rows, choose_asks(rows, are_few), depth, adds);
+      };
+      if (!tells_few_from_many()) return of(context_.expected(all_rows()) <= few_rows);
+      if (!is_of_many || choose_asks(rows, true) == choose_asks(rows, false)) return of(true);
+      const Expr are_few = apply(ScalarOp::kLe, {expr(all_rows()), constant(few_rows)});
+      return loop::If::make(arena_, are_few, {of(true)}, {of(false)});
     });
+  }
+
+  loop::Stmt contraction(const TilePlace& place, int64_t rows, Asks asks,
+                         const std::vector<DepthAxis>& depth, bool adds) {
+    const loop::Stmt whole = contraction(place, rows, tiles_.columns, asks, depth, adds);
+    if (!has_narrow_panel()) return whole;
+    const int64_t half = tiles_.columns / 2;
+    const Expr is_narrow = apply(ScalarOp::kLe, {expr(place.live_columns), constant(half)});
+    const loop::Stmt narrow = contraction(place, rows, half, asks, depth, adds);
+    return loop::If::make(arena_, is_narrow, {narrow}, {whole});
   }
 
   // Whether half of the last panel, at least, only fills it up: its tiles leave that out.
@@ -774,7 +799,7 @@ class ContractionLowering {
     return roles_->is_packed() && left > 0 && 2 * left <= tiles_.columns;
   }
 
-  loop::Stmt contraction(const TilePlace& place, int64_t rows, int64_t columns,
+  loop::Stmt contraction(const TilePlace& place, int64_t rows, int64_t columns, Asks asks,
                          const std::vector<DepthAxis>& depth, bool adds) {
     const TileRoles& roles = *roles_;
     const size_t vector = roles.vector(), broadcast = roles.broadcast();
@@ -813,13 +838,14 @@ class ContractionLowering {
         arena_, {sums.buffer, {expr(sums.offset)}, {constant(wide_columns()), constant(1)}},
         std::move(of_rows), std::move(of_columns), rows, columns,
         is_masked ? expr(place.live_columns) : nullptr, std::move(extents), adds,
-        ahead_of(place, depth));
+        ahead_of(place, asks, depth));
   }
 
-  loop::LinesAhead ahead_of(const TilePlace& place, const std::vector<DepthAxis>& depth) {
-    if (asks_ == Asks::kNothing) return {};
-    return asks_ == Asks::kOwnPanel ? ahead_in_panel(place, depth)
-                                    : ahead_in_next_panel(place, depth);
+  loop::LinesAhead ahead_of(const TilePlace& place, Asks asks,
+                            const std::vector<DepthAxis>& depth) {
+    if (asks == Asks::kNothing) return {};
+    return asks == Asks::kOwnPanel ? ahead_in_panel(place, depth)
+                                   : ahead_in_next_panel(place, depth);
   }
 
   // Where a tile's columns begin at these terms.
@@ -938,7 +964,6 @@ class ContractionLowering {
   const TileRoles* roles_ = nullptr;
   schedule::ContractionTiles tiles_;
   std::vector<DepthAxis> outer_depth_;
-  Asks asks_ = Asks::kNothing;
   int64_t tiles_of_panel_ = 1;  // that are expected to share it
   SymExpr panels_;
   int64_t rest_ops_ = 0;  // of an element, for what follows the sum

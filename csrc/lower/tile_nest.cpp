@@ -1,5 +1,6 @@
 #include "lower/tile_nest.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "schedule/contraction.h"
@@ -99,24 +100,30 @@ const loop::Buffer* TileNest::stack(std::string_view name, DType dtype, int64_t 
   return buffer;
 }
 
-SymExpr TileNest::choose_height(const std::vector<int64_t>& heights, const SymExpr& rows,
+SymExpr TileNest::choose_height(const std::vector<int64_t>& heights,
+                                const std::vector<int64_t>& of_many, const SymExpr& rows,
                                 Block& block) {
-  if (heights.size() == 1) return heights.front();
-  Expr chosen = constant(heights.back());
+  const int64_t most = heights.front();
+  const auto cost = [&](int64_t height) {
+    return let(ceil_div(rows, height) * schedule::tile_cost(height, most), "cost", block);
+  };
+  if (heights.size() == 1) return most;
+  SymExpr chosen = heights.back(), least = cost(heights.back());
   for (size_t i = heights.size() - 1; i-- > 0;) {
-    const int64_t size = heights[i];
-    Expr fits = apply(ScalarOp::kGe, {expr(rows), constant(size)});
-    if (i == 0) {
-      const auto cost = [&](int64_t height) {
-        return expr(ceil_div(rows, height) * schedule::tile_cost(height, size));
-      };
-      fits = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {cost(size), cost(heights[1])})});
-    }
-    chosen = apply(ScalarOp::kSelect, {fits, constant(size), chosen});
+    const int64_t height = heights[i];
+    const SymExpr own = cost(height);
+    const auto is_better = [&] {
+      const Expr fits = apply(ScalarOp::kGe, {expr(rows), constant(height)});
+      const Expr is = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {expr(own), expr(least)})});
+      if (std::ranges::count(of_many, height) > 0) return is;
+      const int64_t few = schedule::kTilesOfAnyHeight * most;
+      return apply(ScalarOp::kAnd, {is, apply(ScalarOp::kLe, {expr(rows), constant(few)})});
+    };
+    const SymExpr next = i == 0 ? least : select(is_better(), own, least, "least", block);
+    chosen = select(is_better(), height, chosen, "height", block);
+    least = next;
   }
-  const Variable* named = variable("height");
-  block.push_back(loop::Let::make(arena_, named, chosen));
-  return SymExpr::symbol(named->name);
+  return chosen;
 }
 
 Block TileNest::by_height(const std::vector<int64_t>& heights, const SymExpr& height,

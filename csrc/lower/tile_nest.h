@@ -48,10 +48,10 @@ class TileNest {
   const loop::Buffer* stack(std::string_view name, DType dtype, int64_t elements,
                             loop::Block& block);
 
-  // Rows of a tile. Where the kernel is to find that out: the largest that there are, but of the
-  // two largest sizes the one that costs less.
-  SymExpr choose_height(const std::vector<int64_t>& heights, const SymExpr& rows,
-                        loop::Block& block);
+  // Rows of a tile. Where the kernel is to find that out: of those that there are, or of `of_many`
+  // where there are many rows, the ones that cost least, and of equal ones the most.
+  SymExpr choose_height(const std::vector<int64_t>& heights, const std::vector<int64_t>& of_many,
+                        const SymExpr& rows, loop::Block& block);
   // What is made for each height, run where it is this one.
   loop::Block by_height(const std::vector<int64_t>& heights, const SymExpr& height,
                         const std::function<loop::Stmt(int64_t)>& make);

@@ -26,7 +26,11 @@ ContractionTiles tiles_of(int64_t rows, int64_t expected_rows, int64_t columns, 
   product.expected_rows = expected_rows;
   product.columns = columns;
   product.accumulator = accumulator;
-  return choose_tiles(product, machine);
+  ContractionTiles tiles = choose_tiles(product, machine);
+  // Of each height there are tiles that fill the rows of two of the largest ones.
+  const int64_t filled = 2 * tiles.rows.front();
+  std::erase_if(tiles.rows, [&](int64_t height) { return filled % height != 0; });
+  return tiles;
 }
 
 }  // namespace

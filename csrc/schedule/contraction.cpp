@@ -49,6 +49,21 @@ int64_t fitting_rows(int64_t rows, int64_t most) {
   return best;
 }
 
+// Each height is code that takes 2 ms to compile. Of few rows it decides: 7 and 11 rows took 1.2
+// and 1.4 times as long in two tiles of 4 and 6 rows, 25 rows 1.2 times in four of 8.
+void choose_rows(ContractionTiles& tiles, const ContractionFacts& facts, int64_t most) {
+  if (facts.rows > 0) {
+    tiles.rows = tiles.rows_of_many = {fitting_rows(facts.rows, most)};
+  } else if (most > 8 && facts.are_pixels) {
+    // Rows of images are seldom multiples of 12, but of 7 or 8: 14, 28, 56, 64. Measured: 116
+    // GFLOP/s in tiles of 7 rows, and 100 where tiles of 8 go over rows of 14 or 28.
+    tiles.rows = tiles.rows_of_many = {8, 7, 4, 2, 1};
+  } else {
+    for (int64_t rows = most; rows > 0; --rows) tiles.rows.push_back(rows);
+    tiles.rows_of_many = {most, most * 2 / 3};
+  }
+}
+
 // Long sums: where whole rows are that long, few of them stay in a second-level cache, and columns
 // come from beyond it for each few. So a block of several panels goes over a part of the terms at a
 // time. With 512 rows of f32 on a core that shares its last level, GFLOP/s without and with: 2048 x
@@ -110,10 +125,12 @@ int64_t tile_columns(const Machine& machine, DType accumulator) {
 
 // Where registers are few, loads count too, which a tile makes for each of its rows and vectors of
 // columns: with 256-bit vectors 512 x 1024 x 1024 ran at 111 GFLOP/s in tiles of 4 rows, 120 of 5
-// and 124 of 6 on a Zen 5; with 512-bit ones tiles of 8 and of 12 rows run at one speed.
+// and 124 of 6 on a Zen 5. With 512-bit ones tiles of 5 to 12 rows run at one speed, and lower ones
+// wait for their panels: 420 x 768 x 768 ran at 250 GFLOP/s in tiles of 5 and 4 rows, 219 of 3, 158
+// of 2 and 86 of 1, with 64 terms at 252 of 5 and 237 of 4.
 int64_t tile_cost(int64_t rows, int64_t most) {
-  static constexpr int64_t kRowsWithoutLoads = 8;
-  return rows + (most < kRowsWithoutLoads ? kVectorsOfColumns : 0);
+  static constexpr int64_t kRowsWithoutLoads = 8, kLeastRows = 5;
+  return std::max(kLeastRows, rows + (most < kRowsWithoutLoads ? kVectorsOfColumns : 0));
 }
 
 int64_t computed_rows(int64_t rows, const Machine& machine) {
@@ -164,16 +181,7 @@ int64_t most_rows_summed(const Machine& machine, DType, DType rhs) {
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine) {
   ContractionTiles tiles;
   const int64_t most = most_rows(machine);
-  // Rows of images are seldom multiples of 12, but of 7 or 8: 14, 28, 56, 64. Measured: 116 GFLOP/s
-  // in tiles of 7 rows, and 100 where tiles of 8 go over rows of 14 or 28.
-  if (facts.rows > 0)
-    tiles.rows = {fitting_rows(facts.rows, most)};
-  else if (most > 8 && facts.are_pixels)
-    tiles.rows = {8, 7, 4, 2, 1};
-  else if (most > 8)
-    tiles.rows = {most, 8, 4, 2, 1};
-  else
-    tiles.rows = {most, 4, 2, 1};
+  choose_rows(tiles, facts, most);
   tiles.columns = tile_columns(machine, facts.accumulator);
   tiles.depth = kMostTerms;
   tiles.products = facts.products;

@@ -26,6 +26,9 @@ class Product {
   llvm::Type* word_b(llvm::LLVMContext& context) const { return word(context, b_); }
   // Registers that the machine's number is not part of.
   virtual RegisterNeeds needs() const;
+  // Cycles until more can be added to a sum: those of a multiply-add on the CPUs of the last ten
+  // years.
+  virtual int64_t latency() const { return 4; }
 
   // A word of A for `width` lanes.
   virtual Parts prepare_a(const OpContext& c, llvm::Value* loaded, unsigned width) const;

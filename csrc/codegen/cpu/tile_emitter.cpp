@@ -98,7 +98,7 @@ class TileEmitter {
 
   void emit_rows(const RowBlocks& rows, llvm::Value* column, const RegisterNeeds& needs) {
     rows_ = rows.rows;
-    sets_ = count_sets(rows_, static_cast<int64_t>(groups_.size()), needs);
+    sets_ = count_sets(rows_, static_cast<int64_t>(groups_.size()), product_->latency(), needs);
     if (has_row_table()) {
       for (int64_t block = 0; block < rows.count; ++block)
         emit_block(integer(rows.first + block * rows.rows), column);

@@ -40,7 +40,8 @@ std::vector<ColumnBlocks> cut_columns(int64_t rows, int64_t columns, int64_t lan
 std::vector<RowBlocks> cut_rows(int64_t rows, int64_t groups, const RegisterNeeds& needs);
 
 // How many sets of sums, of which neighbouring steps of depth use different ones, a block needs so
-// that no sum waits for its predecessor.
-int64_t count_sets(int64_t rows, int64_t groups, const RegisterNeeds& needs);
+// that no sum waits for its predecessor, which takes `latency` cycles. A power of two, as the steps
+// are that stand together.
+int64_t count_sets(int64_t rows, int64_t groups, int64_t latency, const RegisterNeeds& needs);
 
 }  // namespace mlcc::codegen::cpu

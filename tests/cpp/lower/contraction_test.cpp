@@ -29,10 +29,36 @@ TEST(ContractionLowering, one_row_asks_ahead_where_the_last_level_has_room_for_w
 // With 16 registers a tile of 4 rows, which computes none of 512 twice, makes more loads than one
 // of 6.
 TEST(ContractionLowering, kernels_choose_heights_by_their_loads) {
-  EXPECT_TRUE(contains(text_of_kernel(product("s0", 16), {.vector_bits = 256}),
-                       "8 * floordiv(%s0 + 5, 6) <= 6 * floordiv(%s0 + 3, 4)"));
-  EXPECT_TRUE(contains(text_of_kernel(product("s0", 32), {.vector_bits = 512}),
-                       "12 * floordiv(%s0 + 11, 12) <= 8 * floordiv(%s0 + 7, 8)"));
+  const std::string narrow = text_of_kernel(product("s0", 16), {.vector_bits = 256});
+  EXPECT_TRUE(contains(narrow, "= 8 * floordiv(%s0 + 5, 6)"));
+  EXPECT_TRUE(contains(narrow, "= 6 * floordiv(%s0 + 3, 4)"));
+  const std::string wide = text_of_kernel(product("s0", 32), {.vector_bits = 512});
+  EXPECT_TRUE(contains(wide, "= 12 * floordiv(%s0 + 11, 12)"));
+  EXPECT_TRUE(contains(wide, "= 8 * floordiv(%s0 + 7, 8)"));
+}
+
+// Up to two tiles ask for their own panel and more for the next one, which the kernel finds out:
+// its code is the same whether the call that was traced had few rows or many.
+TEST(ContractionLowering, kernels_ask_ahead_by_their_rows) {
+  const auto text_of = [](const std::string& hint) {
+    std::string graph = product("s0", 32);
+    graph.replace(graph.find("512)"), 3, hint);
+    return text_of_kernel(graph);
+  };
+  const std::string text = text_of("512");
+  EXPECT_EQ(text, text_of("3"));
+  const auto asks_of = [&](const std::string& tile, size_t from) {
+    const size_t at = text.find(tile, from);
+    EXPECT_NE(at, std::string::npos);
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    return contains(line, "soon") ? "own" : contains(line, "ahead") ? "next" : "nothing";
+  };
+  const size_t are_few = text.find("if %s0 <= 24");
+  const size_t are_many = text.find("else", are_few);
+  EXPECT_STREQ(asks_of("tile(12, 32)", are_few), "own");
+  EXPECT_STREQ(asks_of("tile(12, 32)", are_many), "next");
+  EXPECT_STREQ(asks_of("tile(11, 32)", 0), "own");
+  EXPECT_STREQ(asks_of("tile(4, 32)", 0), "own");
 }
 
 }  // namespace

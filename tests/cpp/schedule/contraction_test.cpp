@@ -57,13 +57,19 @@ TEST(Contraction, loads_count_where_registers_are_few) {
   EXPECT_EQ(tile_cost(12, 12), 12);
 }
 
-TEST(Contraction, unknown_rows_have_tiles_down_to_one) {
+TEST(Contraction, unknown_rows_have_tiles_of_each_height) {
   for (const int64_t bits : {128, 256, 512}) {
     const ContractionTiles tiles = choose_tiles(facts_of(0, 64, 64), machine_of(bits));
-    EXPECT_GT(tiles.rows.size(), 3U);
+    for (int64_t rows = 1; rows <= tiles.rows.front(); ++rows)
+      EXPECT_EQ(std::ranges::count(tiles.rows, rows), 1);
     EXPECT_TRUE(std::is_sorted(tiles.rows.rbegin(), tiles.rows.rend()));
-    EXPECT_EQ(tiles.rows.back(), 1);
   }
+}
+
+// Else a division of rows among tiles of one or two each would be as good as any.
+TEST(Contraction, low_tiles_cost_more_than_their_rows) {
+  EXPECT_GT(3 * tile_cost(3, 12), 2 * tile_cost(5, 12));
+  EXPECT_EQ(tile_cost(7, 12), 7);
 }
 
 TEST(Contraction, pieces_of_long_rows_are_read_side_by_side) {
