@@ -211,8 +211,7 @@ class GradientLowering : private AttentionNest {
     const int64_t elements = (2 * margin_ + tiles_.queries) * pitch_;
     const SymExpr origin = margin_ * pitch_;
     State state;
-    const std::vector<int64_t>& heights = tiles_.products.rows;
-    state.height = nest_.choose_height(heights, heights, rows, block);
+    state.height = nest_.choose_height(tiles_.products.rows, {}, rows, block);
     state.weights = {nest_.stack("weights", accumulator_, elements, block), origin, pitch_};
     state.of_scores = {nest_.stack("of_scores", accumulator_, elements, block), origin, pitch_};
     state.of_queries =

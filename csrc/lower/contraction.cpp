@@ -42,15 +42,15 @@ constexpr int64_t kFewTerms = 64, kShortRest = 12;
 // - Where many tiles share the panel, the next one. Of weights that come from memory, f32,
 //   GFLOP/s without and with, of 277: 128 x 768 x 3072 246 and 267, 128 x 3072 x 768 236 and 269,
 //   49 x 4608 x 512 207 and 249.
-// - One or two tiles, which soon are through with their panel, ask for what they take themselves
-//   some KB later: 4 x 4096 x 4096 took 1.7 ms without and 1.35 with, 7 x 4096 x 4096 2.2 and 1.5,
-//   from caches 4 x 768 x 3072 105 us and 92; 14 x 768 x 3072, in two tiles, takes 270 us so, and
-//   335 where each asks for half of the next panel.
+// - Few rows, of one or two tiles, soon are through with their panel and ask for what they take
+//   themselves some KB later: 4 x 4096 x 4096 took 1.7 ms without and 1.35 with, 7 x 4096 x
+//   4096 2.2 and 1.5, from caches 4 x 768 x 3072 105 us and 92; 14 x 768 x 3072, in two tiles,
+//   takes 270 us so, and 335 where each asks for half of the next panel.
 // - One row does so only where three eighths of the last-level cache hold the weights: 9 MB came at
 //   95 GB/s without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44. Beyond that it hinders
 //   what prefetchers of memory do by themselves.
 enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
-constexpr int64_t kBytesToOwn = 8192, kFewTiles = 2;
+constexpr int64_t kBytesToOwn = 8192;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
 // another size mostly finds the same code.
 constexpr int64_t kSharesOfMany = 4, kSharesOfFew = 2;
@@ -258,7 +258,7 @@ class ContractionLowering {
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
-    const SymExpr tile_rows = nest_->choose_height(tiles_.rows, tiles_.rows_of_many, rows, head);
+    const SymExpr tile_rows = nest_->choose_height(tiles_.rows, tiles_.many, rows, head);
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
     const std::vector<const Axis*> shared = roles.shared_outer();
     const SymExpr images = extent_of(shared);
@@ -343,9 +343,8 @@ class ContractionLowering {
            (roles_->rows() == nullptr ? SymExpr(1) : roles_->rows()->extent);
   }
 
-  // Whether the kernel finds out whether its rows are few, so that its code need not depend on how
-  // many the call had that was traced.
-  bool tells_few_from_many() const { return tiles_.rows.size() > tiles_.rows_of_many.size(); }
+  // Whether the kernel finds out whether its rows are few; else what is expected decides.
+  bool tells_few_from_many() const { return !tiles_.many.heights.empty(); }
 
   // Of tiles of so many rows.
   Asks choose_asks(int64_t rows, bool are_few) const {
@@ -770,13 +769,13 @@ class ContractionLowering {
 
   // One contraction; where the tile's rows are known only at run time one for each size.
   Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
-    const int64_t few_rows = kFewTiles * tiles_.rows.front();
+    const int64_t few_rows = tiles_.many.above;
     return nest_->by_height(tiles_.rows, place.rows, [&](int64_t rows) -> loop::Stmt {
-      const bool is_of_many = std::ranges::count(tiles_.rows_of_many, rows) > 0;
       const auto of = [&](bool are_few) {
         return contraction(place, rows, choose_asks(rows, are_few), depth, adds);
       };
       if (!tells_few_from_many()) return of(context_.expected(all_rows()) <= few_rows);
+      const bool is_of_many = std::ranges::count(tiles_.many.heights, rows) > 0;
       if (!is_of_many || choose_asks(rows, true) == choose_asks(rows, false)) return of(true);
       const Expr are_few = apply(ScalarOp::kLe, {expr(all_rows()), constant(few_rows)});
       return loop::If::make(arena_, are_few, {of(true)}, {of(false)});

@@ -100,28 +100,27 @@ const loop::Buffer* TileNest::stack(std::string_view name, DType dtype, int64_t 
   return buffer;
 }
 
-SymExpr TileNest::choose_height(const std::vector<int64_t>& heights,
-                                const std::vector<int64_t>& of_many, const SymExpr& rows,
-                                Block& block) {
+SymExpr TileNest::choose_height(const std::vector<int64_t>& heights, const schedule::ManyRows& many,
+                                const SymExpr& rows, Block& block) {
   const int64_t most = heights.front();
+  if (heights.size() == 1) return most;
   const auto cost = [&](int64_t height) {
     return let(ceil_div(rows, height) * schedule::tile_cost(height, most), "cost", block);
   };
-  if (heights.size() == 1) return most;
   SymExpr chosen = heights.back(), least = cost(heights.back());
   for (size_t i = heights.size() - 1; i-- > 0;) {
     const int64_t height = heights[i];
     const SymExpr own = cost(height);
-    const auto is_better = [&] {
-      const Expr fits = apply(ScalarOp::kGe, {expr(rows), constant(height)});
-      const Expr is = apply(ScalarOp::kAnd, {fits, apply(ScalarOp::kLe, {expr(own), expr(least)})});
-      if (std::ranges::count(of_many, height) > 0) return is;
-      const int64_t few = schedule::kTilesOfAnyHeight * most;
-      return apply(ScalarOp::kAnd, {is, apply(ScalarOp::kLe, {expr(rows), constant(few)})});
-    };
-    const SymExpr next = i == 0 ? least : select(is_better(), own, least, "least", block);
-    chosen = select(is_better(), height, chosen, "height", block);
-    least = next;
+    Expr condition = apply(ScalarOp::kAnd, {apply(ScalarOp::kGe, {expr(rows), constant(height)}),
+                                            apply(ScalarOp::kLe, {expr(own), expr(least)})});
+    if (!many.heights.empty() && std::ranges::count(many.heights, height) == 0)
+      condition = apply(ScalarOp::kAnd,
+                        {condition, apply(ScalarOp::kLe, {expr(rows), constant(many.above)})});
+    const Variable* is_better =
+        Variable::make(arena_, DType::kBool, arena_.fresh_name("is_better"));
+    block.push_back(loop::Let::make(arena_, is_better, condition));
+    chosen = select(is_better, height, chosen, "height", block);
+    if (i > 0) least = select(is_better, own, least, "least", block);
   }
   return chosen;
 }

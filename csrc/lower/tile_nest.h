@@ -48,9 +48,9 @@ class TileNest {
   const loop::Buffer* stack(std::string_view name, DType dtype, int64_t elements,
                             loop::Block& block);
 
-  // Rows of a tile. Where the kernel is to find that out: of those that there are, or of `of_many`
-  // where there are many rows, the ones that cost least, and of equal ones the most.
-  SymExpr choose_height(const std::vector<int64_t>& heights, const std::vector<int64_t>& of_many,
+  // Rows of a tile. Where the kernel is to find that out: of the heights that there are for so many
+  // rows, and are no larger than these, the one that costs least, and of equal ones the largest.
+  SymExpr choose_height(const std::vector<int64_t>& heights, const schedule::ManyRows& many,
                         const SymExpr& rows, loop::Block& block);
   // What is made for each height, run where it is this one.
   loop::Block by_height(const std::vector<int64_t>& heights, const SymExpr& height,

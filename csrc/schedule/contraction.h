@@ -32,13 +32,17 @@ struct ContractionFacts {
   bool reads_pieces_of_rows = false;
 };
 
-// Rows that as many of the largest tiles have may be cut into tiles of each height.
-inline constexpr int64_t kTilesOfAnyHeight = 8;
+// Heights of tiles for more rows than `above`; none: all heights are for any number of rows.
+struct ManyRows {
+  std::vector<int64_t> heights;
+  int64_t above = 0;
+};
 
 struct ContractionTiles {
   // Of a tile, the largest first: those that are chosen from where the number of rows is known only
-  // when the kernel runs; and of these the ones for more rows than tiles of any height are for.
-  std::vector<int64_t> rows, rows_of_many;
+  // when the kernel runs.
+  std::vector<int64_t> rows;
+  ManyRows many;
   int64_t columns = 1;
   int64_t depth = 1;   // terms that meet in one accumulator, at most
   int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time

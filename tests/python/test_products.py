@@ -94,6 +94,33 @@ def test_rows_of_any_number(cpu: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("cpu", ["", "haswell"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("first", [3, 33])
+def test_each_number_of_rows(cpu: str, dtype: torch.dtype, first: int) -> None:
+    """A tile for each height, from one weight that is packed."""
+    with mlcc.config.patch(cpu=cpu):
+        inputs = [torch.randn(rows, 130).to(dtype) for rows in (first, *range(41))]
+        check(torch.nn.Linear(130, 161).to(dtype), *inputs, dynamic=True)
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+def test_each_number_of_rows_of_bytes(cpu: str) -> None:
+    weight = torch.nn.Parameter(torch.randint(-128, 128, (96, 72), dtype=torch.int8), False)
+    with torch.no_grad(), mlcc.config.patch(cpu=cpu):
+        compiled = mlcc.jit(lambda x, w: torch._int_mm(x, w))
+        for rows in (33, *range(1, 41)):
+            x = torch.randint(-128, 128, (rows, 96), dtype=torch.int8)
+            torch.testing.assert_close(compiled(x, weight), torch._int_mm(x, weight))
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+def test_long_sums_of_few_rows(cpu: str) -> None:
+    with mlcc.config.patch(cpu=cpu):
+        inputs = [torch.randn(rows, 4100) for rows in (60, 1, 2, 5, 7, 11, 13, 24, 25, 61, 120)]
+        check(torch.nn.Linear(4100, 200), *inputs, dynamic=True)
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_long_sums_in_turns(cpu: str, dynamic: bool) -> None:
     with mlcc.config.patch(cpu=cpu):

@@ -72,6 +72,27 @@ TEST(Contraction, low_tiles_cost_more_than_their_rows) {
   EXPECT_EQ(tile_cost(7, 12), 7);
 }
 
+// Long sums take turns for as many rows as a cache holds: the call that was traced may have had
+// few.
+TEST(Contraction, turns_do_not_depend_on_rows_that_are_not_known) {
+  ContractionFacts facts = facts_of(0, 4096, 4096);
+  facts.expected_rows = 48;
+  const ContractionTiles tiles = choose_tiles(facts, machine_of(512));
+  EXPECT_GT(tiles.turns, 1);
+  facts.expected_rows = 500;
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).str(), tiles.str());
+  facts.rows = facts.expected_rows = 48;
+  EXPECT_LT(choose_tiles(facts, machine_of(512)).tiles, tiles.tiles);
+}
+
+TEST(Contraction, turns_need_room_for_no_more_than_a_tile) {
+  Machine machine = machine_of(512);
+  machine.second_level_bytes = 16 * 1024;
+  ContractionFacts facts = facts_of(500, 4096, 4096);
+  facts.products = 3;
+  EXPECT_GE(choose_tiles(facts, machine).tiles, 1);
+}
+
 TEST(Contraction, pieces_of_long_rows_are_read_side_by_side) {
   Machine machine = machine_of(512);
   machine.threads = 2;
