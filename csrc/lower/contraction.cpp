@@ -346,6 +346,10 @@ class ContractionLowering {
   // Whether the kernel finds out whether its rows are few; else what is expected decides.
   bool tells_few_from_many() const { return !tiles_.many.heights.empty(); }
 
+  Expr are_few_rows() {
+    return apply(ScalarOp::kLe, {expr(all_rows()), constant(tiles_.many.above)});
+  }
+
   // Of tiles of so many rows.
   Asks choose_asks(int64_t rows, bool are_few) const {
     const schedule::Machine& machine = context_.machine;
@@ -593,10 +597,23 @@ class ContractionLowering {
   // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
   // caches meanwhile.
   void emit_turns(const TileRange& range, Block& block) {
+    const Panels all = panels_of(range, block);
+    if (!tells_few_from_many()) return emit_turns(range, all, block);
+    // Few rows are through with a panel soon: each goes over all of its terms, as they lie.
+    const SymExpr count = nest_->select(are_few_rows(), 1, tiles_.turns, "turns", block);
+    append(block, loop_over("turn", 0, ceil_div(all.end - all.first, count), {},
+                            [&](const SymExpr& turn, Block& b) {
+                              const SymExpr first = let(all.first + turn * count, "first", b);
+                              const SymExpr end =
+                                  let(SymExpr::min(first + count, all.end), "end", b);
+                              emit_turns(range, {first, end}, b);
+                            }));
+  }
+
+  void emit_turns(const TileRange& range, const Panels& panels, Block& block) {
     const int64_t of_product = most_rows_of_block() * tiles_.columns;
     const int64_t of_panel = num_products() * of_product;
     const loop::Buffer* sums = nest_->stack("sums", accumulator_, tiles_.turns * of_panel, block);
-    const Panels panels = panels_of(range, block);
     const auto tiles_of = [&](const TileRange& of_one, const SymExpr& number, size_t product,
                               const OfTile& body) {
       return over_tiles(of_one, product, body, [&](const SymExpr& tile, Block& b) {
@@ -769,16 +786,14 @@ class ContractionLowering {
 
   // One contraction; where the tile's rows are known only at run time one for each size.
   Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds) {
-    const int64_t few_rows = tiles_.many.above;
     return nest_->by_height(tiles_.rows, place.rows, [&](int64_t rows) -> loop::Stmt {
       const auto of = [&](bool are_few) {
         return contraction(place, rows, choose_asks(rows, are_few), depth, adds);
       };
-      if (!tells_few_from_many()) return of(context_.expected(all_rows()) <= few_rows);
+      if (!tells_few_from_many()) return of(context_.expected(all_rows()) <= tiles_.many.above);
       const bool is_of_many = std::ranges::count(tiles_.many.heights, rows) > 0;
       if (!is_of_many || choose_asks(rows, true) == choose_asks(rows, false)) return of(true);
-      const Expr are_few = apply(ScalarOp::kLe, {expr(all_rows()), constant(few_rows)});
-      return loop::If::make(arena_, are_few, {of(true)}, {of(false)});
+      return loop::If::make(arena_, are_few_rows(), {of(true)}, {of(false)});
     });
   }
 
