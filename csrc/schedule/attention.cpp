@@ -71,7 +71,6 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
 AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
                                                   const Machine& machine) {
   static constexpr int64_t kMostOfEither = 96;
-  static constexpr int64_t kMostBytes = 448 << 10;  // of a thread's stack
   const ContractionTiles of_product =
       tiles_of(facts.rows, facts.expected_rows, facts.panel, facts.accumulator, machine);
   AttentionGradientTiles tiles;
@@ -84,7 +83,7 @@ AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
     return std::max<int64_t>(1, std::min(most / step, (length + step - 1) / step)) * step;
   };
   // All that is local, and half of a second-level cache beside it.
-  const int64_t bytes = std::min(kMostBytes, machine.second_level_bytes / 2);
+  const int64_t bytes = std::min(kMostLocalBytes, machine.second_level_bytes / 2);
   tiles.products.keys =
       filled(facts.keys, std::min(kMostOfEither, bytes / 2 / facts.key_bytes), unit);
   const int64_t row_bytes =

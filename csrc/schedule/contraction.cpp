@@ -85,9 +85,12 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
     return (all + rows - 1) / rows * ((column_tiles + panels - 1) / panels) * facts.others;
   };
   int64_t turns = std::min(std::max<int64_t>(1, kMostTurns / facts.products), column_tiles);
-  const int64_t fitting =
-      std::max<int64_t>(1, machine.second_level_bytes * 5 / 8 /
-                               (tiles.rows.front() * (row_bytes + turns * sum_bytes)));
+  const int64_t sums_of_tiles = tiles.rows.front() * turns * sum_bytes;
+  const int64_t in_cache =
+      machine.second_level_bytes * 5 / 8 / (tiles.rows.front() * row_bytes + sums_of_tiles);
+  // Tiles that turn out to be lower may need room for one more.
+  const int64_t in_stack = kMostLocalBytes / sums_of_tiles - 1;
+  const int64_t fitting = std::max<int64_t>(1, std::min(in_cache, in_stack));
   // Of a number that is not known, calls to come may have more than the one that was traced.
   int64_t rows = facts.rows > 0 ? std::min(all, fitting) : fitting;
   while (turns > 1 && blocks(rows, turns) < enough) turns /= 2;
@@ -222,7 +225,8 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   tiles.iterations = kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
-  if (is_known && most_tiles * tile_rows < kRowsWorthColumns && most_tiles < all)
+  const bool may_be_more = facts.rows == 0 || most_tiles < all;
+  if (is_known && most_tiles * tile_rows < kRowsWorthColumns && may_be_more)
     take_turns(tiles, facts, machine, all);
   const bool is_in_runs = facts.kept_products == 0 || facts.expected_rows <= kRowsOfRuns;
   if (facts.products > 1 && tiles.turns == 1 && is_in_runs) choose_run(tiles, facts, machine);

@@ -32,6 +32,9 @@ struct ContractionFacts {
   bool reads_pieces_of_rows = false;
 };
 
+// Of buffers of a kernel that a thread's stack has room for.
+inline constexpr int64_t kMostLocalBytes = 448 << 10;
+
 // Heights of tiles for more rows than `above`; none: all heights are for any number of rows.
 struct ManyRows {
   std::vector<int64_t> heights;

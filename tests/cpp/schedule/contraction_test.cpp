@@ -76,7 +76,7 @@ TEST(Contraction, low_tiles_cost_more_than_their_rows) {
 // few.
 TEST(Contraction, turns_do_not_depend_on_rows_that_are_not_known) {
   ContractionFacts facts = facts_of(0, 4096, 4096);
-  facts.expected_rows = 48;
+  facts.expected_rows = 5;
   const ContractionTiles tiles = choose_tiles(facts, machine_of(512));
   EXPECT_GT(tiles.turns, 1);
   facts.expected_rows = 500;
@@ -85,12 +85,23 @@ TEST(Contraction, turns_do_not_depend_on_rows_that_are_not_known) {
   EXPECT_LT(choose_tiles(facts, machine_of(512)).tiles, tiles.tiles);
 }
 
-TEST(Contraction, turns_need_room_for_no_more_than_a_tile) {
-  Machine machine = machine_of(512);
-  machine.second_level_bytes = 16 * 1024;
-  ContractionFacts facts = facts_of(500, 4096, 4096);
-  facts.products = 3;
-  EXPECT_GE(choose_tiles(facts, machine).tiles, 1);
+TEST(Contraction, sums_that_take_turns_fit_a_cache_and_a_stack) {
+  for (const int64_t kilobytes : {16, 256, 1024, 2048, 16384}) {
+    for (const int64_t rows : {0, 500}) {
+      for (const int64_t products : {1, 3}) {
+        Machine machine = machine_of(512);
+        machine.second_level_bytes = kilobytes * 1024;
+        ContractionFacts facts = facts_of(rows, 4096, 64 * kilobytes);
+        facts.expected_rows = 500;
+        facts.products = products;
+        const ContractionTiles tiles = choose_tiles(facts, machine);
+        EXPECT_GE(tiles.tiles, 1);
+        if (tiles.turns == 1) continue;
+        const int64_t most_rows = (tiles.tiles + 1) * tiles.rows.front();
+        EXPECT_LE(most_rows * tiles.turns * products * tiles.columns * 4, kMostLocalBytes);
+      }
+    }
+  }
 }
 
 TEST(Contraction, pieces_of_long_rows_are_read_side_by_side) {
