@@ -597,6 +597,7 @@ class ContractionLowering {
   // Panels, and tiles of each, take turns at a part of the terms, whose columns and rows stay in
   // caches meanwhile.
   void emit_turns(const TileRange& range, Block& block) {
+    MLCC_CHECK(tiles_.panels == 1, "lowering: panels side by side take no turns");
     const Panels all = panels_of(range, block);
     if (!tells_few_from_many()) return emit_turns(range, all, block);
     // Few rows are through with a panel soon: each goes over all of its terms, as they lie.

@@ -89,7 +89,7 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
   const int64_t in_cache =
       machine.second_level_bytes * 5 / 8 / (tiles.rows.front() * row_bytes + sums_of_tiles);
   // Tiles that turn out to be lower may need room for one more.
-  const int64_t in_stack = kMostLocalBytes / sums_of_tiles - 1;
+  const int64_t in_stack = kMostLocalBytes / sums_of_tiles - (tiles.rows.size() > 1 ? 1 : 0);
   const int64_t fitting = std::max<int64_t>(1, std::min(in_cache, in_stack));
   // Of a number that is not known, calls to come may have more than the one that was traced.
   int64_t rows = facts.rows > 0 ? std::min(all, fitting) : fitting;
@@ -225,8 +225,9 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   tiles.iterations = kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
-  const bool may_be_more = facts.rows == 0 || most_tiles < all;
-  if (is_known && most_tiles * tile_rows < kRowsWorthColumns && may_be_more)
+  const bool may_be_more = facts.rows == 0 && facts.products == 1;
+  if (is_known && tiles.panels == 1 && most_tiles * tile_rows < kRowsWorthColumns &&
+      (may_be_more || most_tiles < all))
     take_turns(tiles, facts, machine, all);
   const bool is_in_runs = facts.kept_products == 0 || facts.expected_rows <= kRowsOfRuns;
   if (facts.products > 1 && tiles.turns == 1 && is_in_runs) choose_run(tiles, facts, machine);

@@ -117,7 +117,18 @@ def test_each_number_of_rows_of_bytes(cpu: str) -> None:
 def test_long_sums_of_few_rows(cpu: str) -> None:
     with mlcc.config.patch(cpu=cpu):
         inputs = [torch.randn(rows, 4100) for rows in (60, 1, 2, 5, 7, 11, 13, 24, 25, 61, 120)]
-        check(torch.nn.Linear(4100, 200), *inputs, dynamic=True)
+        check(torch.nn.Linear(4100, 530), *inputs, dynamic=True)
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+def test_long_sums_of_a_changing_operand(cpu: str) -> None:
+    """It is read as it lies, several panels side by side: sums of some other rows than the trace had."""
+    w = torch.randn(2100, 1030)
+    with torch.no_grad(), mlcc.config.patch(cpu=cpu):
+        compiled = mlcc.jit(lambda x, w: x @ w)
+        for rows in (5, 2, 12, 40, 130):
+            x = torch.randn(rows, 2100)
+            check_all(compiled(x, w), x @ w, x.double() @ w.double())
 
 
 @pytest.mark.parametrize("cpu", ["", "haswell"])

@@ -85,6 +85,16 @@ TEST(Contraction, turns_do_not_depend_on_rows_that_are_not_known) {
   EXPECT_LT(choose_tiles(facts, machine_of(512)).tiles, tiles.tiles);
 }
 
+// Either panels stand side by side, or they take turns.
+TEST(Contraction, panels_side_by_side_take_no_turns) {
+  ContractionFacts facts = facts_of(0, 4096, 4096);
+  facts.expected_rows = 5;
+  facts.reads_pieces_of_rows = true;
+  const ContractionTiles tiles = choose_tiles(facts, machine_of(512));
+  EXPECT_GT(tiles.panels, 1);
+  EXPECT_EQ(tiles.turns, 1);
+}
+
 TEST(Contraction, sums_that_take_turns_fit_a_cache_and_a_stack) {
   for (const int64_t kilobytes : {16, 256, 1024, 2048, 16384}) {
     for (const int64_t rows : {0, 500}) {
@@ -97,7 +107,8 @@ TEST(Contraction, sums_that_take_turns_fit_a_cache_and_a_stack) {
         const ContractionTiles tiles = choose_tiles(facts, machine);
         EXPECT_GE(tiles.tiles, 1);
         if (tiles.turns == 1) continue;
-        const int64_t most_rows = (tiles.tiles + 1) * tiles.rows.front();
+        const int64_t most_rows =
+            (tiles.tiles + (tiles.rows.size() > 1 ? 1 : 0)) * tiles.rows.front();
         EXPECT_LE(most_rows * tiles.turns * products * tiles.columns * 4, kMostLocalBytes);
       }
     }
