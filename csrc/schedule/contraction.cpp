@@ -70,6 +70,13 @@ void choose_rows(ContractionTiles& tiles, const ContractionFacts& facts, int64_t
   }
 }
 
+// Whose sums, so many bytes for each, fit a stack. Tiles that turn out to be lower may need room
+// for one more.
+int64_t tiles_in_stack(const ContractionTiles& tiles, int64_t tile_bytes) {
+  const bool may_be_lower = tiles.rows.size() > 1;
+  return std::max<int64_t>(1, kMostLocalBytes / tile_bytes - (may_be_lower ? 1 : 0));
+}
+
 // Long sums: where whole rows are that long, few of them stay in a second-level cache, and columns
 // come from beyond it for each few. So a block of several panels goes over a part of the terms at a
 // time. With 512 rows of f32 on a core that shares its last level, GFLOP/s without and with: 2048 x
@@ -88,9 +95,8 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
   const int64_t sums_of_tiles = tiles.rows.front() * turns * sum_bytes;
   const int64_t in_cache =
       machine.second_level_bytes * 5 / 8 / (tiles.rows.front() * row_bytes + sums_of_tiles);
-  // Tiles that turn out to be lower may need room for one more.
-  const int64_t in_stack = kMostLocalBytes / sums_of_tiles - (tiles.rows.size() > 1 ? 1 : 0);
-  const int64_t fitting = std::max<int64_t>(1, std::min(in_cache, in_stack));
+  const int64_t fitting =
+      std::max<int64_t>(1, std::min(in_cache, tiles_in_stack(tiles, sums_of_tiles)));
   // Of a number that is not known, calls to come may have more than the one that was traced.
   int64_t rows = facts.rows > 0 ? std::min(all, fitting) : fitting;
   while (turns > 1 && blocks(rows, turns) < enough) turns /= 2;
@@ -219,8 +225,10 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
       static_cast<int64_t>(facts.rows > 0 ? row_terms : std::bit_floor(row_terms)) *
       facts.row_bytes;
   const int64_t kept_bytes = facts.kept_products * tiles.columns * dtype_size(facts.accumulator);
-  const int64_t most_tiles =
+  int64_t most_tiles =
       std::max<int64_t>(1, machine.second_level_bytes / 2 / (tile_rows * (row_bytes + kept_bytes)));
+  if (kept_bytes > 0)
+    most_tiles = std::min(most_tiles, tiles_in_stack(tiles, tile_rows * kept_bytes));
   tiles.tiles = most_tiles;
   tiles.iterations = kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;

@@ -85,6 +85,20 @@ TEST(Contraction, turns_do_not_depend_on_rows_that_are_not_known) {
   EXPECT_LT(choose_tiles(facts, machine_of(512)).tiles, tiles.tiles);
 }
 
+TEST(Contraction, sums_that_wait_for_another_product_fit_a_stack) {
+  Machine machine = machine_of(512);
+  machine.second_level_bytes = 16 << 20;
+  for (const int64_t depth : {16, 256}) {
+    ContractionFacts facts = facts_of(0, 4096, depth);
+    facts.products = 3;
+    facts.kept_products = 2;
+    facts.expected_rows = 100'000;
+    const ContractionTiles tiles = choose_tiles(facts, machine);
+    const int64_t most_rows = (tiles.tiles + 1) * tiles.rows.front();
+    EXPECT_LE(most_rows * tiles.run * 2 * tiles.columns * 4, kMostLocalBytes);
+  }
+}
+
 // Either panels stand side by side, or they take turns.
 TEST(Contraction, panels_side_by_side_take_no_turns) {
   ContractionFacts facts = facts_of(0, 4096, 4096);
