@@ -42,10 +42,10 @@ constexpr int64_t kFewTerms = 64, kShortRest = 12;
 // - Where many tiles share the panel, the next one. Of weights that come from memory, f32,
 //   GFLOP/s without and with, of 277: 128 x 768 x 3072 246 and 267, 128 x 3072 x 768 236 and 269,
 //   49 x 4608 x 512 207 and 249.
-// - Few rows, of one or two tiles, soon are through with their panel and ask for what they take
-//   themselves some KB later: 4 x 4096 x 4096 took 1.7 ms without and 1.35 with, 7 x 4096 x
-//   4096 2.2 and 1.5, from caches 4 x 768 x 3072 105 us and 92; 14 x 768 x 3072, in two tiles,
-//   takes 270 us so, and 335 where each asks for half of the next panel.
+// - Few rows, no more than two of the largest tiles have, soon are through with their panel and
+//   ask for what they take themselves some KB later: 4 x 4096 x 4096 took 1.7 ms without and 1.35
+//   with, 7 x 4096 x 4096 2.2 and 1.5, from caches 4 x 768 x 3072 105 us and 92; 14 x 768 x 3072,
+//   in two tiles, takes 270 us so, and 335 where each asks for half of the next panel.
 // - One row does so only where three eighths of the last-level cache hold the weights: 9 MB came at
 //   95 GB/s without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44. Beyond that it hinders
 //   what prefetchers of memory do by themselves.
@@ -257,7 +257,7 @@ class ContractionLowering {
     const SymExpr panels = ceil_div(roles.columns().extent, of_iteration);
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
-    const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
+    const SymExpr rows = rows_of_image();
     const SymExpr tile_rows = nest_->choose_height(tiles_.rows, tiles_.many, rows, head);
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
     const std::vector<const Axis*> shared = roles.shared_outer();
@@ -308,7 +308,7 @@ class ContractionLowering {
   schedule::ContractionTiles choose() const {
     const TileRoles& roles = *roles_;
     schedule::ContractionFacts facts;
-    const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
+    const SymExpr rows = rows_of_image();
     facts.expected_rows = std::max<int64_t>(1, context_.expected(rows));
     facts.rows = rows.is_constant() ? facts.expected_rows : 0;
     facts.columns = std::max<int64_t>(1, context_.expected(roles.columns().extent));
@@ -337,11 +337,11 @@ class ContractionLowering {
     return context_.expected(product(type.shape)) * dtype_size(type.dtype);
   }
 
-  // Of all images.
-  SymExpr all_rows() const {
-    return extent_of(roles_->shared_outer()) *
-           (roles_->rows() == nullptr ? SymExpr(1) : roles_->rows()->extent);
+  SymExpr rows_of_image() const {
+    return roles_->rows() == nullptr ? SymExpr(1) : roles_->rows()->extent;
   }
+
+  SymExpr all_rows() const { return extent_of(roles_->shared_outer()) * rows_of_image(); }
 
   // Whether the kernel finds out whether its rows are few; else what is expected decides.
   bool tells_few_from_many() const { return !tiles_.many.heights.empty(); }
@@ -426,7 +426,7 @@ class ContractionLowering {
   // these.
   void emit_products(const TileRange& range, Block& block) {
     const int64_t tile_rows = tiles_.rows.front();
-    int64_t most_rows = most_rows_of_block();
+    int64_t most_rows = tiles_.most_rows();
     if (const auto rows = range.rows_of_image.as_constant())
       most_rows = std::min(most_rows,
                            std::max<int64_t>(1, (*rows + tile_rows - 1) / tile_rows) * tile_rows);
@@ -485,12 +485,6 @@ class ContractionLowering {
   }
 
   int64_t panels_of_iteration() const { return std::max(tiles_.turns, tiles_.run); }
-
-  // Tiles that are lower, but for the last one, compute no more rows together.
-  int64_t most_rows_of_block() const {
-    const bool may_be_lower = tiles_.rows.size() > 1;
-    return (tiles_.tiles + (may_be_lower ? 1 : 0)) * tiles_.rows.front();
-  }
 
   // One tile after the other.
   Block over_tiles(const TileRange& range, size_t product, const OfTile& body,
@@ -612,7 +606,7 @@ class ContractionLowering {
   }
 
   void emit_turns(const TileRange& range, const Panels& panels, Block& block) {
-    const int64_t of_product = most_rows_of_block() * tiles_.columns;
+    const int64_t of_product = tiles_.most_rows() * tiles_.columns;
     const int64_t of_panel = num_products() * of_product;
     const loop::Buffer* sums = nest_->stack("sums", accumulator_, tiles_.turns * of_panel, block);
     const auto tiles_of = [&](const TileRange& of_one, const SymExpr& number, size_t product,
@@ -792,8 +786,8 @@ class ContractionLowering {
         return contraction(place, rows, choose_asks(rows, are_few), depth, adds);
       };
       if (!tells_few_from_many()) return of(context_.expected(all_rows()) <= tiles_.many.above);
-      const bool is_of_many = std::ranges::count(tiles_.many.heights, rows) > 0;
-      if (!is_of_many || choose_asks(rows, true) == choose_asks(rows, false)) return of(true);
+      const bool is_for_few = !tiles_.many.may_have(rows);
+      if (is_for_few || choose_asks(rows, true) == choose_asks(rows, false)) return of(true);
       return loop::If::make(arena_, are_few_rows(), {of(true)}, {of(false)});
     });
   }

@@ -1,6 +1,5 @@
 #include "lower/tile_nest.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "schedule/contraction.h"
@@ -113,7 +112,7 @@ SymExpr TileNest::choose_height(const std::vector<int64_t>& heights, const sched
     const SymExpr own = cost(height);
     Expr condition = apply(ScalarOp::kAnd, {apply(ScalarOp::kGe, {expr(rows), constant(height)}),
                                             apply(ScalarOp::kLe, {expr(own), expr(least)})});
-    if (!many.heights.empty() && std::ranges::count(many.heights, height) == 0)
+    if (!many.may_have(height))
       condition = apply(ScalarOp::kAnd,
                         {condition, apply(ScalarOp::kLe, {expr(rows), constant(many.above)})});
     const Variable* is_better =

@@ -70,11 +70,12 @@ void choose_rows(ContractionTiles& tiles, const ContractionFacts& facts, int64_t
   }
 }
 
-// Whose sums, so many bytes for each, fit a stack. Tiles that turn out to be lower may need room
-// for one more.
+// Of tiles that may be lower, see most_rows.
+int64_t spare_tiles(const ContractionTiles& tiles) { return tiles.rows.size() > 1 ? 1 : 0; }
+
+// Whose sums, so many bytes for each, fit a stack.
 int64_t tiles_in_stack(const ContractionTiles& tiles, int64_t tile_bytes) {
-  const bool may_be_lower = tiles.rows.size() > 1;
-  return std::max<int64_t>(1, kMostLocalBytes / tile_bytes - (may_be_lower ? 1 : 0));
+  return std::max<int64_t>(1, kMostLocalBytes / tile_bytes - spare_tiles(tiles));
 }
 
 // Long sums: where whole rows are that long, few of them stay in a second-level cache, and columns
@@ -115,7 +116,7 @@ void choose_run(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
   const int64_t parts = machine.threads;
   tiles.run = (column_tiles + parts - 1) / parts;
   const int64_t tile_rows = tiles.rows.front();
-  int64_t most_rows = (tiles.tiles + (tiles.rows.size() > 1 ? 1 : 0)) * tile_rows;
+  int64_t most_rows = tiles.most_rows();
   if (facts.rows > 0)
     most_rows = std::min(most_rows, (facts.rows + tile_rows - 1) / tile_rows * tile_rows);
   const int64_t sum_bytes =
@@ -125,6 +126,12 @@ void choose_run(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
 }
 
 }  // namespace
+
+bool ManyRows::may_have(int64_t height) const {
+  return heights.empty() || std::ranges::count(heights, height) > 0;
+}
+
+int64_t ContractionTiles::most_rows() const { return (tiles + spare_tiles(*this)) * rows.front(); }
 
 std::string ContractionTiles::str() const {
   std::string all;

@@ -32,13 +32,15 @@ struct ContractionFacts {
   bool reads_pieces_of_rows = false;
 };
 
-// Of buffers of a kernel that a thread's stack has room for.
+// Of a kernel's sums on a thread's stack: code generators allow 512 KiB of buffers, of which some
+// hold other things.
 inline constexpr int64_t kMostLocalBytes = 448 << 10;
 
 // Heights of tiles for more rows than `above`; none: all heights are for any number of rows.
 struct ManyRows {
   std::vector<int64_t> heights;
   int64_t above = 0;
+  bool may_have(int64_t height) const;
 };
 
 struct ContractionTiles {
@@ -54,6 +56,7 @@ struct ContractionTiles {
   int64_t iterations = 1;
   // Panels whose tiles take turns at `depth` terms, with all their sums in a buffer; 1: a tile goes
   // over all of its terms at once.
+  // Where the kernel finds that its rows are few, a panel after the other.
   int64_t turns = 1;
   int64_t run = 1;       // panels of a product that are gone over before those of the next one
   int64_t products = 1;  // whose tiles stand at the same place: a kernel computes them together
@@ -61,6 +64,9 @@ struct ContractionTiles {
   // than `tiles` together; else for each block.
   bool shares_panels = false;
   int64_t grain_terms = 1;  // products that are worth a thread
+  // Rows that `tiles` compute at most. Tiles that turn out to be lower than the largest one, of
+  // which there may be one more for it, compute no more together.
+  int64_t most_rows() const;
   std::string str() const;  // "tile=12x32 depth=512 tiles=16"
 };
 
