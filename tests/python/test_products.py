@@ -104,13 +104,35 @@ def test_each_number_of_rows(cpu: str, dtype: torch.dtype, first: int) -> None:
 
 
 @pytest.mark.parametrize("cpu", ["", "haswell"])
-def test_each_number_of_rows_of_bytes(cpu: str) -> None:
-    weight = torch.nn.Parameter(torch.randint(-128, 128, (96, 72), dtype=torch.int8), False)
+@pytest.mark.parametrize("terms", [3, 96, 97, 1030])
+def test_each_number_of_rows_of_bytes(cpu: str, terms: int) -> None:
+    weight = torch.nn.Parameter(torch.randint(-128, 128, (terms, 72), dtype=torch.int8), False)
     with torch.no_grad(), mlcc.config.patch(cpu=cpu):
         compiled = mlcc.jit(lambda x, w: torch._int_mm(x, w))
         for rows in (33, *range(1, 41)):
-            x = torch.randint(-128, 128, (rows, 96), dtype=torch.int8)
+            x = torch.randint(-128, 128, (rows, terms), dtype=torch.int8)
             torch.testing.assert_close(compiled(x, weight), torch._int_mm(x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_bytes_that_change(dtype: torch.dtype) -> None:
+    """Copies of both operands, words of which are filled up."""
+    with torch.no_grad():
+        compiled = mlcc.jit(lambda x, w: x @ w)
+        for terms in (301, 302, 64, 7, 1):
+            x, w = (torch.randint(-128, 256, s).to(dtype) for s in ((300, terms), (terms, 130)))
+            assert torch.equal(compiled(x, w), x @ w)
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+@pytest.mark.parametrize(("terms", "dtype"), [(16, torch.float32), (30, torch.bfloat16)])
+def test_few_terms_of_wide_rows(cpu: str, terms: int, dtype: torch.dtype) -> None:
+    """Rows of the result that lie pages apart are written from end to end."""
+    with mlcc.config.patch(cpu=cpu):
+        module = torch.nn.Sequential(torch.nn.Linear(terms, 1024), torch.nn.ReLU()).to(dtype)
+        inputs = [torch.randn(rows, terms).to(dtype) for rows in (33, 0, 1, 7, 12, 13, 40, 300)]
+        check(module, *inputs, dynamic=True)
+        check(module, inputs[-1])
 
 
 @pytest.mark.parametrize("cpu", ["", "haswell"])

@@ -29,6 +29,10 @@ Parts FunctionEmitter::emit_counted(llvm::Value* begin, llvm::Value* end, int64_
 // begin + the largest multiple of `step` that is not beyond the length of [begin, end).
 llvm::Value* FunctionEmitter::end_of_whole_steps(llvm::Value* begin, llvm::Value* end,
                                                  int64_t step) {
+  // The builder folds no intrinsics: a loop of known length would seem to be of an unknown one.
+  const auto first = as_constant(begin), last = as_constant(end);
+  if (first && last)
+    return index_constant(*first + std::max<int64_t>(*last - *first, 0) / step * step);
   llvm::Value* length =
       ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, ir_.CreateSub(end, begin), ir_.getInt64(0));
   llvm::Value* rest = ir_.CreateURem(length, ir_.getInt64(static_cast<uint64_t>(step)));

@@ -277,6 +277,24 @@ Value* sum_of_offsets(Graph& graph, Value* value, const Node& node, const Column
   return graph.expand(graph.reshape(sum, at_axes), shape);
 }
 
+// An operand that is copied anyway, filled up where its terms end with a part of a word: the packed
+// one has zeros there. `reduced` are the contraction's then. Terms left over would be contractions
+// of their own: 2048 x 1000 x 257 of bytes took 1.04 times as long.
+Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t terms,
+                        Shape& reduced) {
+  Value* value = node.operand(operand);
+  if (terms == 1 || reduced.back().divide_exactly(terms)) return value;
+  const size_t axis = contraction_extents(node).size() - 1;
+  const auto dim = dim_of_axis(node, operand, axis);
+  const SymExpr& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs")[*dim];
+  if (!(index == SymExpr::symbol(axis_name(axis))) ||
+      !(value->type().shape[*dim] == reduced.back()))
+    return value;
+  value = filled(graph, value, *dim, terms);
+  reduced.back() = value->type().shape[*dim];
+  return value;
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const std::optional<Columns> columns = find_columns(*node);
   if (!columns) return gather_operands(rewriter, node);
@@ -303,8 +321,12 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     Value* packed = pack(graph, value, *node, *columns, {width, terms}, index);
     std::vector<Value*> operands = node->operands();
     operands[columns->operand] = packed;
+    Shape reduced = node->attr<Shape>("reduced");
     Value* offsets = nullptr;
-    if (wants_other_sign(*node, *columns, terms, *options.tiles)) {
+    const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
+    if (has_other_sign || is_apart)
+      operands[other] = with_whole_words(graph, *node, other, terms, reduced);
+    if (has_other_sign) {
       operands[other] = with_other_sign(graph, operands[other]);
       offsets = sum_of_offsets(graph, value, *node, *columns);
     } else if (is_apart) {
@@ -313,9 +335,9 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");
     (columns->operand == 0 ? lhs : rhs) = std::move(index);
     const TensorType& type = node->result()->type();
-    Value* sums = graph.contract(operands[0], operands[1], std::move(lhs), std::move(rhs),
-                                 node->attr<Shape>("reduced"), type.shape,
-                                 offsets == nullptr ? type.dtype : DType::kI32);
+    Value* sums =
+        graph.contract(operands[0], operands[1], std::move(lhs), std::move(rhs), std::move(reduced),
+                       type.shape, offsets == nullptr ? type.dtype : DType::kI32);
     if (offsets == nullptr) return sums;
     return graph.cast(graph.pointwise(Op::kSub, {sums, offsets}), type.dtype);
   });

@@ -158,6 +158,29 @@ TEST(Contraction, a_block_of_tiles_fits_half_of_a_second_level_cache) {
   EXPECT_GT(tiles.tiles, 1);
 }
 
+TEST(Contraction, integers_go_over_more_terms_at_a_time) {
+  ContractionFacts facts = facts_of(512, 1024, 4096);
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 256);
+  facts.accumulator = DType::kI32;
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 256);
+  facts.row_bytes = 1;
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 1024);
+}
+
+TEST(Contraction, few_terms_of_rows_that_lie_pages_apart_are_written_from_end_to_end) {
+  const auto panels_of = [](int64_t columns, int64_t depth) {
+    return choose_tiles(facts_of(512, columns, depth), machine_of(512)).run;
+  };
+  EXPECT_EQ(panels_of(1024, 16), 32);
+  EXPECT_EQ(panels_of(4096, 8), 128);
+  EXPECT_EQ(panels_of(1024, 17), 1);
+  EXPECT_EQ(panels_of(1000, 16), 1);
+  ContractionFacts facts = facts_of(512, 1024, 16);
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).tiles, 1);
+  facts.products = 2;
+  EXPECT_GT(choose_tiles(facts, machine_of(512)).tiles, 1);
+}
+
 TEST(Contraction, panels_take_turns_where_few_long_rows_fit_a_cache) {
   Machine machine = machine_of(256);
   machine.second_level_bytes = 512 << 10;
