@@ -1,11 +1,12 @@
 // mlcc-opt: reads the text of graphs, runs named passes on them, prints the result.
 //
 //   mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] [--dump-ir]
-//            [--bisect=n]
+//            [--bisect=n] [--no-vnni]
 //
 // Without passes it parses, verifies and prints. `--passes=pipeline` runs what a compilation runs;
 // "-" reads from standard input. `--lower` prints the loop kernels that the graph is fused to, each
-// behind its schedule, for one thread of a CPU with vectors of 512 bits. Errors go to standard
+// behind its schedule, for one thread of a CPU with vectors of 512 bits, as passes have it too;
+// `--no-vnni`: one whose instructions multiply pairs of i16 but no bytes. Errors go to standard
 // error as "file:line:col: error: ..."; the exit code is then 1.
 #include <charconv>
 #include <cstdio>
@@ -30,7 +31,7 @@ namespace {
 
 constexpr std::string_view kUsage =
     "usage: mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] "
-    "[--dump-ir] [--bisect=n]\n";
+    "[--dump-ir] [--bisect=n] [--no-vnni]\n";
 constexpr std::string_view kPipeline = "pipeline";
 constexpr std::string_view kSeparator = "// -----";
 
@@ -41,6 +42,7 @@ struct Command {
   bool split = false;
   bool verify = false;
   bool dump = false;
+  bool has_vnni = true;
   int64_t bisect = -1;
 };
 
@@ -89,6 +91,8 @@ Command parse_command(const std::vector<std::string_view>& words) {
       command.verify = true;
     } else if (word == "--dump-ir") {
       command.dump = true;
+    } else if (word == "--no-vnni") {
+      command.has_vnni = false;
     } else {
       MLCC_USER_CHECK(word == "-" || !word.starts_with("-"), "unknown option '", word, "'");
       MLCC_USER_CHECK(command.file.empty(), "found two files, '", command.file, "' and '", word,
@@ -144,15 +148,15 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
-  static constexpr schedule::Machine kMachine = {
-      .dots_bf16 = true, .dots_bytes = true, .mixes_signs = true};
+  const schedule::Machine machine = {
+      .dots_bf16 = true, .dots_shorts = true, .dots_bytes = true, .mixes_signs = command.has_vnni};
   options.tiles = graph::TileOptions{
-      [](DType accumulator) { return schedule::tile_columns(kMachine, accumulator); },
-      [](DType lhs, DType rhs) { return schedule::dot_terms(kMachine, lhs, rhs); },
-      [] { return kMachine.mixes_signs; },
-      [](DType lhs, DType rhs) { return schedule::most_rows_unpacked(kMachine, lhs, rhs); },
-      [](DType lhs, DType rhs) { return schedule::products_worth_packing(kMachine, lhs, rhs); },
-      [](DType lhs, DType rhs) { return schedule::most_rows_summed(kMachine, lhs, rhs); }};
+      [=](DType accumulator) { return schedule::tile_columns(machine, accumulator); },
+      [=](DType lhs, DType rhs) { return schedule::dot_terms(machine, lhs, rhs); },
+      [=] { return machine.mixes_signs; },
+      [=](DType lhs, DType rhs) { return schedule::most_rows_unpacked(machine, lhs, rhs); },
+      [=](DType lhs, DType rhs) { return schedule::products_worth_packing(machine, lhs, rhs); },
+      [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

@@ -37,6 +37,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .threads = std::max<int64_t>(1, std::thread::hardware_concurrency()),
           .second_level_bytes = schedule::second_level_cache_bytes(),
           .dots_bf16 = has_feature(target, "avx512bf16") || has_feature(target, "bf16"),
+          .dots_shorts = target.vector_bits > 128,
           .dots_bytes = target.vector_bits > 128 || has_feature(target, "dotprod"),
           .mixes_signs = has_feature(target, "avx512vnni") || has_feature(target, "avxvnni"),
           .streaming_bytes = streaming_bytes,

@@ -187,6 +187,7 @@ int64_t computed_rows(int64_t rows, const Machine& machine) {
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
   const auto is_byte = [](DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; };
   if (machine.dots_bf16 && lhs == DType::kBF16 && rhs == DType::kBF16) return 2;
+  if (machine.dots_shorts && lhs == DType::kI16 && rhs == DType::kI16) return 2;
   if (machine.dots_bytes && is_byte(lhs) && is_byte(rhs)) return 4;
   return 1;
 }

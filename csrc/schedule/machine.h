@@ -10,9 +10,10 @@ struct Machine {
   int64_t vector_bits = 512;                 // of a CPU: AVX-512, 256 AVX2, 128 NEON, 0 none
   int64_t threads = 1;                       // that a CPU runs at once
   int64_t second_level_bytes = 1024 * 1024;  // of the cache that a core of a CPU has for itself
-  // Whether instructions of a CPU multiply and add up pairs of bf16, and fours of bytes: these in
-  // one, or widened to pairs of 16 bits.
+  // Whether instructions of a CPU multiply and add up pairs of bf16, pairs of i16, and fours of
+  // bytes: these in one, or widened to pairs of i16.
   bool dots_bf16 = false;
+  bool dots_shorts = false;
   bool dots_bytes = false;
   // Whether of these bytes it takes one as unsigned and the other as signed, twice as fast as
   // others take both as they are.

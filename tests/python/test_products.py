@@ -114,6 +114,25 @@ def test_each_number_of_rows_of_bytes(cpu: str, terms: int) -> None:
             torch.testing.assert_close(compiled(x, weight), torch._int_mm(x, weight))
 
 
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+@pytest.mark.parametrize("terms", [2, 97, 260])
+def test_pairs_of_16_bits(cpu: str, dtype: torch.dtype, terms: int) -> None:
+    """Bytes are widened to them where no instruction takes bytes."""
+    bounds = torch.iinfo(dtype)
+    weight = torch.nn.Parameter(
+        torch.randint(bounds.min, bounds.max + 1, (terms, 70), dtype=dtype), False
+    )
+    weight[:, :2], weight[:, 2:4] = bounds.min, bounds.max
+    with torch.no_grad(), mlcc.config.patch(cpu=cpu):
+        for dynamic in (False, True):
+            compiled = mlcc.jit(lambda x, w: x @ w, dynamic=dynamic)
+            for rows in (70, 8, 1, 33):
+                x = torch.randint(bounds.min, bounds.max + 1, (rows, terms), dtype=dtype)
+                x[0] = bounds.min
+                assert torch.equal(compiled(x, weight), x @ weight)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
 def test_bytes_that_change(dtype: torch.dtype) -> None:
     """Copies of both operands, words of which are filled up."""

@@ -254,8 +254,10 @@ TEST(Contraction, images_of_unknown_size_have_equal_blocks) {
 TEST(Contraction, dot_instructions_take_terms_that_lie_side_by_side) {
   Machine machine = machine_of(512);
   EXPECT_EQ(dot_terms(machine, DType::kBF16, DType::kBF16), 1);
-  machine.dots_bf16 = machine.dots_bytes = true;
+  EXPECT_EQ(dot_terms(machine, DType::kI16, DType::kI16), 1);
+  machine.dots_bf16 = machine.dots_shorts = machine.dots_bytes = true;
   EXPECT_EQ(dot_terms(machine, DType::kBF16, DType::kBF16), 2);
+  EXPECT_EQ(dot_terms(machine, DType::kI16, DType::kI16), 2);
   EXPECT_EQ(dot_terms(machine, DType::kU8, DType::kI8), 4);
   EXPECT_EQ(dot_terms(machine, DType::kF32, DType::kBF16), 1);
 }
