@@ -368,7 +368,7 @@ class Turning {
     Chain chain{{}, &reduce, nullptr};
     while (const Reduce* inner = only_merges(*chain.innermost)) {
       const Reduce& outer = *chain.innermost;
-      Expr is_single = loop::apply(arena_, ScalarOp::kLe,
+      Expr is_single = loop::apply(arena_, ScalarOp::kEq,
                                    {loop::apply(arena_, ScalarOp::kSub, {outer.end, outer.begin}),
                                     loop::int_constant(arena_, 1)});
       for (const Reduce* before : chain.outer)

@@ -44,6 +44,25 @@ def test_results_are_those_of_eager(name: str, dynamic: bool | None) -> None:
         torch.testing.assert_close(compiled(x), function(x), rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+@pytest.mark.parametrize("dynamic", [None, False])
+@pytest.mark.parametrize("batch", [2, 3, 4])
+def test_images_of_two_layouts(batch: int, dynamic: bool | None, cpu: str) -> None:
+    """More pieces of the images than there are images: what is left over once ran one image too far."""
+
+    def function(gradient: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+        kept = torch.where(image <= 0, 0.0, gradient)
+        return kept, kept.sum((0, 2, 3))
+
+    for channels, height, width in ((1024, 5, 10), (1024, 5, 12), (2048, 7, 7), (512, 9, 9)):
+        gradient = torch.randint(-9, 9, (batch, channels, height, width)).float()
+        image = torch.randn_like(gradient).to(memory_format=torch.channels_last)
+        with mlcc.config.patch(cpu=cpu):
+            results = mlcc.jit(function, dynamic=dynamic)(gradient, image)
+        for result, expected in zip(results, function(gradient, image), strict=True):
+            assert torch.equal(result, expected)
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool]
 )

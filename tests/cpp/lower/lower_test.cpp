@@ -116,6 +116,40 @@ TEST(Lower, loops_over_rows_run_around_those_over_columns) {
   }
 }
 
+// Of two images there are three pieces; the third once was taken for one of a single image.
+TEST(Lower, pieces_left_over_of_reductions_inside_each_other_touch_nothing) {
+  OneKernel kernel(
+      "graph @g(%x: f32[2, 1024, 5, 10], %w: f32[2, 1024, 5, 10] strides(51200, 1, 10240, 1024)) "
+      "{\n  %0: f32[2, 1024, 5, 10] strides(51200, 1, 10240, 1024) = mul %w, %x\n"
+      "  %1: f32[1024] = sum %0 {dims = [0, 2, 3], keepdim = false}\n"
+      "  return %0, %1\n}\n",
+      {.threads = 2, .last_level_bytes = 32 << 20});
+  const std::string text = kernel.text();
+  EXPECT_TRUE(contains(text, "in 0..3 parallel") && contains(text, "== 1 {")) << text;
+  const size_t pixels = 50, channels = 1024;
+  const std::vector<float> x = numbers(2 * pixels * channels), w = numbers(2 * pixels * channels);
+  std::vector<float> products(x.size()), sums(channels);
+  std::vector<void*> buffers;
+  for (const graph::Value* value : kernel.lowered().buffers) {
+    if (!value->name().empty())
+      buffers.push_back(const_cast<float*>(value->name() == "x" ? x.data() : w.data()));
+    else
+      buffers.push_back(value->type().shape.size() == 1 ? sums.data() : products.data());
+  }
+  kernel.run(buffers);
+  for (size_t channel = 0; channel < channels; ++channel) {
+    double sum = 0;
+    for (size_t pixel = 0; pixel < 2 * pixels; ++pixel) {
+      const size_t image = pixel / pixels, place = pixel % pixels;
+      const float product =
+          x[(image * channels + channel) * pixels + place] * w[pixel * channels + channel];
+      ASSERT_EQ(products[pixel * channels + channel], product) << channel << ", " << pixel;
+      sum += product;
+    }
+    ASSERT_NEAR(sums[channel], sum, 1e-1) << channel;
+  }
+}
+
 TEST(Lower, what_waits_for_a_reduction_keeps_it_in_one_phase) {
   OneKernel kernel(
       "graph @g(%x: f32[8, 16384]) {\n  %0: f32[8, 1] = sum %x {dims = [1], keepdim = true}\n"
