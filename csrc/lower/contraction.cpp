@@ -318,6 +318,7 @@ class ContractionLowering {
     facts.images = std::max<int64_t>(1, context_.expected(extent_of(roles.shared_outer())));
     facts.others = std::max<int64_t>(1, context_.expected(extent_of(roles.separate_outer())));
     facts.row_bytes = dtype_size(roles.operand(roles.broadcast()).base->type().dtype);
+    facts.written_bytes = written_bytes();
     facts.has_image = roles.has_joined_rows();
     facts.are_pixels = facts.images > 1 || has_pixels();
     facts.accumulator = accumulator_;
@@ -332,6 +333,18 @@ class ContractionLowering {
         std::min(facts.depth, context_.expected(product(shape)) /
                                   (facts.expected_rows * facts.images * facts.others));
     return schedule::choose_tiles(facts, context_.machine);
+  }
+
+  // See ContractionFacts.
+  int64_t written_bytes() const {
+    const TileRoles& roles = *roles_;
+    if (!roles.columns().extent.is_constant() || !extent_of(roles.depth()).is_constant()) return 0;
+    const auto bytes = [](const Value* output) { return dtype_size(output->type().dtype); };
+    const std::vector<Value*>& outputs = context_.group.outputs;
+    const int64_t first = bytes(outputs.front());
+    const bool are_alike = std::all_of(outputs.begin(), outputs.end(),
+                                       [&](const Value* each) { return bytes(each) == first; });
+    return are_alike ? first : 0;
   }
 
   int64_t pack_bytes() const {

@@ -10,9 +10,9 @@ namespace {
 
 constexpr int64_t kVectorsOfColumns = 2;
 // Terms of one accumulator: errors stay those of short sums, about as large as those of libraries.
-// Integers have none: as many terms as have so many bytes in a row, which with the columns that
-// they meet stay in a first-level cache. 2048 x 1000 x 260 of bytes ran at 861 GFLOP/s in two
-// parts, at 978 in one.
+// Integers have none: of short ones as many as have so many bytes in a row, which with the columns
+// that they meet stay in a first-level cache. 2048 x 1000 x 260 of bytes ran at 861 GOP/s in two
+// parts, at 963 in one.
 constexpr int64_t kMostTerms = 256, kBytesOfTerms = 1024;
 // Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
 constexpr int64_t kGrainTerms = 512 * 1024;
@@ -34,9 +34,9 @@ constexpr int64_t kBytesOfSums = 32 * 1024;
 // columns reads 20, 23, 24 and 26 GB/s.
 constexpr int64_t kLeastColumnsOfStreams = 512;
 
-// Of a first-level cache's sets one by one, and of a row's terms that are few: with 16 terms of f32
-// and 1024 columns tiles one below the other ran at 114 GFLOP/s, side by side at 236; with 960
-// columns at 242 and 234, with 24 terms and 1024 columns at 249 and 247.
+// Of lines of a first-level cache that belong to one set, and of a row's terms that are few: with
+// 16 terms of f32 and 1024 columns tiles one below the other ran at 114 GFLOP/s, side by side at
+// 236; with 960 columns at 242 and 234, with 24 terms and 1024 columns at 249 and 247.
 constexpr int64_t kBytesOfSets = 4096, kBytesOfFewTerms = 64;
 
 // So many of the largest tiles, one below the other, have few rows.
@@ -136,13 +136,14 @@ void choose_run(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
 // Sums of so few terms that stores of several tiles are under way at once, where those of one
 // column all belong to one set of a first-level cache: there are more of them than it has ways.
 bool writes_one_set(const ContractionFacts& facts) {
-  return facts.depth * facts.row_bytes <= kBytesOfFewTerms &&
-         facts.columns * dtype_size(facts.accumulator) % kBytesOfSets == 0;
+  return facts.written_bytes > 0 && facts.depth * facts.row_bytes <= kBytesOfFewTerms &&
+         facts.columns * facts.written_bytes % kBytesOfSets == 0;
 }
 
-// A tile's rows from end to end.
-void write_whole_rows(ContractionTiles& tiles, int64_t column_tiles) {
-  tiles.run = column_tiles;
+// A tile's rows from panel to panel, of which an iteration has as many as leave parts for threads.
+void go_across(ContractionTiles& tiles, int64_t column_tiles, const Machine& machine) {
+  const int64_t parts = 4 * machine.threads;
+  tiles.run = (column_tiles + parts - 1) / parts;
   tiles.tiles = tiles.iterations = 1;
 }
 
@@ -231,7 +232,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   choose_rows(tiles, facts, most);
   tiles.columns = tile_columns(machine, facts.accumulator);
   tiles.depth = is_float(facts.accumulator) ? kMostTerms
-                                            : std::max<int64_t>(1, kBytesOfTerms / facts.row_bytes);
+                                            : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
   tiles.products = facts.products;
   tiles.grain_terms = kGrainTerms;
   const int64_t tile_rows = tiles.rows.front();
@@ -268,7 +269,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
       (may_be_more || most_tiles < all))
     take_turns(tiles, facts, machine, all);
   if (writes_one_set(facts) && facts.products == 1 && tiles.turns == 1 && tiles.panels == 1)
-    write_whole_rows(tiles, column_tiles);
+    go_across(tiles, column_tiles, machine);
   const bool is_in_runs = facts.kept_products == 0 || facts.expected_rows <= kRowsOfRuns;
   if (facts.products > 1 && tiles.turns == 1 && is_in_runs) choose_run(tiles, facts, machine);
   return tiles;

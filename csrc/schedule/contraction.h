@@ -26,6 +26,9 @@ struct ContractionFacts {
       false;  // whether rows are the pixels of a whole image, and `images` their number
   bool are_pixels = false;  // whether rows are pixels, of a whole image or of one row of it
   int64_t row_bytes = 4;    // of an element of the operand that is broadcast
+  // Of an element of the result as it is written; 0: columns or depth are not known while
+  // compiling, or results differ.
+  int64_t written_bytes = 0;
   DType accumulator = DType::kF32;
   // Whether each term's columns lie side by side over the whole matrix, so that a tile's are a
   // short piece of a long row.

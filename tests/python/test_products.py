@@ -146,9 +146,9 @@ def test_bytes_that_change(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("cpu", ["", "haswell"])
 @pytest.mark.parametrize(("terms", "dtype"), [(16, torch.float32), (30, torch.bfloat16)])
 def test_few_terms_of_wide_rows(cpu: str, terms: int, dtype: torch.dtype) -> None:
-    """Rows of the result that lie pages apart are written from end to end."""
+    """Where rows of the result lie pages apart, tiles stand side by side."""
     with mlcc.config.patch(cpu=cpu):
-        module = torch.nn.Sequential(torch.nn.Linear(terms, 1024), torch.nn.ReLU()).to(dtype)
+        module = torch.nn.Sequential(torch.nn.Linear(terms, 2048), torch.nn.ReLU()).to(dtype)
         inputs = [torch.randn(rows, terms).to(dtype) for rows in (33, 0, 1, 7, 12, 13, 40, 300)]
         check(module, *inputs, dynamic=True)
         check(module, inputs[-1])

@@ -1,14 +1,6 @@
 #include "codegen/cpu/counted_loop.h"
 
 namespace mlcc::codegen::cpu {
-namespace {
-
-std::optional<int64_t> as_constant(const llvm::Value* value) {
-  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
-  return constant ? std::optional(constant->getSExtValue()) : std::nullopt;
-}
-
-}  // namespace
 
 Parts emit_counted_loop(llvm::IRBuilder<>& ir, llvm::Value* begin, llvm::Value* end, int64_t step,
                         llvm::ArrayRef<llvm::Value*> inits, LoopBody body) {

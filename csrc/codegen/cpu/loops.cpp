@@ -11,11 +11,6 @@ namespace {
 // `unrolled` loops longer than this stay loops: their code would be slow to compile and to fetch.
 constexpr int64_t kLongestUnrolledLoop = 256;
 
-std::optional<int64_t> as_constant(const llvm::Value* value) {
-  const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
-  return constant ? std::optional(constant->getSExtValue()) : std::nullopt;
-}
-
 }  // namespace
 
 // ---- Scalar loops

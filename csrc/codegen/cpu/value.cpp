@@ -27,9 +27,13 @@ llvm::Value* splat(const OpContext& c, unsigned width, llvm::Value* scalar) {
   return width == 1 ? scalar : c.ir.CreateVectorSplat(width, scalar);
 }
 
-bool is_constant(const llvm::Value* value, int64_t expected) {
+std::optional<int64_t> as_constant(const llvm::Value* value) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantInt>(value);
-  return constant && constant->getSExtValue() == expected;
+  return constant ? std::optional(constant->getSExtValue()) : std::nullopt;
+}
+
+bool is_constant(const llvm::Value* value, int64_t expected) {
+  return as_constant(value) == expected;
 }
 
 Value uniform_value(llvm::Value* scalar) {

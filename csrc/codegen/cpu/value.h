@@ -36,7 +36,8 @@ struct Value {
 };
 
 Value uniform_value(llvm::Value* scalar);
-bool is_constant(const llvm::Value* value, int64_t expected);  // an integer constant
+std::optional<int64_t> as_constant(const llvm::Value* value);  // an integer constant
+bool is_constant(const llvm::Value* value, int64_t expected);
 // Uniform where the step is the constant 0.
 Value linear_value(llvm::Value* scalar, llvm::Value* step);
 Value lanes_value(Parts parts);

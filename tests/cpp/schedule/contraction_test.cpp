@@ -158,27 +158,34 @@ TEST(Contraction, a_block_of_tiles_fits_half_of_a_second_level_cache) {
   EXPECT_GT(tiles.tiles, 1);
 }
 
-TEST(Contraction, integers_go_over_more_terms_at_a_time) {
+TEST(Contraction, short_integers_go_over_more_terms_at_a_time) {
   ContractionFacts facts = facts_of(512, 1024, 4096);
   EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 256);
-  facts.accumulator = DType::kI32;
-  EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 256);
-  facts.row_bytes = 1;
-  EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 1024);
+  for (const auto& [bytes, depth] : {std::pair{8, 256}, {4, 256}, {2, 512}, {1, 1024}}) {
+    facts.accumulator = bytes == 8 ? DType::kI64 : DType::kI32;
+    facts.row_bytes = bytes;
+    EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, depth) << bytes << " bytes";
+  }
 }
 
-TEST(Contraction, few_terms_of_rows_that_lie_pages_apart_are_written_from_end_to_end) {
-  const auto panels_of = [](int64_t columns, int64_t depth) {
-    return choose_tiles(facts_of(512, columns, depth), machine_of(512)).run;
+TEST(Contraction, few_terms_of_rows_that_lie_pages_apart_go_across) {
+  Machine machine = machine_of(512);
+  const auto goes_across = [&](int64_t columns, int64_t depth, int64_t written_bytes) {
+    ContractionFacts facts = facts_of(512, columns, depth);
+    facts.written_bytes = written_bytes;
+    const ContractionTiles tiles = choose_tiles(facts, machine);
+    return tiles.tiles == 1 && tiles.run == std::max<int64_t>(1, columns / 128 / machine.threads);
   };
-  EXPECT_EQ(panels_of(1024, 16), 32);
-  EXPECT_EQ(panels_of(4096, 8), 128);
-  EXPECT_EQ(panels_of(1024, 17), 1);
-  EXPECT_EQ(panels_of(1000, 16), 1);
-  ContractionFacts facts = facts_of(512, 1024, 16);
-  EXPECT_EQ(choose_tiles(facts, machine_of(512)).tiles, 1);
-  facts.products = 2;
-  EXPECT_GT(choose_tiles(facts, machine_of(512)).tiles, 1);
+  for (const int64_t threads : {1, 2, 64}) {
+    machine.threads = threads;
+    EXPECT_TRUE(goes_across(1024, 16, 4));
+    EXPECT_TRUE(goes_across(4096, 8, 4));
+    EXPECT_TRUE(goes_across(2048, 8, 2));
+    EXPECT_FALSE(goes_across(1024, 17, 4));
+    EXPECT_FALSE(goes_across(1000, 16, 4));
+    EXPECT_FALSE(goes_across(1024, 16, 2));
+    EXPECT_FALSE(goes_across(1024, 16, 0));
+  }
 }
 
 TEST(Contraction, panels_take_turns_where_few_long_rows_fit_a_cache) {
