@@ -61,7 +61,9 @@ struct ContractionTiles {
   // over all of its terms at once.
   // Where the kernel finds that its rows are few, a panel after the other.
   int64_t turns = 1;
-  int64_t run = 1;       // panels of a product that are gone over before those of the next one
+  // Panels that an iteration of the parallel loop goes over, of a product before those of the next
+  // one.
+  int64_t run = 1;
   int64_t products = 1;  // whose tiles stand at the same place: a kernel computes them together
   // Whether columns, which may be more than the rows, are read once for all blocks that are no more
   // than `tiles` together; else for each block.

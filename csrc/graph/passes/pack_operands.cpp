@@ -342,13 +342,15 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     operands[columns->operand] = pack(graph, wide, *node, *columns, {width, of_word}, index);
     if (has_other_sign || is_widened || is_apart)
       operands[other] = with_whole_words(graph, *node, other, of_word, reduced);
-    if (has_other_sign)
+    Value* offsets = nullptr;
+    if (has_other_sign) {
       operands[other] = with_other_sign(graph, operands[other]);
-    else if (is_widened)
+      offsets = sum_of_offsets(graph, value, *node, *columns);
+    } else if (is_widened) {
       operands[other] = graph.cast(operands[other], DType::kI16);
-    else if (is_apart)
+    } else if (is_apart) {
       operands[other] = graph.pointwise(Op::kCopy, {operands[other]});
-    Value* offsets = has_other_sign ? sum_of_offsets(graph, value, *node, *columns) : nullptr;
+    }
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");
     (columns->operand == 0 ? lhs : rhs) = std::move(index);
     const TensorType& type = node->result()->type();
