@@ -30,8 +30,8 @@ import gpu_table  # noqa: E402
 
 # A step that has less time than this is left out.
 LEAST_SECONDS = 5
-# Processes that test at once on one device.
-TEST_PROCESSES = 4
+# Processes that test at once on one device: most of their time goes into importing torch.
+TEST_PROCESSES = max(1, min(8, (os.cpu_count() or 1) // 2))
 # What compute-sanitizer says on a machine where it cannot work.
 SANITIZER_CANNOT = ("not supported", "No attachable process", "Unable to", "error while loading")
 

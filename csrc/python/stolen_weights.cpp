@@ -78,6 +78,29 @@ struct Stolen {
   }
 };
 
+// A torch before 2.13 tells nobody who asks for the memory of a storage, so no weight can be given
+// up. Templates, since its storages have no such members.
+template <typename Storage>
+concept TellsWhoAsks = requires(Storage& storage) {
+  storage.has_materializer();
+  storage.clear_data_ptr_access_error_msg_();
+};
+constexpr bool kCanSteal = TellsWhoAsks<c10::StorageImpl>;
+
+bool has_materializer(const auto& storage) {
+  if constexpr (kCanSteal) return storage.has_materializer();
+  return false;
+}
+void set_materializer(auto& storage, void (*materializer)(c10::StorageImpl*)) {
+  if constexpr (kCanSteal) storage.set_materializer(materializer);
+}
+void clear_materializer(auto& storage) {
+  if constexpr (kCanSteal) storage.clear_materializer();
+}
+void allow_access(auto& storage) {
+  if constexpr (kCanSteal) storage.clear_data_ptr_access_error_msg_();
+}
+
 // Of a storage, without its checks, which are what keeps others away.
 c10::DataPtr& memory_of(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks(); }
 
@@ -165,7 +188,7 @@ void drop_pages(void* data, size_t bytes) {
 void restore(c10::StorageImpl& storage, const Stolen& stolen) {
   const at::Tensor place = stolen.dense();
   storage.set_data_ptr_noswap(std::move(memory_of(storage_of(place))));  // `stolen` is gone
-  storage.clear_data_ptr_access_error_msg_();
+  allow_access(storage);
   ++restore_count;
 }
 
@@ -189,13 +212,13 @@ void note_pointer(c10::StorageImpl* storage) {
 }
 
 void guard_address(WatchedWeight& weight, c10::StorageImpl& storage) {
-  if (weight.is_pointed_to || stolen_in(storage) != nullptr || storage.has_materializer()) return;
-  storage.set_materializer(&note_pointer);
+  if (weight.is_pointed_to || stolen_in(storage) != nullptr || has_materializer(storage)) return;
+  set_materializer(storage, &note_pointer);
   weight.is_guarded = true;
 }
 
 void unguard_address(WatchedWeight& weight, c10::StorageImpl& storage) {
-  if (weight.is_guarded) storage.clear_materializer();
+  if (weight.is_guarded) clear_materializer(storage);
   weight.is_guarded = false;
 }
 
@@ -214,7 +237,7 @@ std::string_view reason_to_stay(const WatchedWeight& weight, const at::Tensor& t
   if (memory_of(storage).get_deleter() != c10::GetCPUAllocator()->raw_deleter() ||
       (!storage.resizable() && storage.allocator() != nullptr))
     return "its memory is not torch's alone";
-  if (storage.has_materializer()) return "its memory is another storage's until it is written";
+  if (has_materializer(storage)) return "its memory is another storage's until it is written";
   if (!is_whole(tensor)) return "it is a part of its storage";
   if (num_others(storage) > 0) return "other tensors share its memory";
   return {};
@@ -266,6 +289,13 @@ struct Keys : c10::TensorImpl {
 bool is_watched(const at::Tensor& tensor) { return tensor.key_set().has(kKey); }
 
 void watch(const at::Tensor& tensor) {
+  if constexpr (!kCanSteal) {
+    static std::once_flag told;
+    std::call_once(told, [] {
+      log(LogChannel::kCache, "weights=\"steal\" keeps all weights: it takes torch 2.13");
+    });
+    return;
+  }
   if (is_watched(tensor) || tensor.layout() != c10::Layout::Strided || !tensor.device().is_cpu() ||
       !tensor.has_storage() || tensor.key_set().has(c10::DispatchKey::Python) ||
       tensor.storage().nbytes() < static_cast<size_t>(kLeastStolenBytes))

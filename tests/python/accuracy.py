@@ -102,8 +102,9 @@ def judge(
     except Wrong as wrong:
         return Verdict(str(wrong))
     exact = eager.double() if reference is None else reference.double()
-    own = errors(eager, exact)
-    theirs = _larger(own, typical)
+    theirs = _larger(errors(eager, exact), typical)
+    if theirs.rms > NOISE:
+        factors = FACTORS_OF_NOISE
     return _judge_errors(errors(result, exact), theirs, factors, eager, name)
 
 
@@ -162,8 +163,7 @@ def judge_together(
         measured = [_larger(one, other) for one, other in zip(measured, others, strict=True)]
     verdict = Verdict()
     for place, (a, b, c, own) in enumerate(zip(ours, theirs, exact, measured, strict=True)):
-        factors = FACTORS_OF_NOISE if own.rms > NOISE else FACTORS_TOGETHER
-        verdict = judge(a, b, c, f"result {place}", factors, _larger(own, typical))
+        verdict = judge(a, b, c, f"result {place}", FACTORS_TOGETHER, _larger(own, typical))
         if not verdict:
             return verdict
     return verdict

@@ -138,9 +138,11 @@ THROUGH_AOT = {
     "weighted cross entropy": lambda x: F.cross_entropy(x, TARGET, x[0].abs(), reduction="sum"),
     "smoothed cross entropy": lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
     "nll loss of images": lambda x: F.nll_loss(x.reshape(2, 5, 1, 2), TARGET.reshape(2, 1, 2) % 5),
-    "empty, filled": lambda x: torch.empty(4, 5).copy_(x) * x,
+    "empty, filled": lambda x: torch.empty(4, 5, device=x.device).copy_(x) * x,
     "empty like, filled": lambda x: torch.empty_like(x).fill_(2) * x,
-    "empty of strides, filled": lambda x: torch.empty_strided((4, 5), (1, 4)).copy_(x) * x,
+    "empty of strides, filled": lambda x: (
+        torch.empty_strided((4, 5), (1, 4), device=x.device).copy_(x) * x
+    ),
 }
 
 GATHERS = {

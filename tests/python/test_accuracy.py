@@ -1,10 +1,10 @@
-"""The rule of tests/python/accuracy.py where it judges many results of one call together."""
+"""The rule of tests/python/accuracy.py, mostly where it judges many results of one call together."""
 
 from __future__ import annotations
 
 import torch
 
-from tests.python.accuracy import judge_together
+from tests.python.accuracy import judge, judge_together
 from tests.python.roundings import OtherRoundings
 
 NOISE = 1e-9  # beside a reference of 1e-24: what rounding leaves of a gradient that is zero
@@ -39,6 +39,12 @@ def test_noise_may_be_larger_than_eagers() -> None:
     noisy = _step(1)
     noisy[3] = noisy[3] * 8
     assert judge_together(noisy, _step(2), _exact())
+
+
+def test_noise_of_one_result_may_be_larger_too() -> None:
+    noise, eager, exact = _step(1)[3], _step(2)[3], _exact()[3]
+    assert judge(noise * 8, eager, exact)
+    assert not judge(noise * 40, eager, exact)
 
 
 def test_what_is_more_than_noise_is_wrong() -> None:

@@ -202,25 +202,28 @@ Result<DeviceInfo> query_device(const DriverApi& api, int32_t index) {
 }
 
 DeviceScope::DeviceScope(const DriverApi& api, int32_t index, std::string_view who) : api_(api) {
-  DeviceOrdinal device = 0;
-  const DriverStatus status = api.ctx_get_device(&device);
+  // A thread of our own has no context: asking for its device would be an error, which
+  // compute-sanitizer tells.
+  Context current = nullptr;
+  DriverStatus status = api.ctx_get_current(&current);
+  DeviceOrdinal device = -1;
+  if (status == kDriverSuccess && current != nullptr) status = api.ctx_get_device(&device);
   // The driver's ordinals are the indices.
-  if (status != kDriverSuccess || device != index) enter(index, status, who);
+  if (status != kDriverSuccess || device != index) enter(index, status, current, who);
 }
 
-void DeviceScope::enter(int32_t index, DriverStatus status, std::string_view who) {
+void DeviceScope::enter(int32_t index, DriverStatus status, Context previous,
+                        std::string_view who) {
   const auto check = [&](DriverStatus result, std::string_view what) {
     api_.check_load(result, who, who.empty() ? "" : ": ", "device cuda:", index, what);
   };
-  if (status != kDriverInvalidContext) {
-    check(status, ": asking for the current device");
-    check(api_.ctx_get_current(&previous_), ": asking for the current context");
-  }
+  check(status, ": asking for the current device");
   DeviceOrdinal device = 0;
   Context context = nullptr;
   check(api_.device_get(&device, index), "");
   check(api_.device_primary_ctx_retain(&context, device), ": making its context");
   check(api_.ctx_set_current(context), ": entering its context");
+  previous_ = previous;
 }
 
 DeviceScope::~DeviceScope() {

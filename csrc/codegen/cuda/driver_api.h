@@ -155,7 +155,7 @@ class DeviceScope {
   ~DeviceScope();
 
  private:
-  void enter(int32_t index, DriverStatus status, std::string_view who);
+  void enter(int32_t index, DriverStatus status, Context previous, std::string_view who);
 
   const DriverApi& api_;
   Context previous_ = nullptr;  // to go back to
