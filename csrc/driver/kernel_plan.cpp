@@ -40,6 +40,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .dots_shorts = target.vector_bits > 128,
           .dots_bytes = target.vector_bits > 128 || has_feature(target, "dotprod"),
           .mixes_signs = has_feature(target, "avx512vnni") || has_feature(target, "avxvnni"),
+          .multiplies_tiles = has_feature(target, "amx-bf16") && has_feature(target, "amx-int8"),
           .streaming_bytes = streaming_bytes,
           .last_level_bytes = schedule::last_level_cache_bytes(),
           .prefetches_pages = is_amd};
@@ -146,6 +147,9 @@ graph::TileOptions tile_options(const Options& options) {
   };
   tiles.mixes_signs = [&options] {
     return machine_of(target_for({}, options), options).mixes_signs;
+  };
+  tiles.multiplies_tiles = [&options] {
+    return machine_of(target_for({}, options), options).multiplies_tiles;
   };
   tiles.most_rows_unpacked = [&options](DType lhs, DType rhs) {
     return schedule::most_rows_unpacked(machine_of(target_for({}, options), options), lhs, rhs);

@@ -1,8 +1,5 @@
 #include "driver/session.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -53,20 +50,10 @@ constexpr std::array kInstructionSets =
                                      "avx512ifma", "avx512vbmi", "avx512vbmi2",  "avx512vnni",
                                      "avx512bf16", "avx512fp16", "avx512bitalg", "avx512vpopcntdq",
                                      "gfni",       "vaes",       "vpclmulqdq",   "avx10.1-512",
-                                     "neon"});
+                                     "amx-tile",   "amx-bf16",   "amx-int8",     "neon"});
 
 bool has_feature(const codegen::Target& target, std::string_view name) {
   return ("," + target.features + ",").find(",+" + std::string(name) + ",") != std::string::npos;
-}
-
-// Whether this process may use AMX's tile registers: Linux wants to be asked first.
-bool may_use_tiles() {
-#if defined(__x86_64__) && defined(SYS_arch_prctl)
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
 }
 
 // Code for a CPU that can more than this one would end the process.
@@ -74,8 +61,6 @@ void check_runs_here(const codegen::Target& target, const codegen::Target& host)
   for (std::string_view name : kInstructionSets)
     MLCC_USER_CHECK(!has_feature(target, name) || has_feature(host, name),
                     "option cpu: ", target.cpu, " has ", name, ", which this ", host.cpu, " lacks");
-  MLCC_USER_CHECK(!has_feature(target, "amx-tile") || may_use_tiles(), "option cpu: ", target.cpu,
-                  " has amx-tile, which this ", host.cpu, " or its kernel does not let us use");
 }
 
 constexpr std::string_view kEmulate = "emulate";

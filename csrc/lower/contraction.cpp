@@ -327,12 +327,28 @@ class ContractionLowering {
     facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
                                  roles.column_step().equals_constant(1) &&
                                  roles.shared_outer().empty();
+    facts.is_in_tile_registers = is_in_tile_registers();
     // Windows have terms in common.
     const auto& shape = roles.operand(roles.broadcast()).base->type().shape;
     facts.row_terms =
         std::min(facts.depth, context_.expected(product(shape)) /
                                   (facts.expected_rows * facts.images * facts.others));
     return schedule::choose_tiles(facts, context_.machine);
+  }
+
+  // Whether AMX's registers take it: words of both operands lie side by side.
+  bool is_in_tile_registers() const {
+    const TileRoles& roles = *roles_;
+    const int64_t terms = terms_of_word();
+    const auto& depth = roles.depth();
+    return context_.machine.multiplies_tiles && terms > 1 && roles.is_packed() &&
+           depth.size() >= 2 && depth.back()->extent.equals_constant(terms) &&
+           (!roles.has_joined_rows() || roles.has_gapless_rows());
+  }
+
+  int64_t terms_of_word() const {
+    return schedule::dot_terms(context_.machine, node_.operand(0)->type().dtype,
+                               node_.operand(1)->type().dtype);
   }
 
   // See ContractionFacts.
@@ -371,7 +387,7 @@ class ContractionLowering {
     if (!roles_->is_packed()) return Asks::kNothing;
     if (!all_rows().is_constant() && pack_bytes() * kPartOfSmallPack <= machine.second_level_bytes)
       return Asks::kNothing;
-    if (!are_few) return Asks::kNextPanel;
+    if (!are_few) return tiles_.goes_across ? Asks::kNothing : Asks::kNextPanel;
     const int64_t bytes = context_.plan.input_bytes;
     if (bytes <= machine.second_level_bytes) return Asks::kNothing;
     if (rows == 1 && bytes > machine.last_level_bytes * 3 / 8) return Asks::kNothing;
@@ -473,7 +489,17 @@ class ContractionLowering {
                  return sums_at(let(at, "sum", inner), inner);
                }));
       };
-      append(block, over_panels(range, panels, body));
+      if (!tiles_.goes_across) {
+        append(block, over_panels(range, panels, body));
+        continue;
+      }
+      append(block,
+             loop_over("tile", range.begin, range.end, {}, [&](const SymExpr& tile, Block& b) {
+               TileRange of_one = range;
+               of_one.begin = tile;
+               of_one.end = tile + 1;
+               append(b, over_panels(of_one, panels, body));
+             }));
     }
   }
 
@@ -751,7 +777,8 @@ class ContractionLowering {
     // Parts of equal length, as far as that is known.
     const auto extent = axis.extent.as_constant();
     const int64_t count = extent ? (*extent + most - 1) / most : 0;
-    const int64_t length = extent && count > 0 ? (*extent + count - 1) / count : most;
+    const int64_t even = extent && count > 0 ? (*extent + count - 1) / count : most;
+    const int64_t length = (even + tiles_.depth_step - 1) / tiles_.depth_step * tiles_.depth_step;
     return loop_over(
         "part", 0, ceil_div(axis.extent, length), {}, [&](const SymExpr& part, Block& block) {
           const SymExpr begin = let(part * length, "begin", block);
@@ -920,10 +947,10 @@ class ContractionLowering {
   // Written out for each row, what is short follows the sums in registers.
   bool stays_in_registers(const TilePlace& place) const {
     const auto terms = extent_of(roles_->depth()).as_constant();
-    const int64_t of_word = schedule::dot_terms(context_.machine, node_.operand(0)->type().dtype,
-                                                node_.operand(1)->type().dtype);
+    const int64_t of_word = terms_of_word();
     const bool is_whole = place.live_columns.is_constant();
-    return place.rows.is_constant() && terms && split_depth().first == 0 &&
+    return tiles_.depth_step == 1 && place.rows.is_constant() && terms &&
+           split_depth().first == 0 &&
            *terms <= (is_whole ? kFewTerms : kFewTermsOfPart) * of_word && rest_ops_ <= kShortRest;
   }
 

@@ -45,6 +45,11 @@ constexpr int64_t kFewTiles = 2;
 // Rows that columns are worth reading for, and panels that take turns, at most.
 constexpr int64_t kRowsWorthColumns = 64, kMostTurns = 16;
 
+// Of AMX: words of a register's row, and rows of two registers.
+constexpr int64_t kWordsOfRegister = 16, kRowsOfRegisters = 32;
+// Tiles one below the other, at most, where rows are not known.
+constexpr int64_t kMostTilesAcross = 256;
+
 // Rows of accumulators of two vectors that leave registers for the operands: of 32 and 16 ones.
 int64_t most_rows(const Machine& machine) {
   return vector_registers(machine.vector_bits) == 32 ? 12 : 6;
@@ -67,6 +72,9 @@ void choose_rows(ContractionTiles& tiles, const ContractionFacts& facts, int64_t
   tiles.many.above = kFewTiles * most;
   if (facts.rows > 0) {
     tiles.rows = {fitting_rows(facts.rows, most)};
+  } else if (facts.is_in_tile_registers) {
+    tiles.rows = {32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
+    tiles.many.heights = {32, 24, 16};
   } else if (most > 8 && facts.are_pixels) {
     // Rows of images are seldom multiples of 12, but of 7 or 8: 14, 28, 56, 64. Measured: 116
     // GFLOP/s in tiles of 7 rows, and 100 where tiles of 8 go over rows of 14 or 28.
@@ -147,6 +155,26 @@ void go_across(ContractionTiles& tiles, int64_t column_tiles, const Machine& mac
   tiles.tiles = tiles.iterations = 1;
 }
 
+// Tiles of AMX take the rows of 32 streams, and columns in one piece: so the rows stay where they
+// are near, and columns come from a part of a second-level cache, which holds a run of panels.
+void go_across_cached(ContractionTiles& tiles, const ContractionFacts& facts,
+                      const Machine& machine, int64_t all) {
+  const int64_t column_tiles = (facts.columns + tiles.columns - 1) / tiles.columns;
+  const int64_t panel_bytes = facts.depth * tiles.columns * facts.row_bytes;
+  const int64_t enough = machine.threads == 1 ? 1 : 4 * machine.threads;
+  // Rows that do not stay there themselves come from beyond it once for each run.
+  const int64_t bytes_of_rows = all * tiles.rows.front() * facts.row_terms * facts.row_bytes;
+  const int64_t part = bytes_of_rows > machine.second_level_bytes / 4 ? 2 : 4;
+  tiles.run = std::clamp<int64_t>(machine.second_level_bytes / part / panel_bytes, 1, column_tiles);
+  const auto runs = [&] { return (column_tiles + tiles.run - 1) / tiles.run; };
+  while (tiles.run > 1 && runs() * facts.others * all < enough) tiles.run = (tiles.run + 1) / 2;
+  // Runs of equal length.
+  tiles.run = (column_tiles + runs() - 1) / runs();
+  tiles.tiles = facts.rows > 0 ? all : kMostTilesAcross;
+  tiles.iterations = enough;
+  tiles.goes_across = true;
+}
+
 }  // namespace
 
 bool ManyRows::may_have(int64_t height) const {
@@ -160,7 +188,7 @@ std::string ContractionTiles::str() const {
   for (const int64_t count : rows) all += (all.empty() ? "" : "|") + std::to_string(count);
   const std::string wide = panels == 1 ? "" : detail::join(" panels=", panels);
   const std::string in_turns = turns == 1 ? "" : detail::join(" turns=", turns);
-  const std::string in_run = run == 1 ? "" : detail::join(" run=", run);
+  const std::string in_run = run == 1 ? "" : detail::join(goes_across ? " across=" : " run=", run);
   const std::string of_many = products == 1 ? "" : detail::join(" products=", products);
   return detail::join("tile=", all, "x", columns, wide, " depth=", depth, " tiles=", tiles,
                       in_turns, in_run, of_many);
@@ -177,6 +205,7 @@ int64_t tile_columns(const Machine& machine, DType accumulator) {
 // of 2 and 86 of 1, with 64 terms at 252 of 5 and 237 of 4.
 int64_t tile_cost(int64_t rows, int64_t most) {
   static constexpr int64_t kRowsWithoutLoads = 8, kLeastRows = 5;
+  if (most == kRowsOfRegisters) return rows + kWordsOfRegister / 2;
   return std::max(kLeastRows, rows + (most < kRowsWithoutLoads ? kVectorsOfColumns : 0));
 }
 
@@ -228,11 +257,16 @@ int64_t most_rows_summed(const Machine& machine, DType, DType rhs) {
 
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine) {
   ContractionTiles tiles;
-  const int64_t most = most_rows(machine);
+  const int64_t most = facts.is_in_tile_registers ? kRowsOfRegisters : most_rows(machine);
   choose_rows(tiles, facts, most);
   tiles.columns = tile_columns(machine, facts.accumulator);
-  tiles.depth = is_float(facts.accumulator) ? kMostTerms
-                                            : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
+  tiles.depth = is_float(facts.accumulator) && !facts.is_in_tile_registers
+                    ? kMostTerms
+                    : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
+  if (facts.is_in_tile_registers) {
+    tiles.depth = facts.depth;
+    tiles.depth_step = kWordsOfRegister;
+  }
   tiles.products = facts.products;
   tiles.grain_terms = kGrainTerms;
   const int64_t tile_rows = tiles.rows.front();
@@ -260,6 +294,10 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
       std::max<int64_t>(1, machine.second_level_bytes / 2 / (tile_rows * (row_bytes + kept_bytes)));
   if (kept_bytes > 0)
     most_tiles = std::min(most_tiles, tiles_in_stack(tiles, tile_rows * kept_bytes));
+  if (facts.is_in_tile_registers && facts.kept_products == 0) {
+    go_across_cached(tiles, facts, machine, all);
+    return tiles;
+  }
   tiles.tiles = most_tiles;
   tiles.iterations = kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;

@@ -33,6 +33,7 @@ struct ContractionFacts {
   // Whether each term's columns lie side by side over the whole matrix, so that a tile's are a
   // short piece of a long row.
   bool reads_pieces_of_rows = false;
+  bool is_in_tile_registers = false;  // see Machine::multiplies_tiles
 };
 
 // Of a kernel's sums on a thread's stack: code generators allow 512 KiB of buffers, of which some
@@ -52,7 +53,8 @@ struct ContractionTiles {
   std::vector<int64_t> rows;
   ManyRows many;
   int64_t columns = 1;
-  int64_t depth = 1;   // terms that meet in one accumulator, at most
+  int64_t depth = 1;       // terms that meet in one accumulator, at most
+  int64_t depth_step = 1;  // parts of sums are multiples of so many words
   int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time
   int64_t tiles = 1;   // one below the other, which take the same columns in turns; at most
   // Iterations of the parallel loop for which blocks are made of fewer tiles.
@@ -64,7 +66,8 @@ struct ContractionTiles {
   // Panels that an iteration of the parallel loop goes over, of a product before those of the next
   // one.
   int64_t run = 1;
-  int64_t products = 1;  // whose tiles stand at the same place: a kernel computes them together
+  bool goes_across = false;  // each tile goes over the panels of a run; else each panel over tiles
+  int64_t products = 1;      // whose tiles stand at the same place: a kernel computes them together
   // Whether columns, which may be more than the rows, are read once for all blocks that are no more
   // than `tiles` together; else for each block.
   bool shares_panels = false;

@@ -18,6 +18,9 @@ struct Machine {
   // Whether of these bytes it takes one as unsigned and the other as signed, twice as fast as
   // others take both as they are.
   bool mixes_signs = false;
+  // Whether registers of 16 rows of 64 bytes (AMX) multiply words of bf16, and of bytes of any
+  // sign.
+  bool multiplies_tiles = false;
   // Kernels of a CPU that move at least so much write past its caches; 0: none do.
   int64_t streaming_bytes = 0;
   int64_t last_level_bytes = 0;  // of the cache that cores of a CPU share; 0: not known

@@ -3,6 +3,7 @@
 #include <llvm/IR/MDBuilder.h>
 
 #include "codegen/cpu/host.h"
+#include "codegen/cpu/tile_registers.h"
 #include "support/error.h"
 
 namespace mlcc::codegen::cpu {
@@ -45,6 +46,7 @@ void FunctionEmitter::emit(const std::string& symbol, const loop::Block& phase) 
   ir_.CreateRet(ir_.getInt64(0));
   ir_.SetInsertPoint(entry_);
   ir_.CreateBr(body);
+  release_tile_registers(*function_);
 }
 
 void FunctionEmitter::begin_function(const std::string& symbol) {

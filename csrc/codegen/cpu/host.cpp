@@ -6,6 +6,8 @@
 #include <llvm/TargetParser/AArch64TargetParser.h>
 #include <llvm/TargetParser/Host.h>
 #include <llvm/TargetParser/X86TargetParser.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
@@ -28,6 +30,16 @@ std::string join_sorted(std::vector<std::string> features) {
 }
 
 constexpr std::string_view kTiles = "+amx";
+
+// Whether this process may use AMX's tile registers: Linux wants to be asked first.
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 void remove_tiles(std::vector<std::string>& features) {
   std::erase_if(features, [](const std::string& feature) { return feature.starts_with("amx"); });
@@ -58,7 +70,8 @@ const std::string& host_features() {
     std::vector<std::string> names;
     for (const auto& entry : llvm::sys::getHostCPUFeatures())
       if (entry.second) names.push_back(entry.first().str());
-    remove_tiles(names);
+    if (std::find(names.begin(), names.end(), "amx-tile") == names.end() || !may_use_tiles())
+      remove_tiles(names);
     return join_sorted(std::move(names));
   }();
   return features;

@@ -7,15 +7,16 @@
 
 namespace mlcc::codegen::cpu {
 
-// LLVM's name and sorted feature list ("+avx2,+fma,...") of the CPU that this process runs on.
+// LLVM's name and sorted feature list ("+avx2,+fma,...") of the CPU that this process runs on; with
+// AMX if the kernel gives this process leave to use it.
 const std::string& host_cpu();
 const std::string& host_features();
 
 // The emitter's version and LLVM's: part of every kernel's key.
 const std::string& emitter_version();
 
-// A CPU's name may end with "+amx": code may use its tiles then. Without it, and for the CPU of
-// this process, no features of AMX are told: the kernel must be asked for leave to use them.
+// A CPU's name may end with "+amx": code may use its tiles then. Without it no features of AMX are
+// told.
 std::string llvm_name_of(const std::string& cpu);
 
 // The features that LLVM knows for a CPU name, sorted; nothing for an unknown name.

@@ -1,15 +1,19 @@
 #include "codegen/cpu/tile_registers.h"
 
 #include <llvm/IR/IntrinsicsX86.h>
+#include <llvm/IR/Module.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "codegen/cpu/counted_loop.h"
+#include "support/error.h"
 
 namespace mlcc::codegen::cpu {
 namespace {
 
-constexpr int64_t kRows = 16, kRowBytes = 64, kWordBytes = 4;
+constexpr int64_t kRows = 16, kRowBytes = 64, kWordBytes = 4, kLineBytes = 64;
 constexpr int64_t kWordsOfRow = kRowBytes / kWordBytes;
 // Registers along rows and along columns of a block: 2 x 2 of sums, 2 of A and 2 of B are all
 // eight.
@@ -31,13 +35,11 @@ llvm::Intrinsic::ID product_of(const OpContext& c, const Contraction& tile) {
   const DType a = tile.a.dtype, b = tile.b.dtype;
   const auto is_byte = [](DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; };
   if (c.has.amx_bf16 && a == DType::kBF16 && b == DType::kBF16)
-    return llvm::Intrinsic::x86_tdpbf16ps_internal;
+    return llvm::Intrinsic::x86_tdpbf16ps;
   if (!c.has.amx_int8 || !is_byte(a) || !is_byte(b)) return llvm::Intrinsic::not_intrinsic;
   if (a == DType::kI8)
-    return b == DType::kI8 ? llvm::Intrinsic::x86_tdpbssd_internal
-                           : llvm::Intrinsic::x86_tdpbsud_internal;
-  return b == DType::kI8 ? llvm::Intrinsic::x86_tdpbusd_internal
-                         : llvm::Intrinsic::x86_tdpbuud_internal;
+    return b == DType::kI8 ? llvm::Intrinsic::x86_tdpbssd : llvm::Intrinsic::x86_tdpbsud;
+  return b == DType::kI8 ? llvm::Intrinsic::x86_tdpbusd : llvm::Intrinsic::x86_tdpbuud;
 }
 
 // Whether the innermost depth axis is a word of both operands, A's words lie side by side along the
@@ -51,179 +53,185 @@ bool has_layout(const Contraction& tile) {
          is_constant(tile.b.steps[0], kWordBytes) && is_constant(tile.c.steps[1], kWordBytes);
 }
 
-// A function that code for a block is moved to. LLVM gives a function's tile registers their shapes
-// once, at its beginning, and runs out of them where blocks of several shapes stand in one.
-class BlockFunction {
- public:
-  explicit BlockFunction(llvm::IRBuilder<>& ir)
-      : ir_(ir), caller_(ir.GetInsertBlock()->getParent()) {}
+// Numbers of registers: four of sums, row by row, two of A and two of B.
+constexpr int64_t kFirstOfA = 4, kFirstOfB = 6;
 
-  // What the block uses of the caller's values: each becomes a parameter, constants stay.
-  void use(llvm::ArrayRef<llvm::Value*> values) {
-    for (llvm::Value* value : values)
-      if (!llvm::isa<llvm::Constant>(value) && !llvm::is_contained(values_, value))
-        values_.push_back(value);
-  }
+constexpr llvm::StringRef kConfigured = "tiles.configured";
 
-  // Calls the function at the builder's place, and goes into it.
-  void begin() {
-    llvm::SmallVector<llvm::Type*, 16> types;
-    for (llvm::Value* value : values_) types.push_back(value->getType());
-    llvm::LLVMContext& context = ir_.getContext();
-    function_ = llvm::Function::Create(
-        llvm::FunctionType::get(ir_.getVoidTy(), types, /*isVarArg=*/false),
-        llvm::Function::InternalLinkage, caller_->getName() + ".tile", caller_->getParent());
-    llvm::AttrBuilder attributes(context, caller_->getAttributes().getFnAttrs());
-    function_->setAttributes(
-        llvm::AttributeList::get(context, llvm::AttributeList::FunctionIndex, attributes));
-    function_->addFnAttr(llvm::Attribute::NoInline);
-    ir_.CreateCall(function_, values_);
-    call_ = ir_.saveIP();
-    ir_.SetInsertPoint(llvm::BasicBlock::Create(context, "entry", function_));
-  }
-
-  llvm::Value* inside(llvm::Value* value) const {
-    const auto* found = llvm::find(values_, value);
-    return found == values_.end()
-               ? value
-               : function_->getArg(static_cast<unsigned>(found - values_.begin()));
-  }
-
-  // Back behind the call.
-  void end() {
-    ir_.CreateRetVoid();
-    ir_.restoreIP(call_);
-  }
-
- private:
-  llvm::IRBuilder<>& ir_;
-  llvm::Function* const caller_;
-  Parts values_;
-  llvm::Function* function_ = nullptr;
-  llvm::IRBuilder<>::InsertPoint call_;
-};
+// Where a function keeps which shapes its registers have; null if it has none.
+llvm::AllocaInst* configured_in(llvm::Function& function) {
+  for (llvm::Instruction& instruction : function.getEntryBlock())
+    if (instruction.getName() == kConfigured) return llvm::cast<llvm::AllocaInst>(&instruction);
+  return nullptr;
+}
 
 class RegisterEmitter {
  public:
-  // `words` of the depth axis before the last one, a multiple of kWordsOfRow.
-  RegisterEmitter(const OpContext& c, Contraction tile, llvm::Intrinsic::ID product,
-                  llvm::Value* words)
-      : ir_(c.ir), all_(std::move(tile)), tile_(all_), product_(product),
-        word_axis_(all_.depths.size() - 2) {
-    all_.depths[word_axis_] = words;
+  // `words` of the depth axis before the last one, a multiple of `step`, which a register's row
+  // takes.
+  RegisterEmitter(const OpContext& c, const Contraction& tile, llvm::Intrinsic::ID product,
+                  llvm::Value* words, int64_t step)
+      : ir_(c.ir), tile_(tile), product_(product), word_axis_(tile.depths.size() - 2),
+        depths_(tile.depths), step_(step) {
+    depths_[word_axis_] = words;
   }
 
   void emit() {
-    for (const Part& rows : cut(0, all_.rows, kMostOfBlock * kRows))
-      for (const Part& columns : cut(0, all_.columns, kMostOfBlock * kWordsOfRow)) {
+    for (const Part& rows : cut(0, tile_.rows, kMostOfBlock * kRows))
+      for (const Part& columns : cut(0, tile_.columns, kMostOfBlock * kWordsOfRow)) {
         rows_ = cut(rows.first, rows.count, kRows);
         columns_ = cut(columns.first, columns.count, kWordsOfRow);
-        BlockFunction function(ir_);
-        for (const TileOperand* operand : {&all_.a, &all_.b, &all_.c}) {
-          function.use(operand->origin);
-          function.use(operand->steps);
-        }
-        function.use(all_.depths);
-        function.begin();
-        tile_ = all_;
-        for (TileOperand* operand : {&tile_.a, &tile_.b, &tile_.c}) {
-          operand->origin = function.inside(operand->origin);
-          for (llvm::Value*& step : operand->steps) step = function.inside(step);
-        }
-        for (llvm::Value*& depth : tile_.depths) depth = function.inside(depth);
+        // The first block of rows asks, for all columns.
+        asks_ = tile_.ahead != nullptr && rows.first == 0 && columns.first == 0;
+        configure();
         emit_block();
-        function.end();
       }
   }
 
  private:
   llvm::Value* integer(int64_t value) { return ir_.getInt64(static_cast<uint64_t>(value)); }
-  llvm::Value* extent(int64_t value) { return ir_.getInt16(static_cast<uint16_t>(value)); }
+  llvm::Value* number(int64_t tile) { return ir_.getInt8(static_cast<uint8_t>(tile)); }
+  int64_t number_of_sum(size_t row, size_t column) const {
+    return kMostOfBlock * static_cast<int64_t>(row) + static_cast<int64_t>(column);
+  }
   llvm::Value* behind(llvm::Value* pointer, llvm::Value* step, int64_t count) {
     if (count == 0) return pointer;
     return ir_.CreateGEP(ir_.getInt8Ty(), pointer, ir_.CreateMul(step, integer(count)));
   }
 
-  llvm::Value* load(int64_t rows, int64_t row_bytes, llvm::Value* pointer, llvm::Value* step) {
-    return ir_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64_internal, {},
-                               {extent(rows), extent(row_bytes), pointer, step});
+  // -- shapes
+  // The operand of `ldtilecfg` for the block, one for all blocks that are alike.
+  llvm::Constant* shapes(llvm::Module& module) {
+    std::array<uint8_t, 64> bytes = {1};  // the palette
+    std::string name = "tiles";
+    const auto set = [&](int64_t tile, int64_t rows, int64_t row_bytes) {
+      bytes[static_cast<size_t>(16 + 2 * tile)] = static_cast<uint8_t>(row_bytes);
+      bytes[static_cast<size_t>(48 + tile)] = static_cast<uint8_t>(rows);
+      name += detail::join(".", tile, ":", rows, "x", row_bytes);
+    };
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      for (size_t j = 0; j < columns_.size(); ++j)
+        set(number_of_sum(i, j), rows_[i].count, columns_[j].count * kWordBytes);
+      set(kFirstOfA + static_cast<int64_t>(i), rows_[i].count, step_ * kWordBytes);
+    }
+    for (size_t j = 0; j < columns_.size(); ++j)
+      set(kFirstOfB + static_cast<int64_t>(j), step_, columns_[j].count * kWordBytes);
+    if (llvm::GlobalVariable* made = module.getNamedGlobal(name)) return made;
+    llvm::Constant* value = llvm::ConstantDataArray::get(ir_.getContext(), bytes);
+    auto* made = new llvm::GlobalVariable(module, value->getType(), /*isConstant=*/true,
+                                          llvm::GlobalValue::PrivateLinkage, value, name);
+    made->setAlignment(llvm::Align(bytes.size()));
+    return made;
   }
 
-  llvm::Value* place_in_c(const Part& rows, const Part& columns) {
-    llvm::Value* row = behind(tile_.c.origin, tile_.c.steps[0], rows.first);
-    return behind(row, tile_.c.steps[1], columns.first);
+  // Gives the registers their shapes, unless they have them: that takes as long as some products.
+  void configure() {
+    llvm::Function* function = ir_.GetInsertBlock()->getParent();
+    llvm::Constant* config = shapes(*function->getParent());
+    llvm::AllocaInst* configured = configured_in(*function);
+    if (configured == nullptr) {
+      llvm::BasicBlock& entry = function->getEntryBlock();
+      llvm::IRBuilder<> at_entry(&entry, entry.begin());
+      configured = at_entry.CreateAlloca(ir_.getPtrTy(), nullptr, kConfigured);
+      at_entry.CreateStore(llvm::ConstantPointerNull::get(ir_.getPtrTy()), configured);
+    }
+    llvm::LLVMContext& context = ir_.getContext();
+    auto* change = llvm::BasicBlock::Create(context, "configure", function);
+    auto* go_on = llvm::BasicBlock::Create(context, "configured", function);
+    llvm::Value* is_other = ir_.CreateICmpNE(ir_.CreateLoad(ir_.getPtrTy(), configured), config);
+    ir_.CreateCondBr(is_other, change, go_on);
+    ir_.SetInsertPoint(change);
+    ir_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {config});
+    ir_.CreateStore(config, configured);
+    ir_.CreateBr(go_on);
+    ir_.SetInsertPoint(go_on);
+  }
+
+  // -- a block
+  void load(int64_t tile, llvm::Value* pointer, llvm::Value* step) {
+    ir_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64, {}, {number(tile), pointer, step});
+  }
+
+  template <typename Body>
+  void for_each_sum(const Body& body) {
+    for (size_t i = 0; i < rows_.size(); ++i)
+      for (size_t j = 0; j < columns_.size(); ++j) {
+        llvm::Value* row = behind(tile_.c.origin, tile_.c.steps[0], rows_[i].first);
+        body(number_of_sum(i, j), behind(row, tile_.c.steps[1], columns_[j].first));
+      }
   }
 
   void emit_block() {
-    Parts sums;
-    for (const Part& rows : rows_)
-      for (const Part& columns : columns_) sums.push_back(first_sums(rows, columns));
-    sums = emit_axis(0, behind(tile_.a.origin, tile_.a.steps[0], rows_[0].first),
-                     behind(tile_.b.origin, tile_.b.steps[0], columns_[0].first), std::move(sums));
-    llvm::Value** sum = sums.begin();
-    for (const Part& rows : rows_)
-      for (const Part& columns : columns_)
-        ir_.CreateIntrinsic(llvm::Intrinsic::x86_tilestored64_internal, {},
-                            {extent(rows.count), extent(columns.count * kWordBytes),
-                             place_in_c(rows, columns), tile_.c.steps[0], *sum++});
-  }
-
-  llvm::Value* first_sums(const Part& rows, const Part& columns) {
-    if (tile_.adds)
-      return load(rows.count, columns.count * kWordBytes, place_in_c(rows, columns),
-                  tile_.c.steps[0]);
-    return ir_.CreateIntrinsic(llvm::Intrinsic::x86_tilezero_internal, {},
-                               {extent(rows.count), extent(columns.count * kWordBytes)});
+    for_each_sum([&](int64_t sum, llvm::Value* place) {
+      if (tile_.adds)
+        load(sum, place, tile_.c.steps[0]);
+      else
+        ir_.CreateIntrinsic(llvm::Intrinsic::x86_tilezero, {}, {number(sum)});
+    });
+    emit_axis(0, behind(tile_.a.origin, tile_.a.steps[0], rows_[0].first),
+              behind(tile_.b.origin, tile_.b.steps[0], columns_[0].first));
+    for_each_sum([&](int64_t sum, llvm::Value* place) {
+      ir_.CreateIntrinsic(llvm::Intrinsic::x86_tilestored64, {},
+                          {number(sum), place, tile_.c.steps[0]});
+    });
   }
 
   // Runs the depth axes from `axis` on; of the one of words as many at once as a register's row
-  // holds.
-  Parts emit_axis(size_t axis, llvm::Value* a, llvm::Value* b, Parts sums) {
+  // takes.
+  void emit_axis(size_t axis, llvm::Value* a, llvm::Value* b) {
     const bool is_of_words = axis == word_axis_;
-    const int64_t step = is_of_words ? kWordsOfRow : 1;
-    sums.push_back(a);
-    sums.push_back(b);
-    sums =
-        emit_counted_loop(ir_, integer(0), tile_.depths[axis], step, sums,
-                          [&](llvm::Value*, llvm::ArrayRef<llvm::Value*> carried) {
-                            llvm::Value *at_a = carried[carried.size() - 2], *at_b = carried.back();
-                            Parts next(carried.drop_back(2));
-                            next = is_of_words ? emit_step(at_a, at_b, std::move(next))
-                                               : emit_axis(axis + 1, at_a, at_b, std::move(next));
-                            next.push_back(behind(at_a, tile_.a.steps[axis + 1], step));
-                            next.push_back(behind(at_b, tile_.b.steps[axis + 1], step));
-                            return next;
-                          });
-    sums.resize(sums.size() - 2);
-    return sums;
+    const int64_t step = is_of_words ? step_ : 1;
+    emit_counted_loop(ir_, integer(0), depths_[axis], step, {a, b},
+                      [&](llvm::Value*, llvm::ArrayRef<llvm::Value*> at) {
+                        if (is_of_words)
+                          emit_step(at[0], at[1]);
+                        else
+                          emit_axis(axis + 1, at[0], at[1]);
+                        return Parts{behind(at[0], tile_.a.steps[axis + 1], step),
+                                     behind(at[1], tile_.b.steps[axis + 1], step)};
+                      });
   }
 
-  Parts emit_step(llvm::Value* a, llvm::Value* b, Parts sums) {
-    Parts of_b;
-    for (const Part& columns : columns_)
-      of_b.push_back(load(kWordsOfRow, columns.count * kWordBytes,
-                          behind(b, tile_.b.steps[0], columns.first - columns_[0].first),
-                          tile_.b.steps[word_axis_ + 1]));
-    llvm::Value** sum = sums.begin();
-    for (const Part& rows : rows_) {
-      llvm::Value* of_a =
-          load(rows.count, kRowBytes, behind(a, tile_.a.steps[0], rows.first - rows_[0].first),
-               tile_.a.steps[0]);
-      for (size_t i = 0; i < columns_.size(); ++i, ++sum)
-        *sum = ir_.CreateIntrinsic(product_, {},
-                                   {extent(rows.count), extent(columns_[i].count * kWordBytes),
-                                    extent(kRowBytes), *sum, of_a, of_b[i]});
+  // Lines for a step, as TileEmitter's.
+  void ask_ahead(llvm::Value* b) {
+    const int64_t bytes = step_ * tile_.columns * kWordBytes;
+    llvm::Value* place = ir_.CreateLShr(ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin),
+                                        static_cast<uint64_t>(tile_.ahead_shift));
+    llvm::Value* first = ir_.CreateGEP(ir_.getInt8Ty(), tile_.ahead, place);
+    for (int64_t at = 0; at < bytes >> tile_.ahead_shift; at += kLineBytes) {
+      llvm::Value* pointer = ir_.CreateGEP(ir_.getInt8Ty(), first, integer(at));
+      ir_.CreateIntrinsic(
+          llvm::Intrinsic::prefetch, {pointer->getType()},
+          {pointer, ir_.getInt32(0), ir_.getInt32(tile_.is_ahead_soon ? 3 : 2), ir_.getInt32(1)});
     }
-    return sums;
+  }
+
+  // Each register is loaded right before the first product that takes it.
+  void emit_step(llvm::Value* a, llvm::Value* b) {
+    if (asks_) ask_ahead(b);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const int64_t of_a = kFirstOfA + static_cast<int64_t>(i);
+      load(of_a, behind(a, tile_.a.steps[0], rows_[i].first - rows_[0].first), tile_.a.steps[0]);
+      for (size_t j = 0; j < columns_.size(); ++j) {
+        const int64_t of_b = kFirstOfB + static_cast<int64_t>(j);
+        if (i == 0)
+          load(of_b, behind(b, tile_.b.steps[0], columns_[j].first - columns_[0].first),
+               tile_.b.steps[word_axis_ + 1]);
+        ir_.CreateIntrinsic(product_, {},
+                            {number(number_of_sum(i, j)), number(of_a), number(of_b)});
+      }
+    }
   }
 
   llvm::IRBuilder<>& ir_;
-  Contraction all_;
-  Contraction tile_;  // the same, in the values of a block's function
+  const Contraction& tile_;
   const llvm::Intrinsic::ID product_;
   const size_t word_axis_;
+  Parts depths_;
+  const int64_t step_;
   // Of the block that is emitted.
   std::vector<Part> rows_, columns_;
+  bool asks_ = false;
 };
 
 // A buffer on the stack for the sums of a tile, which are added to C when they are whole.
@@ -282,28 +290,38 @@ bool emit_tile_registers(const OpContext& c, const Contraction& contraction,
       ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, contraction.depths[axis], ir.getInt64(0));
   llvm::Value* rest = ir.CreateAnd(depth, ir.getInt64(kWordsOfRow - 1));
   llvm::Value* words = ir.CreateSub(depth, rest);
-  if (is_constant(words, 0)) return false;
-  // A sum is rounded before it is added to C; that of integers may begin with it.
+  const auto* known_rest = llvm::dyn_cast<llvm::ConstantInt>(rest);
+  const bool has_words = !is_constant(words, 0);
+  if (!has_words && (known_rest == nullptr || known_rest->isZero())) return false;
+  // A sum of floats is rounded before it is added to C; that of integers may begin with it.
   Contraction tile = contraction;
   const bool has_scratch = contraction.adds && is_float(contraction.c.dtype);
   if (has_scratch) {
     tile.c = make_scratch(c, contraction);
     tile.adds = false;
   }
-  RegisterEmitter(c, tile, product, words).emit();
-  if (!is_constant(rest, 0)) {
-    const auto advance = [&](TileOperand& operand) {
-      operand.origin = ir.CreateGEP(ir.getInt8Ty(), operand.origin,
-                                    ir.CreateMul(operand.steps[axis + 1], words));
-    };
-    advance(tile.a);
-    advance(tile.b);
-    tile.depths[axis] = rest;
+  if (has_words) {
+    RegisterEmitter(c, tile, product, words, kWordsOfRow).emit();
     tile.adds = true;
-    emit_rest(tile);
+    for (TileOperand* operand : {&tile.a, &tile.b})
+      operand->origin = ir.CreateGEP(ir.getInt8Ty(), operand->origin,
+                                     ir.CreateMul(operand->steps[axis + 1], words));
   }
+  tile.depths[axis] = rest;
+  tile.ahead = nullptr;
+  if (known_rest == nullptr)
+    emit_rest(tile);
+  else if (!known_rest->isZero())
+    RegisterEmitter(c, tile, product, rest, known_rest->getSExtValue()).emit();
   if (has_scratch) add_scratch(c, tile.c, contraction);
   return true;
+}
+
+void release_tile_registers(llvm::Function& function) {
+  if (configured_in(function) == nullptr) return;
+  for (llvm::BasicBlock& block : function)
+    if (auto* end = llvm::dyn_cast<llvm::ReturnInst>(block.getTerminator()))
+      llvm::IRBuilder<>(end).CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
 }
 
 }  // namespace mlcc::codegen::cpu

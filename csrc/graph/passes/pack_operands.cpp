@@ -26,6 +26,9 @@ int64_t rows_worth_packing(DType dtype) { return dtype_size(dtype) >= 4 ? 64 : 2
 // (no VNNI) 4 rows at 229 and 303, 12 at 401 and 323. One row waits for twice the memory: 0.5.
 constexpr int64_t kRowsWorthShorts = 8, kExpectedRowsWorthShorts = 64;
 
+// Rows whose copies with whole words are worth their time where registers of whole tiles take them.
+constexpr int64_t kRowsWorthWholeWords = 16;
+
 // What a measurement is worth: products with a static matrix where calls take about as long as what
 // stands around them (1 x 333 x 77 of f32: 0.92 of a library), and packing in each call around what
 // it is worth, up to a size at which running both once would take too long.
@@ -243,6 +246,7 @@ bool gather_operands(const Rewriter& rewriter, Node* node) {
 bool wants_other_sign(const Node& node, const Columns& columns, int64_t terms,
                       const TileOptions& tiles) {
   if (!tiles.mixes_signs || !tiles.mixes_signs()) return false;
+  if (tiles.multiplies_tiles && tiles.multiplies_tiles()) return false;
   const size_t rank = node.result()->type().shape.size();
   const bool has_all = std::all_of(columns.dims.begin() + static_cast<ptrdiff_t>(rank),
                                    columns.dims.end(), [](int dim) { return dim >= 0; });
@@ -310,6 +314,14 @@ Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t 
   return value;
 }
 
+// Whether rows that end with a part of a word are better copied with zeros behind it: registers of
+// whole tiles take words, and what is left took half of the time of 2048 x 1000 x 257.
+bool ends_within_word(const Node& node, int64_t rows, int64_t terms, const TileOptions& tiles) {
+  const auto last = node.attr<Shape>("reduced").back().as_constant();
+  return tiles.multiplies_tiles && tiles.multiplies_tiles() && rows >= kRowsWorthWholeWords &&
+         last && *last % terms != 0;
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const std::optional<Columns> columns = find_columns(*node);
   if (!columns) return gather_operands(rewriter, node);
@@ -331,7 +343,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const size_t other = 1 - columns->operand;
   const bool is_gathered = has_many_rows && reads_terms_apart(*node, other, graph);
   const int64_t terms = terms_of(*node, *columns, *options.tiles, is_gathered);
-  const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other));
+  const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other)) ||
+                        ends_within_word(*node, rows, terms, *options.tiles);
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
     const bool is_widened = wants_shorts(all_rows, rows, terms, *options.tiles);
