@@ -1,13 +1,14 @@
 // mlcc-opt: reads the text of graphs, runs named passes on them, prints the result.
 //
 //   mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] [--dump-ir]
-//            [--bisect=n] [--no-vnni]
+//            [--bisect=n] [--no-vnni|--amx]
 //
 // Without passes it parses, verifies and prints. `--passes=pipeline` runs what a compilation runs;
 // "-" reads from standard input. `--lower` prints the loop kernels that the graph is fused to, each
 // behind its schedule, for one thread of a CPU with vectors of 512 bits, as passes have it too;
-// `--no-vnni`: one whose instructions multiply pairs of i16 but no bytes. Errors go to standard
-// error as "file:line:col: error: ..."; the exit code is then 1.
+// `--no-vnni`: one whose instructions multiply pairs of i16 but no bytes; `--amx`: one with
+// registers of whole tiles. Errors go to standard error as "file:line:col: error: ..."; the exit
+// code is then 1.
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -31,7 +32,7 @@ namespace {
 
 constexpr std::string_view kUsage =
     "usage: mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] "
-    "[--dump-ir] [--bisect=n] [--no-vnni]\n";
+    "[--dump-ir] [--bisect=n] [--no-vnni|--amx]\n";
 constexpr std::string_view kPipeline = "pipeline";
 constexpr std::string_view kSeparator = "// -----";
 
@@ -43,6 +44,7 @@ struct Command {
   bool verify = false;
   bool dump = false;
   bool has_vnni = true;
+  bool has_amx = false;
   int64_t bisect = -1;
 };
 
@@ -93,6 +95,8 @@ Command parse_command(const std::vector<std::string_view>& words) {
       command.dump = true;
     } else if (word == "--no-vnni") {
       command.has_vnni = false;
+    } else if (word == "--amx") {
+      command.has_amx = true;
     } else {
       MLCC_USER_CHECK(word == "-" || !word.starts_with("-"), "unknown option '", word, "'");
       MLCC_USER_CHECK(command.file.empty(), "found two files, '", command.file, "' and '", word,
@@ -148,13 +152,16 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
-  const schedule::Machine machine = {
-      .dots_bf16 = true, .dots_shorts = true, .dots_bytes = true, .mixes_signs = command.has_vnni};
+  const schedule::Machine machine = {.dots_bf16 = true,
+                                     .dots_shorts = true,
+                                     .dots_bytes = true,
+                                     .mixes_signs = command.has_vnni,
+                                     .multiplies_tiles = command.has_amx};
   options.tiles = graph::TileOptions{
       [=](DType accumulator) { return schedule::tile_columns(machine, accumulator); },
       [=](DType lhs, DType rhs) { return schedule::dot_terms(machine, lhs, rhs); },
       [=] { return machine.mixes_signs; },
-      [=] { return machine.multiplies_tiles; },
+      [=](DType lhs, DType rhs) { return schedule::is_in_tile_registers(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::most_rows_unpacked(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::products_worth_packing(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); }};

@@ -226,7 +226,9 @@ class AttentionLowering : private AttentionNest {
     }
     if (has_columns_) {
       facts.columns = columns();
-      facts.value_bytes = facts.columns * dtype_size(node_.operand(1)->type().dtype);
+      const DType dtype = node_.operand(1)->type().dtype;
+      facts.value_bytes = facts.columns * dtype_size(dtype);
+      facts.is_in_tile_registers = schedule::is_in_tile_registers(context_.machine, dtype, dtype);
     }
     return schedule::choose_attention(facts, context_.machine);
   }

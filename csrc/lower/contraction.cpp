@@ -339,10 +339,11 @@ class ContractionLowering {
   // Whether AMX's registers take it: words of both operands lie side by side.
   bool is_in_tile_registers() const {
     const TileRoles& roles = *roles_;
-    const int64_t terms = terms_of_word();
     const auto& depth = roles.depth();
-    return context_.machine.multiplies_tiles && terms > 1 && roles.is_packed() &&
-           depth.size() >= 2 && depth.back()->extent.equals_constant(terms) &&
+    return schedule::is_in_tile_registers(context_.machine, node_.operand(0)->type().dtype,
+                                          node_.operand(1)->type().dtype) &&
+           roles.is_packed() && depth.size() >= 2 &&
+           depth.back()->extent.equals_constant(terms_of_word()) &&
            (!roles.has_joined_rows() || roles.has_gapless_rows());
   }
 

@@ -20,12 +20,13 @@ constexpr int64_t kMostTiles = 8;
 
 // Of a product of so many rows, 0: not known while compiling.
 ContractionTiles tiles_of(int64_t rows, int64_t expected_rows, int64_t columns, DType accumulator,
-                          const Machine& machine) {
+                          const Machine& machine, bool is_in_tile_registers = false) {
   ContractionFacts product;
   product.rows = rows;
   product.expected_rows = expected_rows;
   product.columns = columns;
   product.accumulator = accumulator;
+  product.is_in_tile_registers = is_in_tile_registers;
   ContractionTiles tiles = choose_tiles(product, machine);
   // Of each height there are tiles that fill the rows of two of the largest ones.
   const int64_t filled = 2 * tiles.rows.front();
@@ -43,7 +44,8 @@ std::string AttentionTiles::str() const {
 
 AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& machine) {
   const ContractionTiles of_product =
-      tiles_of(facts.rows, facts.expected_rows, facts.columns, facts.accumulator, machine);
+      tiles_of(facts.rows, facts.expected_rows, facts.columns, facts.accumulator, machine,
+               facts.is_in_tile_registers);
   AttentionTiles tiles;
   tiles.rows = of_product.rows;
   tiles.grain_terms = of_product.grain_terms;

@@ -22,6 +22,7 @@ struct AttentionFacts {
   int64_t others = 1;       // attentions of the same form: batches, heads
   int64_t panel = 1;        // keys that lie together
   DType accumulator = DType::kF32;
+  bool is_in_tile_registers = false;  // see Machine::multiplies_tiles
 };
 
 struct AttentionTiles {

@@ -222,6 +222,10 @@ int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
   return 1;
 }
 
+bool is_in_tile_registers(const Machine& machine, DType lhs, DType rhs) {
+  return machine.multiplies_tiles && lhs != DType::kI16 && dot_terms(machine, lhs, rhs) > 1;
+}
+
 // A tile goes over whole rows of the matrix, which are read once more for each tile. f32 over a
 // library on a Zen 3, tiles of 6 rows: 6 x 3072 x 768 1.5, 7 x 3072 x 768 0.7, 12 x 1024 x 4096
 // 0.7, 63 x 4096 x 4096 0.8. With 512-bit vectors 63 rows stood at 0.9 at least. More rows of short
@@ -229,6 +233,7 @@ int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
 // as long as one, 4 x 768 x 768 of bytes 2.5 times.
 int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs) {
   const int64_t terms = dot_terms(machine, lhs, rhs);
+  if (is_in_tile_registers(machine, lhs, rhs)) return 1;
   if (terms > 1) return terms == 2 ? 8 : 1;
   if (dtype_size(rhs) < 4) return 256;
   return is_float(rhs) && machine.vector_bits < 512 ? most_rows(machine) : 64;
@@ -240,8 +245,10 @@ int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs) {
 // element) at 0.98. Of short elements a copy takes a half or a quarter of the time, as do the
 // products: 128 x 768 x 768 of bf16 took 1.18 times as long as a library. Where no instruction
 // multiplies 16-bit floats libraries have little for them: 16 x 768 x 768 of bf16 takes them 732 us
-// with 256-bit vectors and 276 with 512-bit ones, tiles with the copy 278 and 117.
+// with 256-bit vectors and 276 with 512-bit ones, tiles with the copy 278 and 117. Where registers
+// of whole tiles multiply, the copy takes ever more of it: 512 x 3072 x 768 of bf16 0.78.
 int64_t products_worth_packing(const Machine& machine, DType lhs, DType rhs) {
+  if (is_in_tile_registers(machine, lhs, rhs)) return 2048;
   if (dtype_size(rhs) < 4 && is_float(rhs) && dot_terms(machine, lhs, rhs) == 1) return 8;
   if (dtype_size(rhs) < 4) return 256;
   return is_float(rhs) && machine.vector_bits < 512 ? 1280 : 64;

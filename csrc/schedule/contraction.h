@@ -92,6 +92,10 @@ int64_t computed_rows(int64_t rows, const Machine& machine);
 // does.
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
 
+// Whether registers of whole tiles multiply them, where they lie in words: see
+// Machine::multiplies_tiles.
+bool is_in_tile_registers(const Machine& machine, DType lhs, DType rhs);
+
 // Whether code is likely no slower than a library's where the operand that is read in vectors
 // changes with each call: it has at most so many rows, and reads it as it lies;
 int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs);

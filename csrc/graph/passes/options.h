@@ -34,8 +34,8 @@ struct TileOptions {
   std::function<int64_t(DType lhs, DType rhs)> terms;
   // Whether of bytes it multiplies unsigned with signed ones.
   std::function<bool()> mixes_signs;
-  // Whether registers of whole tiles multiply bytes of any sign.
-  std::function<bool()> multiplies_tiles;
+  // Whether registers of whole tiles multiply words of them, bytes of any sign.
+  std::function<bool(DType lhs, DType rhs)> is_in_tile_registers;
   // Where operands change with each call, beside a library: rows up to which a matrix is read as it
   // lies, and products for each element that is copied from which on copies are worth their time.
   std::function<int64_t(DType lhs, DType rhs)> most_rows_unpacked;

@@ -241,12 +241,16 @@ bool gather_operands(const Rewriter& rewriter, Node* node) {
   });
 }
 
+bool is_in_tile_registers(const Node& node, const TileOptions& tiles) {
+  return tiles.is_in_tile_registers &&
+         tiles.is_in_tile_registers(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
+}
+
 // Whether four products of bytes, all signed or all unsigned, meet an instruction that multiplies a
 // signed with an unsigned one, and the operand of `columns` can be summed over all reduced axes.
 bool wants_other_sign(const Node& node, const Columns& columns, int64_t terms,
                       const TileOptions& tiles) {
-  if (!tiles.mixes_signs || !tiles.mixes_signs()) return false;
-  if (tiles.multiplies_tiles && tiles.multiplies_tiles()) return false;
+  if (!tiles.mixes_signs || !tiles.mixes_signs() || is_in_tile_registers(node, tiles)) return false;
   const size_t rank = node.result()->type().shape.size();
   const bool has_all = std::all_of(columns.dims.begin() + static_cast<ptrdiff_t>(rank),
                                    columns.dims.end(), [](int dim) { return dim >= 0; });
@@ -318,8 +322,8 @@ Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t 
 // whole tiles take words, and what is left took half of the time of 2048 x 1000 x 257.
 bool ends_within_word(const Node& node, int64_t rows, int64_t terms, const TileOptions& tiles) {
   const auto last = node.attr<Shape>("reduced").back().as_constant();
-  return tiles.multiplies_tiles && tiles.multiplies_tiles() && rows >= kRowsWorthWholeWords &&
-         last && *last % terms != 0;
+  return is_in_tile_registers(node, tiles) && rows >= kRowsWorthWholeWords && last &&
+         *last % terms != 0;
 }
 
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {

@@ -298,4 +298,29 @@ TEST(Contraction, few_rows_are_summed_along_their_terms) {
 }
 
 }  // namespace
+// AMX: two registers of rows and of columns; a tile goes over the panels that a part of a
+// second-level cache holds, as far as all threads have something to do.
+TEST(Contraction, tile_registers) {
+  Machine machine = machine_of(512);
+  machine.multiplies_tiles = machine.dots_bf16 = machine.dots_shorts = true;
+  EXPECT_TRUE(is_in_tile_registers(machine, DType::kBF16, DType::kBF16));
+  EXPECT_FALSE(is_in_tile_registers(machine, DType::kI16, DType::kI16));
+  EXPECT_FALSE(is_in_tile_registers(machine, DType::kF32, DType::kF32));
+  ContractionFacts facts = facts_of(512, 4096, 768);
+  facts.row_bytes = 2;
+  facts.is_in_tile_registers = true;
+  const ContractionTiles tiles = choose_tiles(facts, machine);
+  EXPECT_EQ(tiles.rows, std::vector<int64_t>{32});
+  EXPECT_TRUE(tiles.goes_across);
+  EXPECT_EQ(tiles.depth_step, 16);
+  EXPECT_GE(tiles.depth, facts.depth);
+  EXPECT_LE(tiles.run * tiles.columns * 768 * 2, machine.second_level_bytes / 2);
+  machine.threads = 4;
+  facts.rows = facts.expected_rows = 20;
+  EXPECT_EQ(choose_tiles(facts, machine).rows, std::vector<int64_t>{20});
+  EXPECT_LE(choose_tiles(facts, machine).run, 4096 / 32 / machine.threads);
+  facts.rows = 0;
+  for (const int64_t height : choose_tiles(facts, machine).rows) EXPECT_LE(height, 32);
+}
+
 }  // namespace mlcc::schedule
