@@ -8,9 +8,12 @@
 // "read", "copy", "write", plain and with non-temporal stores, in pages of 4 KB and in huge ones. A
 // copy counts what it reads and what it writes. The best of several runs each: a limit, no mean.
 // "peaks" has the multiply-adds as two of each instruction that this CPU has: f32 in vectors of 256
-// and of 512 bits, bf16 pairs, int8 quadruples. With `--measure peaks` there is nothing else; with
+// and of 512 bits, bf16 pairs, int8 quadruples (of whole tiles with AMX). With `--measure peaks`
+// there is nothing else; with
 // `--measure reads` the footprints have reads alone, of 1, 2, 4 and 8 streams side by side.
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -46,6 +49,7 @@ double seconds_since(Clock::time_point start) {
 #define MLCC_AVX512 __attribute__((target("avx512f")))
 #define MLCC_AVX512_BF16 __attribute__((target("avx512f,avx512bf16")))
 #define MLCC_AVX512_VNNI __attribute__((target("avx512f,avx512vnni")))
+#define MLCC_AMX __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 #define MLCC_UNROLL _Pragma("GCC unroll 16")
 
 // Four streams side by side, as prefetchers like them.
@@ -161,6 +165,50 @@ MLCC_AVX512_VNNI double multiply_add_int8(int64_t rounds, float& result) {
   return static_cast<double>(rounds) * 12 * 64;
 }
 
+// AMX: registers of 16 rows of 64 bytes, four of sums.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, unused[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+MLCC_AMX double multiply_tiles_bf16(int64_t rounds, float&) {
+  static const TileShapes shapes;
+  _tile_loadconfig(&shapes);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return static_cast<double>(rounds) * 4 * 16 * 16 * 32;
+}
+
+MLCC_AMX double multiply_tiles_int8(int64_t rounds, float&) {
+  static const TileShapes shapes;
+  _tile_loadconfig(&shapes);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbusd(0, 4, 6);
+    _tile_dpbusd(1, 4, 7);
+    _tile_dpbusd(2, 5, 6);
+    _tile_dpbusd(3, 5, 7);
+  }
+  _tile_release();
+  return static_cast<double>(rounds) * 4 * 16 * 16 * 64;
+}
+
+// Whether the CPU has them and Linux, which wants to be asked first, lets us use them.
+bool may_use_tiles() {
+#ifdef SYS_arch_prctl
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h
+  return __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-int8") &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 struct Peak {
   const char* name;
   double (*run)(int64_t rounds, float& result);
@@ -171,6 +219,11 @@ std::vector<Peak> find_peaks() {
   std::vector<Peak> peaks;
   if (__builtin_cpu_supports("avx512f")) peaks.push_back({"f32_512", multiply_add_512});
   peaks.push_back({"f32_256", multiply_add_256});
+  if (may_use_tiles()) {
+    peaks.push_back({"bf16", multiply_tiles_bf16});
+    peaks.push_back({"int8", multiply_tiles_int8});
+    return peaks;
+  }
   if (__builtin_cpu_supports("avx512bf16")) peaks.push_back({"bf16", multiply_add_bf16});
   if (__builtin_cpu_supports("avx512vnni")) peaks.push_back({"int8", multiply_add_int8});
   return peaks;

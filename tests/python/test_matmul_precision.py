@@ -112,7 +112,9 @@ def test_convolutions_have_a_setting_of_their_own() -> None:
     net = nn.Conv2d(16, 32, 3)
     x = torch.randn(1, 16, 12, 12)
     with torch.no_grad():
-        assert error(mlcc.jit(net)(x), copy.deepcopy(net).double()(x.double())) < 1e-6
+        exact = copy.deepcopy(net).double()(x.double())
+        # Where a CPU has AMX, eager rounds them all the same.
+        assert error(mlcc.jit(net)(x), exact) < 1e-6 + error(net(x), exact)
 
 
 @needs_pairs
