@@ -228,7 +228,8 @@ class AttentionLowering : private AttentionNest {
       facts.columns = columns();
       const DType dtype = node_.operand(1)->type().dtype;
       facts.value_bytes = facts.columns * dtype_size(dtype);
-      facts.is_in_tile_registers = schedule::is_in_tile_registers(context_.machine, dtype, dtype);
+      facts.is_in_tile_registers =
+          roles_->terms > 1 && schedule::is_in_tile_registers(context_.machine, dtype, dtype);
     }
     return schedule::choose_attention(facts, context_.machine);
   }

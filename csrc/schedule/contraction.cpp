@@ -47,8 +47,9 @@ constexpr int64_t kRowsWorthColumns = 64, kMostTurns = 16;
 
 // Of AMX: words of a register's row, and rows of two registers.
 constexpr int64_t kWordsOfRegister = 16, kRowsOfRegisters = 32;
-// Tiles one below the other, at most, where rows are not known.
-constexpr int64_t kMostTilesAcross = 256;
+// Tiles one below the other, at most, where rows are not known; terms of one sum, at least, since a
+// trace at few of them may be followed by calls with many.
+constexpr int64_t kMostTilesAcross = 256, kTermsOfTiles = 4096;
 
 // Rows of accumulators of two vectors that leave registers for the operands: of 32 and 16 ones.
 int64_t most_rows(const Machine& machine) {
@@ -271,7 +272,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
                     ? kMostTerms
                     : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
   if (facts.is_in_tile_registers) {
-    tiles.depth = facts.depth;
+    tiles.depth = std::max(facts.depth, kTermsOfTiles);
     tiles.depth_step = kWordsOfRegister;
   }
   tiles.products = facts.products;

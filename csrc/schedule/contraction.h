@@ -54,7 +54,7 @@ struct ContractionTiles {
   ManyRows many;
   int64_t columns = 1;
   int64_t depth = 1;       // terms that meet in one accumulator, at most
-  int64_t depth_step = 1;  // parts of sums are multiples of so many words
+  int64_t depth_step = 1;  // a part of the axis that is cut is a multiple of so many of its steps
   int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time
   int64_t tiles = 1;   // one below the other, which take the same columns in turns; at most
   // Iterations of the parallel loop for which blocks are made of fewer tiles.

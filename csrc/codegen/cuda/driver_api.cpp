@@ -208,6 +208,10 @@ DeviceScope::DeviceScope(const DriverApi& api, int32_t index, std::string_view w
   DriverStatus status = api.ctx_get_current(&current);
   DeviceOrdinal device = -1;
   if (status == kDriverSuccess && current != nullptr) status = api.ctx_get_device(&device);
+  if (status == kDriverInvalidContext) {  // nothing to go back to
+    status = kDriverSuccess;
+    current = nullptr;
+  }
   // The driver's ordinals are the indices.
   if (status != kDriverSuccess || device != index) enter(index, status, current, who);
 }

@@ -297,7 +297,6 @@ TEST(Contraction, few_rows_are_summed_along_their_terms) {
   EXPECT_EQ(most_rows_summed(machine_of(0), DType::kF32, DType::kF32), 0);
 }
 
-}  // namespace
 // AMX: two registers of rows and of columns; a tile goes over the panels that a part of a
 // second-level cache holds, as far as all threads have something to do.
 TEST(Contraction, tile_registers) {
@@ -323,4 +322,5 @@ TEST(Contraction, tile_registers) {
   for (const int64_t height : choose_tiles(facts, machine).rows) EXPECT_LE(height, 32);
 }
 
+}  // namespace
 }  // namespace mlcc::schedule
