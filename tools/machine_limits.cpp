@@ -172,30 +172,25 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-MLCC_AMX double multiply_tiles_bf16(int64_t rounds, float&) {
+template <bool kBytes>
+MLCC_AMX double multiply_tiles(int64_t rounds, float&) {
   static const TileShapes shapes;
   _tile_loadconfig(&shapes);
   for (int64_t i = 0; i < rounds; ++i) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if constexpr (kBytes) {
+      _tile_dpbusd(0, 4, 6);
+      _tile_dpbusd(1, 4, 7);
+      _tile_dpbusd(2, 5, 6);
+      _tile_dpbusd(3, 5, 7);
+    } else {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
   }
   _tile_release();
-  return static_cast<double>(rounds) * 4 * 16 * 16 * 32;
-}
-
-MLCC_AMX double multiply_tiles_int8(int64_t rounds, float&) {
-  static const TileShapes shapes;
-  _tile_loadconfig(&shapes);
-  for (int64_t i = 0; i < rounds; ++i) {
-    _tile_dpbusd(0, 4, 6);
-    _tile_dpbusd(1, 4, 7);
-    _tile_dpbusd(2, 5, 6);
-    _tile_dpbusd(3, 5, 7);
-  }
-  _tile_release();
-  return static_cast<double>(rounds) * 4 * 16 * 16 * 64;
+  return static_cast<double>(rounds) * 4 * 16 * 16 * (kBytes ? 64 : 32);
 }
 
 // Whether the CPU has them and Linux, which wants to be asked first, lets us use them.
@@ -220,8 +215,8 @@ std::vector<Peak> find_peaks() {
   if (__builtin_cpu_supports("avx512f")) peaks.push_back({"f32_512", multiply_add_512});
   peaks.push_back({"f32_256", multiply_add_256});
   if (may_use_tiles()) {
-    peaks.push_back({"bf16", multiply_tiles_bf16});
-    peaks.push_back({"int8", multiply_tiles_int8});
+    peaks.push_back({"bf16", multiply_tiles<false>});
+    peaks.push_back({"int8", multiply_tiles<true>});
     return peaks;
   }
   if (__builtin_cpu_supports("avx512bf16")) peaks.push_back({"bf16", multiply_add_bf16});

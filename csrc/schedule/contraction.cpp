@@ -159,8 +159,7 @@ void go_across(ContractionTiles& tiles, int64_t column_tiles, const Machine& mac
 // Tiles of AMX take the rows of 32 streams, and columns in one piece: so the rows stay where they
 // are near, and columns come from a part of a second-level cache, which holds a run of panels.
 void go_across_cached(ContractionTiles& tiles, const ContractionFacts& facts,
-                      const Machine& machine, int64_t all) {
-  const int64_t column_tiles = (facts.columns + tiles.columns - 1) / tiles.columns;
+                      const Machine& machine, int64_t column_tiles, int64_t all) {
   const int64_t panel_bytes = facts.depth * tiles.columns * facts.row_bytes;
   const int64_t enough = machine.threads == 1 ? 1 : 4 * machine.threads;
   // Rows that do not stay there themselves come from beyond it once for each run.
@@ -268,12 +267,13 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   const int64_t most = facts.is_in_tile_registers ? kRowsOfRegisters : most_rows(machine);
   choose_rows(tiles, facts, most);
   tiles.columns = tile_columns(machine, facts.accumulator);
-  tiles.depth = is_float(facts.accumulator) && !facts.is_in_tile_registers
-                    ? kMostTerms
-                    : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
   if (facts.is_in_tile_registers) {
     tiles.depth = std::max(facts.depth, kTermsOfTiles);
     tiles.depth_step = kWordsOfRegister;
+  } else {
+    tiles.depth = is_float(facts.accumulator)
+                      ? kMostTerms
+                      : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
   }
   tiles.products = facts.products;
   tiles.grain_terms = kGrainTerms;
@@ -303,7 +303,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   if (kept_bytes > 0)
     most_tiles = std::min(most_tiles, tiles_in_stack(tiles, tile_rows * kept_bytes));
   if (facts.is_in_tile_registers && facts.kept_products == 0) {
-    go_across_cached(tiles, facts, machine, all);
+    go_across_cached(tiles, facts, machine, column_tiles, all);
     return tiles;
   }
   tiles.tiles = most_tiles;
