@@ -161,7 +161,7 @@ void run_passes(graph::Graph& graph, const Command& command) {
       [=](DType accumulator) { return schedule::tile_columns(machine, accumulator); },
       [=](DType lhs, DType rhs) { return schedule::dot_terms(machine, lhs, rhs); },
       [=] { return machine.mixes_signs; },
-      [=](DType lhs, DType rhs) { return schedule::is_in_tile_registers(machine, lhs, rhs); },
+      [=](DType lhs, DType rhs) { return schedule::terms_of_register(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::most_rows_unpacked(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::products_worth_packing(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); }};

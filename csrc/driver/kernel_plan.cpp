@@ -148,8 +148,8 @@ graph::TileOptions tile_options(const Options& options) {
   tiles.mixes_signs = [&options] {
     return machine_of(target_for({}, options), options).mixes_signs;
   };
-  tiles.is_in_tile_registers = [&options](DType lhs, DType rhs) {
-    return schedule::is_in_tile_registers(machine_of(target_for({}, options), options), lhs, rhs);
+  tiles.terms_of_register = [&options](DType lhs, DType rhs) {
+    return schedule::terms_of_register(machine_of(target_for({}, options), options), lhs, rhs);
   };
   tiles.most_rows_unpacked = [&options](DType lhs, DType rhs) {
     return schedule::most_rows_unpacked(machine_of(target_for({}, options), options), lhs, rhs);

@@ -164,7 +164,7 @@ void go_across_cached(ContractionTiles& tiles, const ContractionFacts& facts,
   const int64_t enough = machine.threads == 1 ? 1 : 4 * machine.threads;
   // Rows that do not stay there themselves come from beyond it once for each run.
   const int64_t bytes_of_rows = all * tiles.rows.front() * facts.row_terms * facts.row_bytes;
-  const int64_t part = bytes_of_rows > machine.second_level_bytes / 4 ? 2 : 4;
+  const int64_t part = bytes_of_rows > machine.second_level_bytes ? 2 : 4;
   tiles.run = std::clamp<int64_t>(machine.second_level_bytes / part / panel_bytes, 1, column_tiles);
   const auto runs = [&] { return (column_tiles + tiles.run - 1) / tiles.run; };
   while (tiles.run > 1 && runs() * facts.others * all < enough) tiles.run = (tiles.run + 1) / 2;
@@ -222,8 +222,14 @@ int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
   return 1;
 }
 
+int64_t terms_of_register(const Machine& machine, DType lhs, DType rhs) {
+  const int64_t terms = dot_terms(machine, lhs, rhs);
+  const bool has_registers = machine.multiplies_tiles && lhs != DType::kI16 && terms > 1;
+  return has_registers ? kWordsOfRegister * terms : 0;
+}
+
 bool is_in_tile_registers(const Machine& machine, DType lhs, DType rhs) {
-  return machine.multiplies_tiles && lhs != DType::kI16 && dot_terms(machine, lhs, rhs) > 1;
+  return terms_of_register(machine, lhs, rhs) > 0;
 }
 
 // A tile goes over whole rows of the matrix, which are read once more for each tile. f32 over a

@@ -92,8 +92,9 @@ int64_t computed_rows(int64_t rows, const Machine& machine);
 // does.
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
 
-// Whether registers of whole tiles multiply them, where they lie in words: see
-// Machine::multiplies_tiles.
+// Terms in a row of a register of a whole tile, where such registers multiply them (see
+// Machine::multiplies_tiles), in words; else 0.
+int64_t terms_of_register(const Machine& machine, DType lhs, DType rhs);
 bool is_in_tile_registers(const Machine& machine, DType lhs, DType rhs);
 
 // Whether code is likely no slower than a library's where the operand that is read in vectors

@@ -42,31 +42,51 @@ llvm::Value* f32_to_bf16_by_integers(const OpContext& c, llvm::Value* value) {
 }
 
 // The instruction of AVX-512 takes denormals for zeros: vectors with some go by integers, on a way
-// of their own.
-llvm::Value* f32_to_bf16(const OpContext& c, llvm::Value* value) {
+// of their own, for which all vectors are looked at together.
+Parts f32_to_bf16(const OpContext& c, const Parts& values) {
+  const auto all = [&](const auto& convert) {
+    Parts results;
+    for (llvm::Value* value : values) results.push_back(convert(value));
+    return results;
+  };
+  const auto by_integers = [&] {
+    return all([&](llvm::Value* value) { return f32_to_bf16_by_integers(c, value); });
+  };
   if (c.has.neon_bf16)
-    return c.ir.CreateBitCast(c.ir.CreateFPTrunc(value, like(value, c.ir.getBFloatTy())),
-                              like(value, c.ir.getInt16Ty()));
-  if (!c.has.avx512bf16 || lanes_of(value) != 16) return f32_to_bf16_by_integers(c, value);
+    return all([&](llvm::Value* value) {
+      return c.ir.CreateBitCast(c.ir.CreateFPTrunc(value, like(value, c.ir.getBFloatTy())),
+                                like(value, c.ir.getInt16Ty()));
+    });
+  if (!c.has.avx512bf16 || lanes_of(values[0]) != 16) return by_integers();
   constexpr uint32_t kDenormals = 0x20;  // a class of vfpclassps
-  llvm::Value* is_denormal = c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_fpclass_ps_512, {},
-                                                  {value, c.ir.getInt32(kDenormals)});
+  llvm::Value* are_denormal = nullptr;
+  for (llvm::Value* value : values) {
+    llvm::Value* own = c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_fpclass_ps_512, {},
+                                            {value, c.ir.getInt32(kDenormals)});
+    are_denormal = are_denormal == nullptr ? own : c.ir.CreateOr(are_denormal, own);
+  }
   llvm::BasicBlock* before = c.ir.GetInsertBlock();
   llvm::Function* function = before->getParent();
   llvm::BasicBlock* rare = llvm::BasicBlock::Create(c.ir.getContext(), "denormals", function);
   llvm::BasicBlock* after = llvm::BasicBlock::Create(c.ir.getContext(), "rounded", function);
-  llvm::Value* usual = c.ir.CreateBitCast(
-      c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {value}),
-      like(value, c.ir.getInt16Ty()));
+  const Parts usual = all([&](llvm::Value* value) {
+    llvm::Value* rounded =
+        c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {value});
+    return c.ir.CreateBitCast(rounded, like(value, c.ir.getInt16Ty()));
+  });
   llvm::MDNode* weights = llvm::MDBuilder(c.ir.getContext()).createBranchWeights(1, 1000);
-  c.ir.CreateCondBr(emit_any(c, is_denormal), rare, after, weights);
+  c.ir.CreateCondBr(emit_any(c, are_denormal), rare, after, weights);
   c.ir.SetInsertPoint(rare);
-  llvm::Value* exact = f32_to_bf16_by_integers(c, value);
+  const Parts exact = by_integers();
   c.ir.CreateBr(after);
   c.ir.SetInsertPoint(after);
-  llvm::PHINode* rounded = c.ir.CreatePHI(exact->getType(), 2);
-  rounded->addIncoming(usual, before);
-  rounded->addIncoming(exact, rare);
+  Parts rounded;
+  for (size_t i = 0; i < values.size(); ++i) {
+    llvm::PHINode* either = c.ir.CreatePHI(exact[i]->getType(), 2);
+    either->addIncoming(usual[i], before);
+    either->addIncoming(exact[i], rare);
+    rounded.push_back(either);
+  }
   return rounded;
 }
 
@@ -137,11 +157,15 @@ llvm::Value* widen_to_f32(const OpContext& c, DType from, llvm::Value* value) {
   return from == DType::kF16 ? f16_to_f32(c, value) : value;
 }
 
+llvm::Value* any_to_f32(const OpContext& c, DType from, llvm::Value* value) {
+  return from == DType::kF64 ? c.ir.CreateFPTrunc(value, like(value, c.ir.getFloatTy()))
+                             : widen_to_f32(c, from, value);
+}
+
 // f64 becomes f16 and bf16 by way of f32, as eager has it.
 llvm::Value* float_to_float(const OpContext& c, DType from, DType to, llvm::Value* value) {
-  value = from == DType::kF64 ? c.ir.CreateFPTrunc(value, like(value, c.ir.getFloatTy()))
-                              : widen_to_f32(c, from, value);
-  if (to == DType::kBF16) return f32_to_bf16(c, value);
+  value = any_to_f32(c, from, value);
+  if (to == DType::kBF16) return f32_to_bf16(c, {value})[0];
   if (to == DType::kF16) return f32_to_f16(c, value);
   return to == DType::kF64 ? c.ir.CreateFPExt(value, like(value, c.ir.getDoubleTy())) : value;
 }
@@ -199,6 +223,14 @@ llvm::Value* emit_cast(const OpContext& c, DType from, DType to, llvm::Value* va
   if (is_float(to)) return integer_to_float(c, from, to, value);
   llvm::Type* type = like(value, register_type(c.ir.getContext(), to));
   return c.ir.CreateIntCast(value, type, is_signed_integer(from));
+}
+
+Parts emit_casts(const OpContext& c, DType from, DType to, const Parts& values) {
+  const bool is_rounded = to == DType::kBF16 && is_float(from) && from != to;
+  Parts results;
+  for (llvm::Value* value : values)
+    results.push_back(is_rounded ? any_to_f32(c, from, value) : emit_cast(c, from, to, value));
+  return is_rounded ? f32_to_bf16(c, results) : results;
 }
 
 }  // namespace mlcc::codegen::cpu

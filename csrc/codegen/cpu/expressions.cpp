@@ -53,9 +53,9 @@ Value FunctionEmitter::emit_cast_expr(const loop::Cast& cast) {
   const DType from = cast.value->dtype;
   if (value.is_linear() && is_integer(cast.dtype) && dtype_size(cast.dtype) < 8)
     return narrow_linear(ops_, vector_.lanes, value, register_type(ir_.getContext(), cast.dtype));
-  return map_parts(ops_, vector_.lanes, value, [&](llvm::ArrayRef<llvm::Value*> operands) {
-    return emit_cast(ops_, from, cast.dtype, operands[0]);
-  });
+  if (value.is_uniform()) return uniform_value(emit_cast(ops_, from, cast.dtype, value.scalar));
+  const Parts parts = to_parts(ops_, vector_.lanes, value);
+  return lanes_value(emit_casts(ops_, from, cast.dtype, parts));
 }
 
 Value FunctionEmitter::emit_load_expr(const loop::Load& load_expr) {

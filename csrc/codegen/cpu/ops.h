@@ -14,6 +14,9 @@
 
 namespace mlcc::codegen::cpu {
 
+// What is computed side by side: the vectors of a loop that runs several at a time.
+using Parts = llvm::SmallVector<llvm::Value*, 4>;
+
 struct OpContext {
   llvm::IRBuilder<>& ir;
   const Instructions& has;
@@ -35,6 +38,8 @@ llvm::Value* join_lanes(const OpContext& c, llvm::Value* low, llvm::Value* high)
 llvm::Value* emit_op(const OpContext& c, loop::ScalarOp op, DType dtype,
                      llvm::ArrayRef<llvm::Value*> args);
 llvm::Value* emit_cast(const OpContext& c, DType from, DType to, llvm::Value* value);
+// Of vectors side by side, at least one.
+Parts emit_casts(const OpContext& c, DType from, DType to, const Parts& values);
 
 // a*b + c rounded once; f64 needs the instruction.
 llvm::Value* emit_fma(const OpContext& c, llvm::Value* a, llvm::Value* b, llvm::Value* addend);

@@ -11,8 +11,6 @@
 
 namespace mlcc::codegen::cpu {
 
-using Parts = llvm::SmallVector<llvm::Value*, 4>;
-
 struct Lanes {
   unsigned width = 1;      // W
   unsigned parts = 1;      // U

@@ -29,9 +29,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // to 0.8 of eager's speed; by parts 0.7 to 0.9 at 128 queries, 1.06 to 1.2 at 512.
 constexpr int64_t kQueriesOfCall = 64;
 constexpr int64_t kQueriesOfParts = 256;
-// From so many on a library's products in AMX's registers are faster than ours where nothing is
-// masked: bf16 of 512 and 2,048 queries 0.85 to 0.98, causal 1.1 to 1.5.
-constexpr int64_t kQueriesOfTiles = 256;
 
 Shape axes(std::initializer_list<size_t> numbers) {
   Shape index;
@@ -135,10 +132,6 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
   const int64_t queries = rewriter.graph().expected(type.shape[2]);
   if (dtype_size(type.dtype) < 4 && queries >= kFewQueries && queries < kQueriesOfCall)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
-  if (queries >= kQueriesOfTiles && call->mask == nullptr && !call->is_causal &&
-      options.tiles->is_in_tile_registers &&
-      options.tiles->is_in_tile_registers(type.dtype, type.dtype))
-    return rewriter.no_match(*node, "a library is as fast in tile registers");
   Graph& graph = rewriter.graph();
   const Value& norms = *node->result(1);
   const bool wants_norms = !norms.users().empty() || graph.is_output(&norms);

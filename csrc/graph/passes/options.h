@@ -34,8 +34,9 @@ struct TileOptions {
   std::function<int64_t(DType lhs, DType rhs)> terms;
   // Whether of bytes it multiplies unsigned with signed ones.
   std::function<bool()> mixes_signs;
-  // Whether registers of whole tiles multiply words of them, bytes of any sign.
-  std::function<bool(DType lhs, DType rhs)> is_in_tile_registers;
+  // Terms in a row of a register of a whole tile, where there are such that multiply words of them,
+  // bytes of any sign; else 0.
+  std::function<int64_t(DType lhs, DType rhs)> terms_of_register;
   // Where operands change with each call, beside a library: rows up to which a matrix is read as it
   // lies, and products for each element that is copied from which on copies are worth their time.
   std::function<int64_t(DType lhs, DType rhs)> most_rows_unpacked;

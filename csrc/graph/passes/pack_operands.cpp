@@ -26,9 +26,14 @@ int64_t rows_worth_packing(DType dtype) { return dtype_size(dtype) >= 4 ? 64 : 2
 // (no VNNI) 4 rows at 229 and 303, 12 at 401 and 323. One row waits for twice the memory: 0.5.
 constexpr int64_t kRowsWorthShorts = 8, kExpectedRowsWorthShorts = 64;
 
-// Rows and columns from which on copies of the rows with whole words are worth their time where
-// registers of whole tiles take them: 16 x 1000 x 257 486 GFLOP/s. Few columns wait for the rows.
+// Rows and columns from which on copies of the rows with whole words, and with whole rows of
+// registers, are worth their time where registers of whole tiles take them: 16 x 1000 x 257 486
+// GFLOP/s. Few columns wait for the rows.
 constexpr int64_t kRowsWorthWholeWords = 16, kColumnsWorthWholeWords = 64;
+// Terms that are copied for each column. With 512 rows, without and with the copy: 96 x 1000 912,
+// 630; 256 x 1000 847, 820; 512 x 1000 856, 947; 1000 x 1000 767, 967; 512 x 400 820, 984; with
+// 2048 rows 512 x 80 293, 520.
+constexpr int64_t kTermsOfColumn = 4;
 
 // What a measurement is worth: products with a static matrix where calls take about as long as what
 // stands around them (1 x 333 x 77 of f32: 0.92 of a library), and packing in each call around what
@@ -91,6 +96,7 @@ SymExpr rows_beside(const Node& node, size_t operand) {
 struct Cut {
   int64_t columns;
   int64_t terms;
+  int64_t filled_terms;  // a multiple of these: the last ones are zeros up to a multiple of them
 };
 
 // The operand's dimensions with one of them cut into two.
@@ -119,7 +125,7 @@ Value* pack(Graph& graph, Value* value, const Node& node, const Columns& columns
   const size_t last_axis = columns.dims.size() - 1;
   const auto last = static_cast<size_t>(columns.dims[last_axis]);
   const bool has_terms = cut.terms > 1;
-  if (has_terms) value = filled(graph, value, last, cut.terms);
+  if (has_terms) value = filled(graph, value, last, cut.filled_terms);
   Shape shape = value->type().shape;
   const auto cut_terms = [&] { return with_cut(shape, last, cut.terms); };
   if (has_terms && last > dim) shape = cut_terms();
@@ -242,16 +248,18 @@ bool gather_operands(const Rewriter& rewriter, Node* node) {
   });
 }
 
-bool is_in_tile_registers(const Node& node, const TileOptions& tiles) {
-  return tiles.is_in_tile_registers &&
-         tiles.is_in_tile_registers(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
+// See TileOptions.
+int64_t terms_of_register(const Node& node, const TileOptions& tiles) {
+  if (!tiles.terms_of_register) return 0;
+  return tiles.terms_of_register(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
 }
 
 // Whether four products of bytes, all signed or all unsigned, meet an instruction that multiplies a
 // signed with an unsigned one, and the operand of `columns` can be summed over all reduced axes.
 bool wants_other_sign(const Node& node, const Columns& columns, int64_t terms,
                       const TileOptions& tiles) {
-  if (!tiles.mixes_signs || !tiles.mixes_signs() || is_in_tile_registers(node, tiles)) return false;
+  if (!tiles.mixes_signs || !tiles.mixes_signs() || terms_of_register(node, tiles) > 0)
+    return false;
   const size_t rank = node.result()->type().shape.size();
   const bool has_all = std::all_of(columns.dims.begin() + static_cast<ptrdiff_t>(rank),
                                    columns.dims.end(), [](int dim) { return dim >= 0; });
@@ -300,35 +308,50 @@ Value* sum_of_offsets(Graph& graph, Value* value, const Node& node, const Column
   return graph.expand(graph.reshape(sum, at_axes), shape);
 }
 
-// An operand that is copied anyway, with zeros behind its terms where these end with a part of a
-// word, as the packed one has them; `reduced`, the contraction's extents, then count them too.
-// Terms left over would be a contraction of their own: 2048 x 1000 x 257 of bytes took 1.04 times
-// as long.
+// The dimension of an operand that is the last reduced axis and no more, so that zeros may follow.
+std::optional<size_t> dim_to_fill(const Node& node, size_t operand) {
+  const size_t axis = contraction_extents(node).size() - 1;
+  const auto dim = dim_of_axis(node, operand, axis);
+  if (!dim) return std::nullopt;
+  const SymExpr& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs")[*dim];
+  const bool is_whole =
+      node.operand(operand)->type().shape[*dim] == node.attr<Shape>("reduced").back();
+  return is_whole && index == SymExpr::symbol(axis_name(axis)) ? dim : std::nullopt;
+}
+
+// An operand that is copied anyway, with zeros behind its terms up to a multiple of `terms`, as the
+// packed one has them; `reduced`, the contraction's extents, then count them too. Terms left over
+// would be a contraction of their own: 2048 x 1000 x 257 of bytes took 1.04 times as long.
 Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t terms,
                         Shape& reduced) {
   Value* value = node.operand(operand);
   if (terms == 1 || reduced.back().divide_exactly(terms)) return value;
-  const size_t axis = contraction_extents(node).size() - 1;
-  const auto dim = dim_of_axis(node, operand, axis);
-  const SymExpr& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs")[*dim];
-  if (!(index == SymExpr::symbol(axis_name(axis))) ||
-      !(value->type().shape[*dim] == reduced.back()))
-    return value;
+  const auto dim = dim_to_fill(node, operand);
+  if (!dim) return value;
   value = filled(graph, value, *dim, terms);
   reduced.back() = value->type().shape[*dim];
   return value;
 }
 
-// Whether rows that end with a part of a word are better copied with zeros behind it: registers of
-// whole tiles take words, and what is left took half of the time of 2048 x 1000 x 257.
-bool ends_within_word(const Node& node, int64_t rows, int64_t columns, int64_t terms,
-                      const TileOptions& tiles) {
-  const auto& reduced = node.attr<Shape>("reduced");
-  if (!is_in_tile_registers(node, tiles) || rows < kRowsWorthWholeWords ||
-      columns < kColumnsWorthWholeWords || reduced.empty())
-    return false;
-  const auto last = reduced.back().as_constant();
-  return last && *last % terms != 0;
+// What the number of terms had better be a multiple of, zeros included, so that the operand of
+// `rows` is worth a copy if it `is_copied` not anyway. A row of a register that is not full takes
+// as long as a full one, and registers change their shapes for it twice in each tile; what is left
+// of words goes by vectors.
+std::optional<int64_t> terms_to_fill(const Node& node, size_t operand, int64_t rows,
+                                     int64_t columns, int64_t of_word, bool is_copied,
+                                     const TileOptions& tiles) {
+  const int64_t of_register = terms_of_register(node, tiles);
+  if (of_register == 0 || of_word == 1 || rows < kRowsWorthWholeWords || makes_scores(node) ||
+      !dim_to_fill(node, operand))
+    return std::nullopt;
+  const auto terms = node.attr<Shape>("reduced").back().as_constant();
+  if (!terms) return std::nullopt;
+  const int64_t wanted = *terms > of_register ? of_register : of_word;
+  if (*terms % wanted == 0) return std::nullopt;
+  const bool has_words = *terms % of_word == 0;
+  const bool is_worth =
+      columns >= kColumnsWorthWholeWords && (!has_words || columns * kTermsOfColumn >= *terms);
+  return is_copied || is_worth ? std::optional(wanted) : std::nullopt;
 }
 
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
@@ -352,9 +375,11 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const size_t other = 1 - columns->operand;
   const bool is_gathered = has_many_rows && reads_terms_apart(*node, other, graph);
   const int64_t terms = terms_of(*node, *columns, *options.tiles, is_gathered);
-  const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other)) ||
-                        ends_within_word(*node, rows, graph.expected(value->type().shape[dim]),
-                                         terms, *options.tiles);
+  const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other));
+  const int64_t all_columns = graph.expected(value->type().shape[dim]);
+  const auto whole =
+      terms_to_fill(*node, other, rows, all_columns, terms, is_apart, *options.tiles);
+  const bool is_copied = is_apart || whole;
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
     const bool is_widened = wants_shorts(all_rows, rows, terms, *options.tiles);
@@ -362,16 +387,17 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     std::vector<Value*> operands = node->operands();
     Shape index, reduced = node->attr<Shape>("reduced");
     Value* wide = is_widened ? graph.cast(value, DType::kI16) : value;
-    operands[columns->operand] = pack(graph, wide, *node, *columns, {width, of_word}, index);
-    if (has_other_sign || is_widened || is_apart)
-      operands[other] = with_whole_words(graph, *node, other, of_word, reduced);
+    const Cut cut{width, of_word, whole.value_or(of_word)};
+    operands[columns->operand] = pack(graph, wide, *node, *columns, cut, index);
+    if (has_other_sign || is_widened || is_copied)
+      operands[other] = with_whole_words(graph, *node, other, cut.filled_terms, reduced);
     Value* offsets = nullptr;
     if (has_other_sign) {
       operands[other] = with_other_sign(graph, operands[other]);
       offsets = sum_of_offsets(graph, value, *node, *columns);
     } else if (is_widened) {
       operands[other] = graph.cast(operands[other], DType::kI16);
-    } else if (is_apart) {
+    } else if (is_copied) {
       operands[other] = graph.pointwise(Op::kCopy, {operands[other]});
     }
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");

@@ -313,7 +313,12 @@ TEST(Contraction, tile_registers) {
   EXPECT_TRUE(tiles.goes_across);
   EXPECT_EQ(tiles.depth_step, 16);
   EXPECT_GE(tiles.depth, facts.depth);
-  EXPECT_LE(tiles.run * tiles.columns * 768 * 2, machine.second_level_bytes / 2);
+  EXPECT_LE(tiles.run * tiles.columns * 768 * 2, machine.second_level_bytes / 4);
+  // Rows that do not stay there come for each run, so it is longer.
+  facts.rows = facts.expected_rows = 2048;
+  EXPECT_GT(choose_tiles(facts, machine).run, tiles.run);
+  EXPECT_EQ(terms_of_register(machine, DType::kBF16, DType::kBF16), 32);
+  EXPECT_EQ(terms_of_register(machine, DType::kF32, DType::kF32), 0);
   machine.threads = 4;
   facts.rows = facts.expected_rows = 20;
   EXPECT_EQ(choose_tiles(facts, machine).rows, std::vector<int64_t>{20});

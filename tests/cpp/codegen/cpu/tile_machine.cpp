@@ -157,6 +157,7 @@ bool carry_out(const Instruction& instruction) {
       configure(instruction.address);
     return true;
   case 0x493: tile.bytes = {}; return true;
+  case 0x4b1:
   case 0x4b3: load(tile, instruction.address, instruction.stride); return true;
   case 0x4b2: store(tile, instruction.address, instruction.stride); return true;
   case 0x5c2: multiply<float, uint16_t, uint16_t>(tile, a, b, widen_bf16); return true;
