@@ -220,7 +220,13 @@ SymExpr step(const ScoreProduct::Operand& operand, const std::string& name) {
 
 // Whether keys lie side by side along the terms of a score instead of beside each other.
 bool AttentionNest::runs_along_depth(const ScoreProduct& product) const {
-  return product.panel == 0 && !step(product.keys, fusion::axis_name(keys_)).equals_constant(1);
+  if (product.panel > 0) return false;
+  // Keys lie side by side, or words of theirs do: a single panel of no more keys than it has.
+  const SymExpr along = step(product.keys, fusion::axis_name(keys_));
+  const ScoreProduct::Depth& last = product.depth.back();
+  const bool has_words = product.depth.size() > 1 && along == last.extent &&
+                         step(product.keys, last.name).equals_constant(1);
+  return !along.equals_constant(1) && !has_words;
 }
 
 SymExpr AttentionNest::origin(const ScoreProduct& product, const ScoreProduct::Operand& operand,
@@ -253,10 +259,10 @@ loop::Stmt AttentionNest::panel_of_scores(const ScoreProduct& product, const Sco
     return first + axes_.map(step(operand, product.depth.front().name)) * part.begin;
   };
   SymExpr of_keys = origin_of(product.keys);
-  SymExpr key_step = 1;
+  const SymExpr key_step =
+      axes_.map(step(product.keys, product.panel > 0 ? ScoreProduct::kLane : key_axis));
   Expr live = nullptr;
   if (product.panel > 0) {
-    key_step = axes_.map(step(product.keys, ScoreProduct::kLane));
     of_keys = of_keys.replaced(ScoreProduct::kLane, 0)
                   .replaced(ScoreProduct::kPanel, SymExpr::floordiv(keys.first, panel()) + p);
   } else {

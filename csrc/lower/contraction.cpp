@@ -75,8 +75,8 @@ class ContractionLowering {
     const Recording recording = record();
     TileRoles roles(context_, node_, recording.indices, tile_columns());
     if (roles.has_tiles())
-      roles.join_rows(
-          [&](int64_t rows) { return schedule::computed_rows(rows, context_.machine); });
+      roles.join_rows([&](int64_t rows) { return schedule::computed_rows(rows, context_.machine); },
+                      !are_in_tile_registers(roles));
     Evaluator evaluator(context_, buffers_, context_.group.domain, &roles.axes(), nullptr);
     TileNest nest(context_, evaluator, lowered_);
     evaluator_ = &evaluator;
@@ -327,7 +327,7 @@ class ContractionLowering {
     facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
                                  roles.column_step().equals_constant(1) &&
                                  roles.shared_outer().empty();
-    facts.is_in_tile_registers = is_in_tile_registers();
+    facts.is_in_tile_registers = are_in_tile_registers(roles);
     // Windows have terms in common.
     const auto& shape = roles.operand(roles.broadcast()).base->type().shape;
     facts.row_terms =
@@ -336,15 +336,14 @@ class ContractionLowering {
     return schedule::choose_tiles(facts, context_.machine);
   }
 
-  // Whether AMX's registers take it: words of both operands lie side by side.
-  bool is_in_tile_registers() const {
-    const TileRoles& roles = *roles_;
+  // Whether AMX's registers take the products: words of both operands lie side by side. Rows have
+  // to be equally far apart, so image rows are joined only where there is no gap.
+  bool are_in_tile_registers(const TileRoles& roles) const {
     const auto& depth = roles.depth();
     return schedule::is_in_tile_registers(context_.machine, node_.operand(0)->type().dtype,
                                           node_.operand(1)->type().dtype) &&
            roles.is_packed() && depth.size() >= 2 &&
-           depth.back()->extent.equals_constant(terms_of_word()) &&
-           (!roles.has_joined_rows() || roles.has_gapless_rows());
+           depth.back()->extent.equals_constant(terms_of_word());
   }
 
   int64_t terms_of_word() const {

@@ -178,7 +178,7 @@ void TileRoles::find_roles() {
   if (!are_steps_known()) columns_ = nullptr;
 }
 
-void TileRoles::join_rows(const std::function<int64_t(int64_t)>& computed) {
+void TileRoles::join_rows(const std::function<int64_t(int64_t)>& computed, bool may_jump) {
   if (rows_ == nullptr) return;
   const auto names_no_axis = [&](const SymExpr& step) {
     return std::none_of(axes_->axes().begin(), axes_->axes().end(),
@@ -196,16 +196,18 @@ void TileRoles::join_rows(const std::function<int64_t(int64_t)>& computed) {
   if (count && inner &&
       computed(*count * *inner) * kWorthJoining > *count * computed(*inner) * (kWorthJoining - 1))
     return;
+  if (!may_jump && !jump_between(**outer, *rows_).equals_constant(0)) return;
   row_parts_ = {*outer, rows_};
   joined_ = Axis{kPixel, (*outer)->extent * rows_->extent, false};
   rows_ = &*joined_;
   outer_.erase(std::next(outer).base());
 }
 
-SymExpr TileRoles::jump() const {
-  const Axis &outer = *row_parts_[0], &inner = *row_parts_[1];
+SymExpr TileRoles::jump_between(const Axis& outer, const Axis& inner) const {
   return step(broadcast(), outer) - inner.extent * step(broadcast(), inner);
 }
+
+SymExpr TileRoles::jump() const { return jump_between(*row_parts_[0], *row_parts_[1]); }
 
 SymExpr TileRoles::row_offset(const SymExpr& within, int64_t row) const {
   const Axis& inner = *row_parts_[1];

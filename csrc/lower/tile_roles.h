@@ -42,8 +42,9 @@ class TileRoles {
   // whole words, and the terms of one; so many terms are left over, the first ones of a last word.
   SymExpr terms_left() const { return terms_left_; }
   // Lets rows go on in the next image row, where that leaves fewer rows over: `computed` tells how
-  // many are, of so many. Row r is then the r-th pixel.
-  void join_rows(const std::function<int64_t(int64_t)>& computed);
+  // many are, of so many. Row r is then the r-th pixel. Unless it `may_jump`, only where the next
+  // image row follows without a gap.
+  void join_rows(const std::function<int64_t(int64_t)>& computed, bool may_jump);
   bool has_joined_rows() const { return row_parts_.size() > 1; }
   // The axes that rows are made of: none, one, or two that are joined.
   const std::vector<const schedule::Axis*>& row_parts() const { return row_parts_; }
@@ -81,6 +82,7 @@ class TileRoles {
   bool are_steps_known() const;
   std::vector<const schedule::Axis*> outer_of(bool is_shared) const;
   std::optional<SymExpr> find_step(size_t operand, const schedule::Axis& axis) const;
+  SymExpr jump_between(const schedule::Axis& outer, const schedule::Axis& inner) const;
 
   const Context& context_;
   std::vector<Operand> operands_;

@@ -73,6 +73,8 @@ void choose_rows(ContractionTiles& tiles, const ContractionFacts& facts, int64_t
   tiles.many.above = kFewTiles * most;
   if (facts.rows > 0) {
     tiles.rows = {fitting_rows(facts.rows, most)};
+  } else if (facts.is_in_tile_registers && facts.are_pixels) {
+    tiles.rows = {32, 28, 16, 14, 8, 7, 4, 2, 1};
   } else if (facts.is_in_tile_registers) {
     tiles.rows = {32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
     tiles.many.heights = {32, 24, 16};
@@ -150,7 +152,7 @@ bool writes_one_set(const ContractionFacts& facts) {
 }
 
 // A tile's rows from panel to panel, of which an iteration has as many as leave parts for threads.
-void go_across(ContractionTiles& tiles, int64_t column_tiles, const Machine& machine) {
+void take_single_tiles(ContractionTiles& tiles, int64_t column_tiles, const Machine& machine) {
   const int64_t parts = 4 * machine.threads;
   tiles.run = (column_tiles + parts - 1) / parts;
   tiles.tiles = tiles.iterations = 1;
@@ -158,8 +160,8 @@ void go_across(ContractionTiles& tiles, int64_t column_tiles, const Machine& mac
 
 // Tiles of AMX take the rows of 32 streams, and columns in one piece: so the rows stay where they
 // are near, and columns come from a part of a second-level cache, which holds a run of panels.
-void go_across_cached(ContractionTiles& tiles, const ContractionFacts& facts,
-                      const Machine& machine, int64_t column_tiles, int64_t all) {
+void go_across(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine,
+               int64_t column_tiles, int64_t all) {
   const int64_t panel_bytes = facts.depth * tiles.columns * facts.row_bytes;
   const int64_t enough = machine.threads == 1 ? 1 : 4 * machine.threads;
   // Rows that do not stay there themselves come from beyond it once for each run.
@@ -309,7 +311,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   if (kept_bytes > 0)
     most_tiles = std::min(most_tiles, tiles_in_stack(tiles, tile_rows * kept_bytes));
   if (facts.is_in_tile_registers && facts.kept_products == 0) {
-    go_across_cached(tiles, facts, machine, column_tiles, all);
+    go_across(tiles, facts, machine, column_tiles, all);
     return tiles;
   }
   tiles.tiles = most_tiles;
@@ -321,7 +323,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
       (may_be_more || most_tiles < all))
     take_turns(tiles, facts, machine, all);
   if (writes_one_set(facts) && facts.products == 1 && tiles.turns == 1 && tiles.panels == 1)
-    go_across(tiles, column_tiles, machine);
+    take_single_tiles(tiles, column_tiles, machine);
   const bool is_in_runs = facts.kept_products == 0 || facts.expected_rows <= kRowsOfRuns;
   if (facts.products > 1 && tiles.turns == 1 && is_in_runs) choose_run(tiles, facts, machine);
   return tiles;

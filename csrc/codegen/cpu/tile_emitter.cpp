@@ -20,6 +20,7 @@ constexpr int64_t kMostCopies = 8;
 // Rows whose pointers are formed from one register and a multiple of their distance.
 constexpr int64_t kRowsOfPointer = 4;
 constexpr int64_t kLineBytes = 64;
+
 // Pointers into A and B for one step of depth: of every kRowsOfPointer-th row, and of the first
 // column.
 struct Cursor {
@@ -249,22 +250,7 @@ class TileEmitter {
     if (tile_.ahead == nullptr || live_ != nullptr) return;
     const int64_t bytes = (groups_.back().first + groups_.back().width) * word_bytes_;
     const int64_t steps_of_line = std::max<int64_t>(1, (kLineBytes << tile_.ahead_shift) / bytes);
-    if (k % steps_of_line != 0) return;
-    llvm::Value* first = nullptr;
-    if (tile_.ahead_shift == 0) {
-      // A displacement of B's pointer, the same for all steps.
-      first = behind(b, ir_.CreatePtrDiff(ir_.getInt8Ty(), tile_.ahead, tile_.b.origin));
-    } else {
-      llvm::Value* place = ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin);
-      first = behind(tile_.ahead, ir_.CreateLShr(place, static_cast<uint64_t>(tile_.ahead_shift)));
-    }
-    const int64_t lines = ((bytes >> tile_.ahead_shift) + kLineBytes - 1) / kLineBytes;
-    const uint32_t locality = tile_.is_ahead_soon ? 3 : 2;
-    for (int64_t line = 0; line < lines; ++line) {
-      llvm::Value* pointer = behind(first, integer(line * kLineBytes));
-      ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},
-                          {pointer, ir_.getInt32(0), ir_.getInt32(locality), ir_.getInt32(1)});
-    }
+    if (k % steps_of_line == 0) emit_lines_ahead(ir_, tile_, b, bytes);
   }
 
   // `first` moved by `count` steps, that is `last` by one: a displacement where the step is known,
@@ -513,6 +499,28 @@ void emit_whole(const OpContext& c, int64_t vector_bits, const Contraction& cont
 }
 
 }  // namespace
+
+void emit_lines_ahead(llvm::IRBuilder<>& ir, const Contraction& tile, llvm::Value* b,
+                      int64_t bytes) {
+  llvm::Type* byte = ir.getInt8Ty();
+  llvm::Value* first = nullptr;
+  if (tile.ahead_shift == 0) {
+    // A displacement of B's pointer, the same for all steps.
+    first = ir.CreateGEP(byte, b, ir.CreatePtrDiff(byte, tile.ahead, tile.b.origin));
+  } else {
+    llvm::Value* place = ir.CreatePtrDiff(byte, b, tile.b.origin);
+    place = ir.CreateLShr(place, static_cast<uint64_t>(tile.ahead_shift));
+    first = ir.CreateGEP(byte, tile.ahead, place);
+  }
+  const int64_t lines = ((bytes >> tile.ahead_shift) + kLineBytes - 1) / kLineBytes;
+  const uint32_t locality = tile.is_ahead_soon ? 3 : 2;
+  for (int64_t line = 0; line < lines; ++line) {
+    llvm::Value* pointer =
+        ir.CreateGEP(byte, first, ir.getInt64(static_cast<uint64_t>(line * kLineBytes)));
+    ir.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},
+                       {pointer, ir.getInt32(0), ir.getInt32(locality), ir.getInt32(1)});
+  }
+}
 
 void emit_contraction(const OpContext& c, int64_t vector_bits, Contraction contraction) {
   llvm::Value* live = contraction.live_columns;

@@ -31,6 +31,10 @@ struct Contraction {
   bool is_ahead_soon = false;
 };
 
+// Asks for what lies ahead of the `bytes` of B that are read at `b`, see loop::LinesAhead.
+void emit_lines_ahead(llvm::IRBuilder<>& ir, const Contraction& tile, llvm::Value* b,
+                      int64_t bytes);
+
 // At the builder's place. `vector_bits` as in EmitOptions.
 void emit_contraction(const OpContext& c, int64_t vector_bits, Contraction contraction);
 

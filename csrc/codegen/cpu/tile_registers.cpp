@@ -13,7 +13,7 @@
 namespace mlcc::codegen::cpu {
 namespace {
 
-constexpr int64_t kRows = 16, kRowBytes = 64, kWordBytes = 4, kLineBytes = 64;
+constexpr int64_t kRows = 16, kRowBytes = 64, kWordBytes = 4;
 constexpr int64_t kWordsOfRow = kRowBytes / kWordBytes;
 // Registers along rows and along columns of a block: 2 x 2 of sums, 2 of A and 2 of B are all
 // eight.
@@ -149,16 +149,16 @@ class RegisterEmitter {
 
   // -- a block
   void load(int64_t tile, llvm::Value* pointer, llvm::Value* step) {
-    load(llvm::Intrinsic::x86_tileloadd64, tile, pointer, step);
+    load_by(llvm::Intrinsic::x86_tileloadd64, tile, pointer, step);
   }
   // Of B, which goes by while A's rows stay in a first-level cache for the next columns: told so,
   // the cache gives up B's lines first. 2048 x 512 x 512 of bf16 1034 GFLOP/s without that, 1278
   // with it; 512 x 768 x 768 1046 and 1249.
   void load_passing(int64_t tile, llvm::Value* pointer, llvm::Value* step) {
-    load(llvm::Intrinsic::x86_tileloaddt164, tile, pointer, step);
+    load_by(llvm::Intrinsic::x86_tileloaddt164, tile, pointer, step);
   }
-  void load(llvm::Intrinsic::ID load, int64_t tile, llvm::Value* pointer, llvm::Value* step) {
-    ir_.CreateIntrinsic(load, {}, {number(tile), pointer, step});
+  void load_by(llvm::Intrinsic::ID how, int64_t tile, llvm::Value* pointer, llvm::Value* step) {
+    ir_.CreateIntrinsic(how, {}, {number(tile), pointer, step});
   }
 
   template <typename Body>
@@ -201,23 +201,9 @@ class RegisterEmitter {
                       });
   }
 
-  // Lines for a step, as TileEmitter's.
-  void ask_ahead(llvm::Value* b) {
-    const int64_t bytes = step_ * tile_.columns * kWordBytes;
-    llvm::Value* place = ir_.CreateLShr(ir_.CreatePtrDiff(ir_.getInt8Ty(), b, tile_.b.origin),
-                                        static_cast<uint64_t>(tile_.ahead_shift));
-    llvm::Value* first = ir_.CreateGEP(ir_.getInt8Ty(), tile_.ahead, place);
-    for (int64_t at = 0; at < bytes >> tile_.ahead_shift; at += kLineBytes) {
-      llvm::Value* pointer = ir_.CreateGEP(ir_.getInt8Ty(), first, integer(at));
-      ir_.CreateIntrinsic(
-          llvm::Intrinsic::prefetch, {pointer->getType()},
-          {pointer, ir_.getInt32(0), ir_.getInt32(tile_.is_ahead_soon ? 3 : 2), ir_.getInt32(1)});
-    }
-  }
-
   // Each register is loaded right before the first product that takes it.
   void emit_step(llvm::Value* a, llvm::Value* b) {
-    if (asks_) ask_ahead(b);
+    if (asks_) emit_lines_ahead(ir_, tile_, b, step_ * tile_.columns * kWordBytes);
     for (size_t i = 0; i < rows_.size(); ++i) {
       const int64_t of_a = kFirstOfA + static_cast<int64_t>(i);
       load(of_a, behind(a, tile_.a.steps[0], rows_[i].first - rows_[0].first), tile_.a.steps[0]);
@@ -287,6 +273,12 @@ void add_scratch(const OpContext& c, const TileOperand& scratch, const Contracti
   emit_counted_loop(ir, integer(0), integer(tile.rows), 1, {}, add_row);
 }
 
+// Words of a register's row, of so many: as many in each step where that takes no more steps.
+int64_t words_of_step(int64_t words) {
+  const int64_t steps = (words + kWordsOfRow - 1) / kWordsOfRow;
+  return words % steps == 0 ? words / steps : kWordsOfRow;
+}
+
 void emit_if_any(llvm::IRBuilder<>& ir, llvm::Value* count, llvm::function_ref<void()> body) {
   llvm::Function* function = ir.GetInsertBlock()->getParent();
   auto* some = llvm::BasicBlock::Create(ir.getContext(), "some", function);
@@ -307,14 +299,21 @@ bool emit_tile_registers(const OpContext& c, const Contraction& contraction,
   llvm::IRBuilder<>& ir = c.ir;
   const size_t axis = contraction.depths.size() - 2;
   llvm::Value* depth = contraction.depths[axis];
-  // Of constants IRBuilder makes a call too.
-  if (!llvm::isa<llvm::ConstantInt>(depth))
+  llvm::Value *words = nullptr, *rest = nullptr;
+  int64_t step = kWordsOfRow, known_rest = 0;
+  const auto* known = llvm::dyn_cast<llvm::ConstantInt>(depth);
+  if (known != nullptr) {
+    const int64_t count = known->getSExtValue();
+    if (count <= 0) return false;
+    step = words_of_step(count);
+    known_rest = count % step;
+    words = ir.getInt64(static_cast<uint64_t>(count - known_rest));
+    rest = ir.getInt64(static_cast<uint64_t>(known_rest));
+  } else {
     depth = ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, depth, ir.getInt64(0));
-  llvm::Value* rest = ir.CreateAnd(depth, ir.getInt64(kWordsOfRow - 1));
-  llvm::Value* words = ir.CreateSub(depth, rest);
-  const auto* known_rest = llvm::dyn_cast<llvm::ConstantInt>(rest);
-  const bool has_words = !is_constant(words, 0);
-  if (!has_words && (known_rest == nullptr || known_rest->isZero())) return false;
+    rest = ir.CreateAnd(depth, ir.getInt64(kWordsOfRow - 1));
+    words = ir.CreateSub(depth, rest);
+  }
   // A sum of floats is rounded before it is added to C; that of integers may begin with it.
   Contraction tile = contraction;
   const bool has_scratch = contraction.adds && is_float(contraction.c.dtype);
@@ -322,19 +321,17 @@ bool emit_tile_registers(const OpContext& c, const Contraction& contraction,
     tile.c = make_scratch(c, contraction);
     tile.adds = false;
   }
-  if (has_words) {
-    RegisterEmitter(c, tile, product, words, kWordsOfRow).emit();
-    tile.adds = true;
-    for (TileOperand* operand : {&tile.a, &tile.b})
-      operand->origin = ir.CreateGEP(ir.getInt8Ty(), operand->origin,
-                                     ir.CreateMul(operand->steps[axis + 1], words));
-  }
+  RegisterEmitter(c, tile, product, words, step).emit();
+  tile.adds = true;
+  for (TileOperand* operand : {&tile.a, &tile.b})
+    operand->origin = ir.CreateGEP(ir.getInt8Ty(), operand->origin,
+                                   ir.CreateMul(operand->steps[axis + 1], words));
   tile.depths[axis] = rest;
   tile.ahead = nullptr;
-  if (known_rest == nullptr)
+  if (known == nullptr)
     emit_if_any(ir, rest, [&] { emit_rest(tile); });
-  else if (!known_rest->isZero())
-    RegisterEmitter(c, tile, product, rest, known_rest->getSExtValue()).emit();
+  else if (known_rest > 0)
+    RegisterEmitter(c, tile, product, rest, known_rest).emit();
   if (has_scratch) add_scratch(c, tile.c, contraction);
   return true;
 }

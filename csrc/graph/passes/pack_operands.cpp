@@ -33,7 +33,7 @@ constexpr int64_t kRowsWorthWholeWords = 16, kColumnsWorthWholeWords = 64;
 // Terms that are copied for each column. With 512 rows, without and with the copy: 96 x 1000 912,
 // 630; 256 x 1000 847, 820; 512 x 1000 856, 947; 1000 x 1000 767, 967; 512 x 400 820, 984; with
 // 2048 rows 512 x 80 293, 520.
-constexpr int64_t kTermsOfColumn = 4;
+constexpr int64_t kTermsOfColumn = 3;
 
 // What a measurement is worth: products with a static matrix where calls take about as long as what
 // stands around them (1 x 333 x 77 of f32: 0.92 of a library), and packing in each call around what
@@ -174,20 +174,47 @@ std::optional<size_t> dim_of_axis(const Node& node, size_t operand, size_t axis)
   return found;
 }
 
+// The dimension of an operand that is the last reduced axis and no more, so that zeros may follow.
+std::optional<size_t> dim_to_fill(const Node& node, size_t operand) {
+  const size_t axis = contraction_extents(node).size() - 1;
+  const auto dim = dim_of_axis(node, operand, axis);
+  if (!dim) return std::nullopt;
+  const SymExpr& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs")[*dim];
+  const bool is_whole =
+      node.operand(operand)->type().shape[*dim] == node.attr<Shape>("reduced").back();
+  return is_whole && index == SymExpr::symbol(axis_name(axis)) ? dim : std::nullopt;
+}
+
+// Whether a copy of an operand has no more elements than it has itself in memory, and than are read
+// of it: steps leave some out, and an expanded one repeats them.
+bool is_read_whole(const Node& node, size_t operand, const Graph& graph) {
+  const std::vector<bool> own = axes_of_operand(node, operand);
+  const Shape extents = contraction_extents(node);
+  SymExpr read = 1;
+  for (size_t axis = 0; axis < extents.size(); ++axis)
+    if (own[axis]) read = read * extents[axis];
+  const int64_t copied = graph.expected(product(node.operand(operand)->type().shape));
+  const auto view = strided_view(node.operand(operand));
+  return copied <= graph.expected(read) && view &&
+         copied <= graph.expected(product(view->base->type().shape));
+}
+
 // Terms that may lie side by side in the packed operand: the last reduced axis is a multiple of
-// them, or the only one and longer (but of scores, whose tiles have no code for terms left over),
-// and they lie so in the other operand, perhaps in a copy of it.
+// them, or may be filled up with zeros in both operands; or it is the only one and longer, so that
+// terms are left over (but of scores, whose tiles have no code for these). In the other operand
+// they lie so, perhaps in a copy of it.
 int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles,
-                 bool is_gathered) {
+                 bool is_gathered, bool may_be_filled) {
   if (!tiles.terms || columns.dims.back() < 0) return 1;
   const int64_t terms = tiles.terms(node.operand(0)->type().dtype, node.operand(1)->type().dtype);
   const auto& reduced = node.attr<Shape>("reduced");
   if (terms == 1 || reduced.empty()) return 1;
-  const int64_t most = reduced.back().as_constant().value_or(terms);
-  if (!reduced.back().divide_exactly(terms) &&
-      (reduced.size() > 1 || most < terms || makes_scores(node)))
-    return 1;
   const size_t other = 1 - columns.operand;
+  if (!reduced.back().divide_exactly(terms)) {
+    const int64_t most = reduced.back().as_constant().value_or(terms);
+    if (makes_scores(node) || (reduced.size() == 1 && most < terms)) return 1;
+    if (reduced.size() > 1 && (!may_be_filled || !reduced.back().is_constant())) return 1;
+  }
   const auto dim = dim_of_axis(node, other, columns.dims.size() - 1);
   return dim && (is_gathered || is_dense_along(*node.operand(other), *dim)) ? terms : 1;
 }
@@ -308,19 +335,8 @@ Value* sum_of_offsets(Graph& graph, Value* value, const Node& node, const Column
   return graph.expand(graph.reshape(sum, at_axes), shape);
 }
 
-// The dimension of an operand that is the last reduced axis and no more, so that zeros may follow.
-std::optional<size_t> dim_to_fill(const Node& node, size_t operand) {
-  const size_t axis = contraction_extents(node).size() - 1;
-  const auto dim = dim_of_axis(node, operand, axis);
-  if (!dim) return std::nullopt;
-  const SymExpr& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs")[*dim];
-  const bool is_whole =
-      node.operand(operand)->type().shape[*dim] == node.attr<Shape>("reduced").back();
-  return is_whole && index == SymExpr::symbol(axis_name(axis)) ? dim : std::nullopt;
-}
-
-// An operand that is copied anyway, with zeros behind its terms up to a multiple of `terms`, as the
-// packed one has them; `reduced`, the contraction's extents, then count them too. Terms left over
+// An operand that is copied, with zeros behind its terms up to a multiple of `terms`, as the packed
+// one has them; `reduced`, the contraction's extents, then count them too. Terms left over
 // would be a contraction of their own: 2048 x 1000 x 257 of bytes took 1.04 times as long.
 Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t terms,
                         Shape& reduced) {
@@ -333,25 +349,27 @@ Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t 
   return value;
 }
 
-// What the number of terms had better be a multiple of, zeros included, so that the operand of
-// `rows` is worth a copy if it `is_copied` not anyway. A row of a register that is not full takes
-// as long as a full one, and registers change their shapes for it twice in each tile; what is left
-// of words goes by vectors.
-std::optional<int64_t> terms_to_fill(const Node& node, size_t operand, int64_t rows,
-                                     int64_t columns, int64_t of_word, bool is_copied,
+// What the number of terms had better be a multiple of, zeros included, for which the operand of
+// `rows` is worth a copy, or is copied anyway. Of several reduced axes, words: there is no code for
+// terms left over. Of registers, their rows, but as many words in each as few rows need, and not
+// always all that they hold: for a row that is shorter than the others registers change their
+// shapes twice in each tile. What is left of words goes by vectors.
+std::optional<int64_t> terms_to_fill(const Node& node, int64_t rows, int64_t columns,
+                                     int64_t of_word, bool may_be_filled,
                                      const TileOptions& tiles) {
+  const auto& reduced = node.attr<Shape>("reduced");
+  if (of_word == 1 || !may_be_filled) return std::nullopt;
+  const bool has_words = reduced.back().divide_exactly(of_word).has_value();
+  const bool is_needed = reduced.size() > 1 && !has_words;
   const int64_t of_register = terms_of_register(node, tiles);
-  if (of_register == 0 || of_word == 1 || rows < kRowsWorthWholeWords || makes_scores(node) ||
-      !dim_to_fill(node, operand))
-    return std::nullopt;
-  const auto terms = node.attr<Shape>("reduced").back().as_constant();
-  if (!terms) return std::nullopt;
-  const int64_t wanted = *terms > of_register ? of_register : of_word;
+  const auto terms = reduced.back().as_constant();
+  if (of_register == 0 || rows < kRowsWorthWholeWords || makes_scores(node) || !terms)
+    return is_needed ? std::optional(of_word) : std::nullopt;
+  const int64_t wanted = (*terms + of_register - 1) / of_register * of_word;
   if (*terms % wanted == 0) return std::nullopt;
-  const bool has_words = *terms % of_word == 0;
   const bool is_worth =
       columns >= kColumnsWorthWholeWords && (!has_words || columns * kTermsOfColumn >= *terms);
-  return is_copied || is_worth ? std::optional(wanted) : std::nullopt;
+  return is_needed || is_worth ? std::optional(wanted) : std::nullopt;
 }
 
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
@@ -374,11 +392,13 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (width == 0) return rewriter.no_match(*node, "no vectors to compute it in");
   const size_t other = 1 - columns->operand;
   const bool is_gathered = has_many_rows && reads_terms_apart(*node, other, graph);
-  const int64_t terms = terms_of(*node, *columns, *options.tiles, is_gathered);
   const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other));
-  const int64_t all_columns = graph.expected(value->type().shape[dim]);
-  const auto whole =
-      terms_to_fill(*node, other, rows, all_columns, terms, is_apart, *options.tiles);
+  const bool may_be_filled =
+      dim_to_fill(*node, other) && (is_apart || is_read_whole(*node, other, graph));
+  const int64_t terms =
+      terms_of(*node, *columns, *options.tiles, is_gathered, has_many_rows && may_be_filled);
+  const auto whole = terms_to_fill(*node, rows, graph.expected(value->type().shape[dim]), terms,
+                                   may_be_filled, *options.tiles);
   const bool is_copied = is_apart || whole;
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
