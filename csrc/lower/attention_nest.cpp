@@ -223,10 +223,10 @@ bool AttentionNest::runs_along_depth(const ScoreProduct& product) const {
   if (product.panel > 0) return false;
   // Keys lie side by side, or words of theirs do: a single panel of no more keys than it has.
   const SymExpr along = step(product.keys, fusion::axis_name(keys_));
+  if (along.equals_constant(1)) return false;
+  if (product.depth.size() < 2) return true;
   const ScoreProduct::Depth& last = product.depth.back();
-  const bool has_words = product.depth.size() > 1 && along == last.extent &&
-                         step(product.keys, last.name).equals_constant(1);
-  return !along.equals_constant(1) && !has_words;
+  return !(along == last.extent && step(product.keys, last.name).equals_constant(1));
 }
 
 SymExpr AttentionNest::origin(const ScoreProduct& product, const ScoreProduct::Operand& operand,

@@ -176,12 +176,13 @@ std::optional<size_t> dim_of_axis(const Node& node, size_t operand, size_t axis)
 
 // The dimension of an operand that is the last reduced axis and no more, so that zeros may follow.
 std::optional<size_t> dim_to_fill(const Node& node, size_t operand) {
+  const auto& reduced = node.attr<Shape>("reduced");
+  if (reduced.empty()) return std::nullopt;
   const size_t axis = contraction_extents(node).size() - 1;
   const auto dim = dim_of_axis(node, operand, axis);
   if (!dim) return std::nullopt;
   const SymExpr& index = node.attr<Shape>(operand == 0 ? "lhs" : "rhs")[*dim];
-  const bool is_whole =
-      node.operand(operand)->type().shape[*dim] == node.attr<Shape>("reduced").back();
+  const bool is_whole = node.operand(operand)->type().shape[*dim] == reduced.back();
   return is_whole && index == SymExpr::symbol(axis_name(axis)) ? dim : std::nullopt;
 }
 
