@@ -319,6 +319,8 @@ TEST(Contraction, tile_registers) {
   EXPECT_GT(choose_tiles(facts, machine).run, tiles.run);
   EXPECT_EQ(terms_of_register(machine, DType::kBF16, DType::kBF16), 32);
   EXPECT_EQ(terms_of_register(machine, DType::kF32, DType::kF32), 0);
+  EXPECT_GT(products_worth_packing(machine, DType::kF32, DType::kF32),
+            products_worth_packing(machine_of(512), DType::kF32, DType::kF32));
   machine.threads = 4;
   facts.rows = facts.expected_rows = 20;
   EXPECT_EQ(choose_tiles(facts, machine).rows, std::vector<int64_t>{20});
