@@ -36,7 +36,7 @@ void FunctionEmitter::emit_atomic(const loop::Atomic& atomic) {
       llvm::Value* pointer = pointer_to(*address.place, address.base, address.offset.scalar);
       emit_one_atomic(*address.place, atomic.op, pointer, value.scalar);
     };
-    return mask ? emit_guarded(mask->scalar, update) : update();
+    return mask ? emit_guarded(ir_, mask->scalar, update) : update();
   }
   const Parts lanes_mask = masked_by(mask ? &*mask : nullptr);
   const Parts offsets = to_parts(ops_, vector_.lanes, address.offset);
@@ -60,7 +60,7 @@ void FunctionEmitter::emit_atomic_lanes(const Address& address, ScalarOp op, llv
                        pointer_to(*address.place, address.base, lane_of(offsets, lane));
                    emit_one_atomic(*address.place, op, pointer, lane_of(values, lane));
                  };
-                 mask ? emit_guarded(lane_of(mask, lane), update) : update();
+                 mask ? emit_guarded(ir_, lane_of(mask, lane), update) : update();
                  return Parts{};
                });
 }

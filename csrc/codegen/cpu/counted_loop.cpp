@@ -40,4 +40,15 @@ Parts emit_counted_loop(llvm::IRBuilder<>& ir, llvm::Value* begin, llvm::Value* 
   return results;
 }
 
+void emit_guarded(llvm::IRBuilder<>& ir, llvm::Value* condition, llvm::function_ref<void()> body) {
+  llvm::Function* function = ir.GetInsertBlock()->getParent();
+  auto* inside = llvm::BasicBlock::Create(ir.getContext(), "then", function);
+  auto* after = llvm::BasicBlock::Create(ir.getContext(), "after", function);
+  ir.CreateCondBr(condition, inside, after);
+  ir.SetInsertPoint(inside);
+  body();
+  ir.CreateBr(after);
+  ir.SetInsertPoint(after);
+}
+
 }  // namespace mlcc::codegen::cpu

@@ -76,7 +76,6 @@ class FunctionEmitter {
   void emit_phase_body(const loop::Block& phase);
   void emit_let(const loop::Let& let);
   void emit_if(const loop::If& branch);
-  void emit_guarded(llvm::Value* condition, llvm::function_ref<void()> body);
   void emit_under_mask(const Parts& mask, llvm::function_ref<void()> body);
   void emit_check(const loop::Check& check);
   void store_details(llvm::ArrayRef<Value> details, const Parts& failing);

@@ -331,7 +331,7 @@ void FunctionEmitter::emit_store(const loop::Store& stmt) {
 void FunctionEmitter::store(const Address& address, const Value& value, const Value* mask) {
   const Place& place = *address.place;
   if (mask && mask->is_uniform())
-    return emit_guarded(mask->scalar, [&] { store(address, value, nullptr); });
+    return emit_guarded(ir_, mask->scalar, [&] { store(address, value, nullptr); });
   if (!vector_.lanes.is_vector)
     return store_scalar(place, pointer_to(place, address.base, address.offset.scalar),
                         value.scalar);

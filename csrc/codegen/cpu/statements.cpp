@@ -50,20 +50,9 @@ void FunctionEmitter::emit_let(const loop::Let& let) {
       counted == counted_.end() ? emit_expr(let.value) : uniform_value(counted->second);
 }
 
-// Runs `body`'s code only where the scalar `condition` holds.
-void FunctionEmitter::emit_guarded(llvm::Value* condition, llvm::function_ref<void()> body) {
-  llvm::BasicBlock* inside = new_block("then");
-  llvm::BasicBlock* after = new_block("after");
-  ir_.CreateCondBr(condition, inside, after);
-  ir_.SetInsertPoint(inside);
-  body();
-  ir_.CreateBr(after);
-  ir_.SetInsertPoint(after);
-}
-
 // Runs `body` for the lanes of `mask` (a subset of the active ones), if there is one.
 void FunctionEmitter::emit_under_mask(const Parts& mask, llvm::function_ref<void()> body) {
-  emit_guarded(any_lane(mask), [&] {
+  emit_guarded(ir_, any_lane(mask), [&] {
     const Parts outer = vector_.active;
     const bool was_divergent = vector_.is_divergent;
     vector_.active = mask;
@@ -79,8 +68,8 @@ void FunctionEmitter::emit_if(const loop::If& branch) {
   auto then_body = [&] { emit_block(branch.then_body); };
   auto else_body = [&] { emit_block(branch.else_body); };
   if (condition.is_uniform()) {
-    emit_guarded(condition.scalar, then_body);
-    if (!branch.else_body.empty()) emit_guarded(ir_.CreateNot(condition.scalar), else_body);
+    emit_guarded(ir_, condition.scalar, then_body);
+    if (!branch.else_body.empty()) emit_guarded(ir_, ir_.CreateNot(condition.scalar), else_body);
     return;
   }
   emit_under_mask(masked_by(&condition), then_body);

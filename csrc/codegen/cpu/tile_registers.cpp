@@ -279,17 +279,6 @@ int64_t words_of_step(int64_t words) {
   return words % steps == 0 ? words / steps : kWordsOfRow;
 }
 
-void emit_if_any(llvm::IRBuilder<>& ir, llvm::Value* count, llvm::function_ref<void()> body) {
-  llvm::Function* function = ir.GetInsertBlock()->getParent();
-  auto* some = llvm::BasicBlock::Create(ir.getContext(), "some", function);
-  auto* none = llvm::BasicBlock::Create(ir.getContext(), "none", function);
-  ir.CreateCondBr(ir.CreateIsNotNull(count), some, none);
-  ir.SetInsertPoint(some);
-  body();
-  ir.CreateBr(none);
-  ir.SetInsertPoint(none);
-}
-
 }  // namespace
 
 bool emit_tile_registers(const OpContext& c, const Contraction& contraction,
@@ -329,7 +318,7 @@ bool emit_tile_registers(const OpContext& c, const Contraction& contraction,
   tile.depths[axis] = rest;
   tile.ahead = nullptr;
   if (known == nullptr)
-    emit_if_any(ir, rest, [&] { emit_rest(tile); });
+    emit_guarded(ir, ir.CreateIsNotNull(rest), [&] { emit_rest(tile); });
   else if (known_rest > 0)
     RegisterEmitter(c, tile, product, rest, known_rest).emit();
   if (has_scratch) add_scratch(c, tile.c, contraction);

@@ -148,8 +148,8 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
   const int64_t queries = rewriter.graph().expected(type.shape[2]);
   if (dtype_size(type.dtype) < 4 && queries >= kFewQueries && queries < kQueriesOfCall)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
-  if (dtype_size(type.dtype) < 4 && queries >= kQueriesOfCall && call->mask == nullptr &&
-      !call->is_causal && !suits_registers(rewriter.graph(), call->keys->type(), *options.tiles))
+  if (queries >= kQueriesOfCall && call->mask == nullptr && !call->is_causal &&
+      !suits_registers(rewriter.graph(), call->keys->type(), *options.tiles))
     return rewriter.no_match(*node, "a library is as fast in tile registers");
   Graph& graph = rewriter.graph();
   const Value& norms = *node->result(1);

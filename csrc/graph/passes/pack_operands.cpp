@@ -352,9 +352,9 @@ Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t 
 
 // What the number of terms had better be a multiple of, zeros included, for which the operand of
 // `rows` is worth a copy, or is copied anyway. Of several reduced axes, words: there is no code for
-// terms left over. Of registers, their rows, but as many words in each as few rows need, and not
-// always all that they hold: for a row that is shorter than the others registers change their
-// shapes twice in each tile. What is left of words goes by vectors.
+// terms left over. Of registers, as few of their rows as hold all words, as many of these in each:
+// for a row that is shorter than the others registers change their shapes twice in each tile. What
+// is left of words goes by vectors.
 std::optional<int64_t> terms_to_fill(const Node& node, int64_t rows, int64_t columns,
                                      int64_t of_word, bool may_be_filled,
                                      const TileOptions& tiles) {
