@@ -1,14 +1,14 @@
 // mlcc-opt: reads the text of graphs, runs named passes on them, prints the result.
 //
 //   mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] [--dump-ir]
-//            [--bisect=n] [--no-vnni|--amx]
+//            [--bisect=n] [--no-vnni|--amx|--wide-tiles]
 //
 // Without passes it parses, verifies and prints. `--passes=pipeline` runs what a compilation runs;
 // "-" reads from standard input. `--lower` prints the loop kernels that the graph is fused to, each
 // behind its schedule, for one thread of a CPU with vectors of 512 bits, as passes have it too;
 // `--no-vnni`: one whose instructions multiply pairs of i16 but no bytes; `--amx`: one with
-// registers of whole tiles. Errors go to standard error as "file:line:col: error: ..."; the exit
-// code is then 1.
+// registers of whole tiles; `--wide-tiles`: one whose tiles should load little. Errors go to
+// standard error as "file:line:col: error: ..."; the exit code is then 1.
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::string_view kUsage =
     "usage: mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] "
-    "[--dump-ir] [--bisect=n] [--no-vnni|--amx]\n";
+    "[--dump-ir] [--bisect=n] [--no-vnni|--amx|--wide-tiles]\n";
 constexpr std::string_view kPipeline = "pipeline";
 constexpr std::string_view kSeparator = "// -----";
 
@@ -45,6 +45,7 @@ struct Command {
   bool dump = false;
   bool has_vnni = true;
   bool has_amx = false;
+  bool has_wide_tiles = false;
   int64_t bisect = -1;
 };
 
@@ -97,6 +98,8 @@ Command parse_command(const std::vector<std::string_view>& words) {
       command.has_vnni = false;
     } else if (word == "--amx") {
       command.has_amx = true;
+    } else if (word == "--wide-tiles") {
+      command.has_wide_tiles = true;
     } else {
       MLCC_USER_CHECK(word == "-" || !word.starts_with("-"), "unknown option '", word, "'");
       MLCC_USER_CHECK(command.file.empty(), "found two files, '", command.file, "' and '", word,
@@ -156,7 +159,8 @@ void run_passes(graph::Graph& graph, const Command& command) {
                                      .dots_shorts = true,
                                      .dots_bytes = true,
                                      .mixes_signs = command.has_vnni,
-                                     .multiplies_tiles = command.has_amx};
+                                     .multiplies_tiles = command.has_amx,
+                                     .has_scarce_loads = command.has_wide_tiles};
   options.tiles = graph::TileOptions{
       [=](DType accumulator) { return schedule::tile_columns(machine, accumulator); },
       [=](DType lhs, DType rhs) { return schedule::dot_terms(machine, lhs, rhs); },
@@ -164,7 +168,10 @@ void run_passes(graph::Graph& graph, const Command& command) {
       [=](DType lhs, DType rhs) { return schedule::terms_of_register(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::most_rows_unpacked(machine, lhs, rhs); },
       [=](DType lhs, DType rhs) { return schedule::products_worth_packing(machine, lhs, rhs); },
-      [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); }};
+      [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); },
+      [=](DType accumulator, const graph::ProductSize& size) {
+        return schedule::panel_columns({size.rows, size.columns, size.terms}, accumulator, machine);
+      }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

@@ -260,7 +260,7 @@ class AttentionLowering : private AttentionNest {
     nest_.add_range(
         extent_of(outer_) * tasks, terms, tiles_.grain_terms, [&](const SymExpr& at, Block& block) {
           State state;
-          state.height = nest_.choose_height(tiles_.rows, {}, rows, block);
+          state.height = nest_.choose_height(tiles_.rows, {}, tiles_.costs, rows, block);
           const SymExpr task = nest_.let(SymExpr::mod(at, tasks), "task", block);
           nest_.bind_axes(outer_, SymExpr::floordiv(at, tasks), block);
           const SymExpr begin = nest_.let(task * task_rows, "begin", block);

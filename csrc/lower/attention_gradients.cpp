@@ -211,7 +211,8 @@ class GradientLowering : private AttentionNest {
     const int64_t elements = (2 * margin_ + tiles_.queries) * pitch_;
     const SymExpr origin = margin_ * pitch_;
     State state;
-    state.height = nest_.choose_height(tiles_.products.rows, {}, rows, block);
+    state.height =
+        nest_.choose_height(tiles_.products.rows, {}, tiles_.products.costs, rows, block);
     state.weights = {nest_.stack("weights", accumulator_, elements, block), origin, pitch_};
     state.of_scores = {nest_.stack("of_scores", accumulator_, elements, block), origin, pitch_};
     state.of_queries =

@@ -73,10 +73,12 @@ class ContractionLowering {
   void lower() {
     find_stages();
     const Recording recording = record();
-    TileRoles roles(context_, node_, recording.indices, tile_columns());
-    if (roles.has_tiles())
-      roles.join_rows([&](int64_t rows) { return schedule::computed_rows(rows, context_.machine); },
-                      !are_in_tile_registers(roles));
+    const int64_t lanes = schedule::vector_columns(context_.machine, accumulator_);
+    TileRoles roles(context_, node_, recording.indices, has_vectors() ? lanes : 0);
+    const auto computed = [&](int64_t rows) {
+      return schedule::computed_rows(rows, context_.machine, roles.vectors());
+    };
+    if (roles.has_tiles()) roles.join_rows(computed, !are_in_tile_registers(roles));
     Evaluator evaluator(context_, buffers_, context_.group.domain, &roles.axes(), nullptr);
     TileNest nest(context_, evaluator, lowered_);
     evaluator_ = &evaluator;
@@ -184,10 +186,7 @@ class ContractionLowering {
     evaluator.pop();
   }
 
-  int64_t tile_columns() const {
-    if (context_.machine.is_gpu || context_.machine.vector_bits == 0) return 0;
-    return schedule::tile_columns(context_.machine, accumulator_);
-  }
+  bool has_vectors() const { return !context_.machine.is_gpu && context_.machine.vector_bits > 0; }
 
   // -- small parts
   Expr expr(const SymExpr& over_nest) { return nest_->expr(over_nest); }
@@ -260,7 +259,8 @@ class ContractionLowering {
     // Of these and the rows below, all are the same for the whole kernel.
     Block head;
     const SymExpr rows = rows_of_image();
-    const SymExpr tile_rows = nest_->choose_height(tiles_.rows, tiles_.many, rows, head);
+    const SymExpr tile_rows =
+        nest_->choose_height(tiles_.rows, tiles_.many, tiles_.costs, rows, head);
     const SymExpr row_tiles = let(ceil_div(rows, tile_rows), "tiles", head);
     const std::vector<const Axis*> shared = roles.shared_outer();
     const SymExpr images = extent_of(shared);
@@ -322,6 +322,7 @@ class ContractionLowering {
     facts.has_image = roles.has_joined_rows();
     facts.are_pixels = facts.images > 1 || has_pixels();
     facts.accumulator = accumulator_;
+    facts.vectors = roles.vectors();
     facts.products = num_products();
     facts.kept_products = static_cast<int64_t>(kept_.size());
     facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&

@@ -100,11 +100,11 @@ const loop::Buffer* TileNest::stack(std::string_view name, DType dtype, int64_t 
 }
 
 SymExpr TileNest::choose_height(const std::vector<int64_t>& heights, const schedule::ManyRows& many,
-                                const SymExpr& rows, Block& block) {
-  const int64_t most = heights.front();
-  if (heights.size() == 1) return most;
+                                const schedule::HeightCosts& costs, const SymExpr& rows,
+                                Block& block) {
+  if (heights.size() == 1) return heights.front();
   const auto cost = [&](int64_t height) {
-    return let(ceil_div(rows, height) * schedule::tile_cost(height, most), "cost", block);
+    return let(ceil_div(rows, height) * costs.of(height), "cost", block);
   };
   SymExpr chosen = heights.back(), least = cost(heights.back());
   for (size_t i = heights.size() - 1; i-- > 0;) {

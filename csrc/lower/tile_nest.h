@@ -9,6 +9,7 @@
 #include "lower/context.h"
 #include "lower/evaluator.h"
 #include "lower/lower.h"
+#include "schedule/contraction.h"
 
 namespace mlcc::lower {
 
@@ -51,7 +52,8 @@ class TileNest {
   // Rows of a tile. Where the kernel is to find that out: of the heights that there are for so many
   // rows, and are no larger than these, the one that costs least, and of equal ones the largest.
   SymExpr choose_height(const std::vector<int64_t>& heights, const schedule::ManyRows& many,
-                        const SymExpr& rows, loop::Block& block);
+                        const schedule::HeightCosts& costs, const SymExpr& rows,
+                        loop::Block& block);
   // What is made for each height, run where it is this one.
   loop::Block by_height(const std::vector<int64_t>& heights, const SymExpr& height,
                         const std::function<loop::Stmt(int64_t)>& make);

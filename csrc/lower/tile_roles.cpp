@@ -29,13 +29,14 @@ constexpr int64_t kWorthJoining = 20;
 
 }  // namespace
 
-TileRoles::TileRoles(const Context& context, const Node& contraction, Index indices,
-                     int64_t columns)
-    : context_(context), tile_columns_(columns) {
+TileRoles::TileRoles(const Context& context, const Node& contraction, Index indices, int64_t lanes)
+    : context_(context), lanes_(lanes) {
   Assumptions assumptions = context.graph.assumptions();
   const Index& domain = context.group.domain;
   for (size_t d = 0; d < domain.size(); ++d) assumptions.set_index(fusion::axis_name(d), domain[d]);
   const std::optional<Packing> packing = find_packing(contraction);
+  if (packing) vectors_ = packing->vectors;
+  const int64_t columns = vectors_ * lanes_;
   assumptions.set_index(kLane, columns);
   const Cut cut = packing ? find_cut(contraction, packing->operand) : Cut();
   const bool is_cut = cut.terms > 1;
@@ -73,7 +74,14 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     operand.in_panels = axes_->map(operand.in_panels);
   }
   if (packing) packed_column_ = axes_->map(SymExpr::symbol(fusion::axis_name(packing->axis)));
-  if (columns > 0) find_roles();
+  if (lanes_ > 0) find_roles();
+}
+
+// Of which panels of so many columns are made; 0: of none.
+int64_t TileRoles::vectors_of(const SymExpr& columns) const {
+  for (const int64_t vectors : {schedule::kVectorsOfTile, schedule::kVectorsOfWideTile})
+    if (lanes_ > 0 && columns.equals_constant(vectors * lanes_)) return vectors;
+  return 0;
 }
 
 // An operand whose index takes a column apart: floordiv(d1, 32) and mod(d1, 32).
@@ -83,12 +91,12 @@ std::optional<TileRoles::Packing> TileRoles::find_packing(const Node& contractio
     for (const SymExpr& e : contraction.attr<Index>(operand == 0 ? "lhs" : "rhs"))
       for (const SymExpr::Function& function : e.functions()) {
         const auto name = function.numerator.as_symbol();
-        if (function.kind != AtomKind::kMod || !function.divisor.equals_constant(tile_columns_) ||
-            !name || !graph::is_axis_name(*name))
+        const int64_t vectors = vectors_of(function.divisor);
+        if (function.kind != AtomKind::kMod || vectors == 0 || !name || !graph::is_axis_name(*name))
           continue;
         const size_t axis = std::stoul(name->substr(1));
         if (context_.group.domain[axis].equals_constant(1)) continue;  // no axis of the nest
-        if (!context_.group.reduced[axis] && !other[axis]) return Packing{operand, axis};
+        if (!context_.group.reduced[axis] && !other[axis]) return Packing{operand, axis, vectors};
       }
   }
   return std::nullopt;
@@ -151,7 +159,7 @@ bool TileRoles::find_columns() {
   const auto lane = operands_[vector_].in_panels.linear_in(kLane);
   if (!panel || !lane || lane->coefficient.contains(kPanel)) return false;
   column_step_ = lane->coefficient;
-  const auto whole_panels = first.divide_exactly(tile_columns_);
+  const auto whole_panels = first.divide_exactly(vectors_ * lanes_);
   if (whole_panels) first_panel_ = *whole_panels;
   return whole_panels.has_value();
 }

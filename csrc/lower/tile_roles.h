@@ -9,15 +9,16 @@
 #include "graph/graph.h"
 #include "lower/context.h"
 #include "lower/nest_axes.h"
+#include "schedule/contraction.h"
 
 namespace mlcc::lower {
 
 class TileRoles {
  public:
-  // `indices`: what is read and written beside the contraction, over the domain. `columns`: of a
-  // tile; 0: none are wanted.
+  // `indices`: what is read and written beside the contraction, over the domain. `lanes`: columns
+  // of a vector; 0: no tiles are wanted.
   TileRoles(const Context& context, const graph::Node& contraction, std::vector<SymExpr> indices,
-            int64_t columns);
+            int64_t lanes);
 
   // Where an element of an operand lies: of its base, over the nest's axes; `in_panels`: the same
   // where the panel and the place in it stand for the column of the packed operand.
@@ -36,6 +37,7 @@ class TileRoles {
   // Whether the vector operand lies in panels of a tile's columns, the last one filled up.
   bool is_packed() const { return is_packed_; }
   const schedule::Axis& columns() const { return *columns_; }
+  int64_t vectors() const { return vectors_; }          // of a tile's columns
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
   const std::vector<const schedule::Axis*>& depth() const { return depth_; }
   // Where instructions multiply several terms, of which the sum's length is no multiple, depth is
@@ -70,11 +72,13 @@ class TileRoles {
   struct Packing {
     size_t operand;
     size_t axis;  // of the domain
+    int64_t vectors;
   };
   struct Cut {
     size_t axis = 0;    // of the domain
     int64_t terms = 1;  // 1: it is not cut
   };
+  int64_t vectors_of(const SymExpr& columns) const;
   std::optional<Packing> find_packing(const graph::Node& contraction) const;
   static Cut find_cut(const graph::Node& contraction, size_t operand);
   void find_roles();
@@ -89,7 +93,8 @@ class TileRoles {
   std::optional<NestAxes> axes_;
   size_t vector_ = 1;
   bool is_packed_ = false;
-  int64_t tile_columns_;
+  int64_t lanes_;
+  int64_t vectors_ = schedule::kVectorsOfTile;
   SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes
   SymExpr first_panel_;    // where the axis of columns is a part of that
   SymExpr column_step_ = 1;

@@ -48,6 +48,7 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
                facts.is_in_tile_registers);
   AttentionTiles tiles;
   tiles.rows = of_product.rows;
+  tiles.costs = of_product.costs;
   tiles.grain_terms = of_product.grain_terms;
   // A block of keys and its values stay in a second-level cache while the tiles take turns.
   const auto whole_panels = [&](int64_t keys) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/contraction.h"
 #include "schedule/machine.h"
 #include "types/dtype.h"
 
@@ -27,10 +28,11 @@ struct AttentionFacts {
 
 struct AttentionTiles {
   std::vector<int64_t> rows;  // of a tile, see ContractionTiles
-  int64_t keys = 1;           // of a block, whole panels of them
-  int64_t tiles = 1;          // one below the other, which take the same keys in turns
-  int64_t grain_terms = 1;    // products that are worth a thread
-  std::string str() const;    // "tile=12x128 tiles=4"
+  HeightCosts costs;
+  int64_t keys = 1;         // of a block, whole panels of them
+  int64_t tiles = 1;        // one below the other, which take the same keys in turns
+  int64_t grain_terms = 1;  // products that are worth a thread
+  std::string str() const;  // "tile=12x128 tiles=4"
 };
 
 AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& machine);

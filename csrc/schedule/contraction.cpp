@@ -8,12 +8,13 @@
 namespace mlcc::schedule {
 namespace {
 
-constexpr int64_t kVectorsOfColumns = 2;
 // Terms of one accumulator: errors stay those of short sums, about as large as those of libraries.
 // Integers have none: of short ones as many as have so many bytes in a row, which with the columns
 // that they meet stay in a first-level cache. 2048 x 1000 x 260 of bytes ran at 861 GOP/s in two
 // parts, at 963 in one.
-constexpr int64_t kMostTerms = 256, kBytesOfTerms = 1024;
+// Wide tiles have registers for one set of sums only, and take fewer at no cost: 5 x 64 x 300 of
+// f32 erred by 3.9e-7 of the largest result with 256, where a library errs by 1.1e-7.
+constexpr int64_t kMostTerms = 256, kMostTermsOfWideTiles = 128, kBytesOfTerms = 1024;
 // Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
 constexpr int64_t kGrainTerms = 512 * 1024;
 // Iterations of the parallel loop that are enough for threads to share evenly.
@@ -42,25 +43,36 @@ constexpr int64_t kBytesOfSets = 4096, kBytesOfFewTerms = 64;
 // So many of the largest tiles, one below the other, have few rows.
 constexpr int64_t kFewTiles = 2;
 
+// Wide tiles load less: 10 times for 24 products, others 14 times. They read a panel for few rows
+// at a time, so it should stay in a part of a second-level cache; longer ones take turns where
+// there are rows enough. Of f32 over a library's packed product on a Xeon whose core is shared, 12
+// x 32 and 6 x 64: 16 x 3072 x 768 1.06, 1.01, 20 rows 1.10, 1.17, 512 rows 0.82, 0.92; 512 x 2048
+// x 2048 0.81, 0.90; in turns 128 x 768 x 3072 0.81, 0.81, 192 rows 0.79, 0.92, 512 0.76, 0.91.
+// Where it is not shared, 1.02 to 1.07 times as fast.
+constexpr int64_t kRowsOfWideTiles = 20, kPartOfPanel = 4, kRowsOfTurns = 192;
+// Columns of which one may be filled up for a panel to be wide.
+constexpr int64_t kWorthFilling = 20;
+
 // Rows that columns are worth reading for, and panels that take turns, at most.
 constexpr int64_t kRowsWorthColumns = 64, kMostTurns = 16;
 
 // Of AMX: words of a register's row, and rows of two registers.
 constexpr int64_t kWordsOfRegister = 16, kRowsOfRegisters = 32;
+constexpr HeightCosts kCostsOfRegisters = {.least = 1, .beside = kWordsOfRegister / 2};
 // Tiles one below the other, at most, where rows are not known; terms of one sum, at least, since a
 // trace at few of them may be followed by calls with many.
 constexpr int64_t kMostTilesAcross = 256, kTermsOfTiles = 4096;
 
-// Rows of accumulators of two vectors that leave registers for the operands: of 32 and 16 ones.
-int64_t most_rows(const Machine& machine) {
-  return vector_registers(machine.vector_bits) == 32 ? 12 : 6;
+// Rows of accumulators that leave registers for the operands: three quarters of these are sums.
+int64_t most_rows(const Machine& machine, int64_t vectors = kVectorsOfTile) {
+  return vector_registers(machine.vector_bits) * 3 / 4 / vectors;
 }
 
 // Of up to `most` rows a tile, as few computed as possible; of equal ones the largest tile.
-int64_t fitting_rows(int64_t rows, int64_t most) {
+int64_t fitting_rows(int64_t rows, int64_t most, const HeightCosts& costs) {
   if (rows <= most) return std::max<int64_t>(1, rows);
   int64_t best = most;
-  const auto cost = [&](int64_t tile) { return (rows + tile - 1) / tile * tile_cost(tile, most); };
+  const auto cost = [&](int64_t tile) { return (rows + tile - 1) / tile * costs.of(tile); };
   for (int64_t tile = most; tile * 2 > most; --tile)
     if (cost(tile) < cost(best)) best = tile;
   return best;
@@ -72,7 +84,7 @@ int64_t fitting_rows(int64_t rows, int64_t most) {
 void choose_rows(ContractionTiles& tiles, const ContractionFacts& facts, int64_t most) {
   tiles.many.above = kFewTiles * most;
   if (facts.rows > 0) {
-    tiles.rows = {fitting_rows(facts.rows, most)};
+    tiles.rows = {fitting_rows(facts.rows, most, tiles.costs)};
   } else if (facts.is_in_tile_registers && facts.are_pixels) {
     tiles.rows = {32, 28, 16, 14, 8, 7, 4, 2, 1};
   } else if (facts.is_in_tile_registers) {
@@ -183,6 +195,8 @@ bool ManyRows::may_have(int64_t height) const {
   return heights.empty() || std::ranges::count(heights, height) > 0;
 }
 
+int64_t HeightCosts::of(int64_t rows) const { return std::max(least, rows + beside); }
+
 int64_t ContractionTiles::most_rows() const { return (tiles + spare_tiles(*this)) * rows.front(); }
 
 std::string ContractionTiles::str() const {
@@ -196,8 +210,28 @@ std::string ContractionTiles::str() const {
                       in_turns, in_run, of_many);
 }
 
+int64_t vector_columns(const Machine& machine, DType accumulator) {
+  return machine.vector_bits / 8 / dtype_size(accumulator);
+}
+
 int64_t tile_columns(const Machine& machine, DType accumulator) {
-  return kVectorsOfColumns * machine.vector_bits / 8 / dtype_size(accumulator);
+  return kVectorsOfTile * vector_columns(machine, accumulator);
+}
+
+// Whether so many bytes are more than what tiles of few rows should read again and again.
+bool is_long_panel(int64_t bytes, const Machine& machine) {
+  return bytes * kPartOfPanel > machine.second_level_bytes;
+}
+
+int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine& machine) {
+  const int64_t narrow = tile_columns(machine, accumulator);
+  if (!machine.has_scarce_loads || facts.rows < kRowsOfWideTiles) return narrow;
+  const int64_t wide = kVectorsOfWideTile * vector_columns(machine, accumulator);
+  const int64_t bytes = facts.depth * wide * dtype_size(accumulator);
+  if (is_long_panel(bytes, machine) && facts.rows < kRowsOfTurns) return narrow;
+  const auto filled = [&](int64_t by) { return (facts.columns + by - 1) / by * by; };
+  const bool is_worth = (filled(wide) - filled(narrow)) * kWorthFilling <= filled(narrow);
+  return is_worth ? wide : narrow;
 }
 
 // Where registers are few, loads count too, which a tile makes for each of its rows and vectors of
@@ -205,14 +239,14 @@ int64_t tile_columns(const Machine& machine, DType accumulator) {
 // and 124 of 6 on a Zen 5. With 512-bit ones tiles of 5 to 12 rows run at one speed, and lower ones
 // wait for their panels: 420 x 768 x 768 ran at 250 GFLOP/s in tiles of 5 and 4 rows, 219 of 3, 158
 // of 2 and 86 of 1, with 64 terms at 252 of 5 and 237 of 4.
-int64_t tile_cost(int64_t rows, int64_t most) {
-  static constexpr int64_t kRowsWithoutLoads = 8, kLeastRows = 5;
-  if (most == kRowsOfRegisters) return rows + kWordsOfRegister / 2;
-  return std::max(kLeastRows, rows + (most < kRowsWithoutLoads ? kVectorsOfColumns : 0));
+HeightCosts height_costs(const Machine& machine, int64_t vectors) {
+  if (vectors == kVectorsOfWideTile) return {4, 1};
+  return {5, vector_registers(machine.vector_bits) == 32 ? 0 : kVectorsOfTile};
 }
 
-int64_t computed_rows(int64_t rows, const Machine& machine) {
-  const int64_t tile = fitting_rows(rows, most_rows(machine));
+int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors) {
+  const int64_t tile =
+      fitting_rows(rows, most_rows(machine, vectors), height_costs(machine, vectors));
   return (rows + tile - 1) / tile * tile;
 }
 
@@ -275,15 +309,18 @@ int64_t most_rows_summed(const Machine& machine, DType, DType rhs) {
 
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine) {
   ContractionTiles tiles;
-  const int64_t most = facts.is_in_tile_registers ? kRowsOfRegisters : most_rows(machine);
+  const bool is_in_registers = facts.is_in_tile_registers;
+  const int64_t most = is_in_registers ? kRowsOfRegisters : most_rows(machine, facts.vectors);
+  tiles.costs = is_in_registers ? kCostsOfRegisters : height_costs(machine, facts.vectors);
   choose_rows(tiles, facts, most);
-  tiles.columns = tile_columns(machine, facts.accumulator);
+  tiles.columns = facts.vectors * vector_columns(machine, facts.accumulator);
   if (facts.is_in_tile_registers) {
     tiles.depth = std::max(facts.depth, kTermsOfTiles);
     tiles.depth_step = kWordsOfRegister;
   } else {
+    const bool is_wide = facts.vectors > kVectorsOfTile;
     tiles.depth = is_float(facts.accumulator)
-                      ? kMostTerms
+                      ? (is_wide ? kMostTermsOfWideTiles : kMostTerms)
                       : std::max(kMostTerms, kBytesOfTerms / facts.row_bytes);
   }
   tiles.products = facts.products;
@@ -321,8 +358,10 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   tiles.iterations = kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
+  const int64_t panel_bytes = facts.depth * tiles.columns * dtype_size(facts.accumulator);
+  const bool is_long = facts.vectors > kVectorsOfTile && is_long_panel(panel_bytes, machine);
   const bool may_be_more = facts.rows == 0 && facts.products == 1;
-  if (is_known && tiles.panels == 1 && most_tiles * tile_rows < kRowsWorthColumns &&
+  if (is_known && tiles.panels == 1 && (is_long || most_tiles * tile_rows < kRowsWorthColumns) &&
       (may_be_more || most_tiles < all))
     take_turns(tiles, facts, machine, all);
   if (writes_one_set(facts) && facts.products == 1 && tiles.turns == 1 && tiles.panels == 1)

@@ -11,6 +11,9 @@
 
 namespace mlcc::schedule {
 
+// Vectors of columns in a tile, and in one that loads less for each product.
+inline constexpr int64_t kVectorsOfTile = 2, kVectorsOfWideTile = 4;
+
 // Sizes are those to be expected; 0 rows: not known while compiling.
 struct ContractionFacts {
   int64_t rows = 0;  // along the operand that is broadcast
@@ -30,6 +33,7 @@ struct ContractionFacts {
   // compiling, or results differ.
   int64_t written_bytes = 0;
   DType accumulator = DType::kF32;
+  int64_t vectors = kVectorsOfTile;  // of a tile's columns
   // Whether each term's columns lie side by side over the whole matrix, so that a tile's are a
   // short piece of a long row.
   bool reads_pieces_of_rows = false;
@@ -47,11 +51,19 @@ struct ManyRows {
   bool may_have(int64_t height) const;
 };
 
+// What a tile of so many rows costs, in rows.
+struct HeightCosts {
+  int64_t least = 1;   // however few they are
+  int64_t beside = 0;  // in addition to them
+  int64_t of(int64_t rows) const;
+};
+
 struct ContractionTiles {
   // Of a tile, the largest first: those that are chosen from where the number of rows is known only
   // when the kernel runs.
   std::vector<int64_t> rows;
   ManyRows many;
+  HeightCosts costs;
   int64_t columns = 1;
   int64_t depth = 1;       // terms that meet in one accumulator, at most
   int64_t depth_step = 1;  // a part of the axis that is cut is a multiple of so many of its steps
@@ -78,15 +90,23 @@ struct ContractionTiles {
   std::string str() const;  // "tile=12x32 depth=512 tiles=16"
 };
 
-// Columns of a tile, two vectors of accumulators; 0 where code has no vectors.
+// Columns of a vector of accumulators, and of a tile; 0 where code has no vectors.
+int64_t vector_columns(const Machine& machine, DType accumulator);
 int64_t tile_columns(const Machine& machine, DType accumulator);
 
-// What a tile of so many rows costs, in rows. `most` are those of the largest tile, which tell how
-// many registers there are.
-int64_t tile_cost(int64_t rows, int64_t most);
+// Sizes that are to be expected of a product whose operand of columns is packed.
+struct PanelFacts {
+  int64_t rows, columns, depth;
+};
+
+// Columns in the panels of a packed operand, and so in its tiles.
+int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine& machine);
+
+// Of tiles of so many vectors.
+HeightCosts height_costs(const Machine& machine, int64_t vectors);
 
 // Rows that tiles compute of so many, those that are computed twice included.
-int64_t computed_rows(int64_t rows, const Machine& machine);
+int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors = kVectorsOfTile);
 
 // Terms of a sum that one instruction multiplies and adds up, where they lie side by side; 1: none
 // does.

@@ -96,6 +96,28 @@ def test_other_cpus(cpu: str, dtype: torch.dtype) -> None:
         check_jit(torch.mm, torch.randn(70, 66).to(dtype), torch.randn(66, 40).to(dtype))
 
 
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="no AVX-512 here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [64, 185, 250])
+@pytest.mark.parametrize("depth", [5, 300, 4200])
+def test_wide_tiles(dtype: torch.dtype, columns: int, depth: int) -> None:
+    """Where loads are scarce: rows known and not, few where many were expected, and long sums in turns."""
+    weight, bias = torch.randn(columns, depth, dtype=dtype), torch.randn(columns, dtype=dtype)
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, weight, bias).relu() + x[:, :1]
+
+    with mlcc.config.patch(cpu="skylake-avx512"), torch.no_grad():
+        compiled = mlcc.jit(layer)
+        for rows in (230, 1, 5, 6, 7, 12, 13, 40):
+            args = (torch.randn(rows, depth, dtype=dtype), weight, bias)
+            check(compiled(*args), layer(*args), layer(*to_double(list(args))))
+        for rows in (230, 40):
+            check_module(
+                torch.nn.Linear(depth, columns, dtype=dtype), torch.randn(rows, depth, dtype=dtype)
+            )
+
+
 @pytest.mark.parametrize("rows", [1, 4, 6, 12, 13, 23, 25, 100])
 def test_rows_that_are_symbols(rows: int) -> None:
     weight, bias = torch.randn(40, 300), torch.randn(40)

@@ -27,6 +27,11 @@ class RewriteBudget {
   int64_t used_ = 0;
 };
 
+// What is to be expected of a product of matrices.
+struct ProductSize {
+  int64_t rows, columns, terms;
+};
+
 // What passes know of the tiles that contractions are computed in.
 struct TileOptions {
   std::function<int64_t(DType accumulator)> columns;
@@ -44,6 +49,8 @@ struct TileOptions {
   // Rows up to which products along the terms, one sum after the other, are likely no slower than a
   // library's where a matrix changes with each call and its terms lie side by side.
   std::function<int64_t(DType lhs, DType rhs)> most_rows_summed;
+  // Columns of a packed operand's panels; empty: as many as of other tiles.
+  std::function<int64_t(DType accumulator, const ProductSize&)> panel_columns;
 };
 
 // What the cost model says of code for a call, beside the call.

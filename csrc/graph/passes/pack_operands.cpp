@@ -244,6 +244,18 @@ bool reads_terms_apart(const Node& node, size_t operand, const Graph& graph) {
          graph.expected(rows_beside(node, operand)) >= rows_worth_packing(value.type().dtype);
 }
 
+// Columns of a panel of the operand, of whose terms so many lie side by side.
+int64_t panel_columns(const Node& node, const Columns& columns, DType accumulator, int64_t terms,
+                      const Graph& graph, const TileOptions& tiles) {
+  const DType dtype = node.operand(columns.operand)->type().dtype;
+  if (!tiles.panel_columns || dtype != accumulator || terms > 1 || makes_scores(node))
+    return tiles.columns(accumulator);
+  const ProductSize size{graph.expected(rows_beside(node, columns.operand)),
+                         graph.expected(node.result()->type().shape[columns.axis]),
+                         graph.expected(product(node.attr<Shape>("reduced")))};
+  return tiles.panel_columns(accumulator, size);
+}
+
 // Whether scores are made for so few queries that packing keys, which lie side by side along their
 // width, would take longer than products along it.
 bool reads_rows_of_keys(const Node& node, const Columns& columns, const Graph& graph) {
@@ -389,8 +401,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     return rewriter.no_match(*node, "few queries read keys as they lie");
   const auto accumulator =
       accumulator_dtype(node->operand(0)->type().dtype, node->operand(1)->type().dtype);
-  const int64_t width = options.tiles->columns(*accumulator);
-  if (width == 0) return rewriter.no_match(*node, "no vectors to compute it in");
+  if (options.tiles->columns(*accumulator) == 0)
+    return rewriter.no_match(*node, "no vectors to compute it in");
   const size_t other = 1 - columns->operand;
   const bool is_gathered = has_many_rows && reads_terms_apart(*node, other, graph);
   const bool is_apart = is_gathered || (has_many_rows && reads_apart(*node, other));
@@ -408,6 +420,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
     std::vector<Value*> operands = node->operands();
     Shape index, reduced = node->attr<Shape>("reduced");
     Value* wide = is_widened ? graph.cast(value, DType::kI16) : value;
+    const int64_t width =
+        panel_columns(*node, *columns, *accumulator, of_word, graph, *options.tiles);
     const Cut cut{width, of_word, whole.value_or(of_word)};
     operands[columns->operand] = pack(graph, wide, *node, *columns, cut, index);
     if (has_other_sign || is_widened || is_copied)

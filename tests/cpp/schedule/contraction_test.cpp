@@ -53,8 +53,9 @@ TEST(Contraction, rows_that_are_computed_are_counted) {
 
 // 512 rows of 16 registers: 86 tiles of 6 rows cost less than 128 of 4, which compute fewer.
 TEST(Contraction, loads_count_where_registers_are_few) {
-  EXPECT_LT(86 * tile_cost(6, 6), 128 * tile_cost(4, 6));
-  EXPECT_EQ(tile_cost(12, 12), 12);
+  const HeightCosts costs = height_costs(machine_of(256), kVectorsOfTile);
+  EXPECT_LT(86 * costs.of(6), 128 * costs.of(4));
+  EXPECT_EQ(height_costs(machine_of(512), kVectorsOfTile).of(12), 12);
 }
 
 TEST(Contraction, unknown_rows_have_tiles_of_each_height) {
@@ -66,10 +67,34 @@ TEST(Contraction, unknown_rows_have_tiles_of_each_height) {
   }
 }
 
+// Panels of four vectors: for rows that are worth reading them for few at a time, where they stay
+// in a part of a second-level cache or take turns, and not many columns are filled up.
+TEST(Contraction, tiles_are_wide_where_loads_are_scarce) {
+  Machine machine = machine_of(512);
+  EXPECT_EQ(panel_columns({128, 768, 768}, DType::kF32, machine), 32);
+  machine.has_scarce_loads = true;
+  EXPECT_EQ(panel_columns({128, 768, 768}, DType::kF32, machine), 64);
+  EXPECT_EQ(panel_columns({128, 768, 768}, DType::kF64, machine), 32);
+  EXPECT_EQ(panel_columns({12, 768, 768}, DType::kF32, machine), 32);
+  EXPECT_EQ(panel_columns({128, 768, 8192}, DType::kF32, machine), 32);
+  EXPECT_EQ(panel_columns({512, 768, 8192}, DType::kF32, machine), 64);
+  EXPECT_EQ(panel_columns({128, 96, 768}, DType::kF32, machine), 32);
+  EXPECT_EQ(panel_columns({128, 1000, 768}, DType::kF32, machine), 64);
+
+  ContractionFacts facts = facts_of(512, 768, 768);
+  facts.vectors = kVectorsOfWideTile;
+  EXPECT_EQ(choose_tiles(facts, machine).rows, std::vector<int64_t>{6});
+  EXPECT_EQ(choose_tiles(facts, machine).columns, 64);
+  EXPECT_EQ(choose_tiles(facts, machine).turns, 1);
+  facts.depth = facts.row_terms = 8192;
+  EXPECT_GT(choose_tiles(facts, machine).turns, 1);
+}
+
 // Else a division of rows among tiles of one or two each would be as good as any.
 TEST(Contraction, low_tiles_cost_more_than_their_rows) {
-  EXPECT_GT(3 * tile_cost(3, 12), 2 * tile_cost(5, 12));
-  EXPECT_EQ(tile_cost(7, 12), 7);
+  const HeightCosts costs = height_costs(machine_of(512), kVectorsOfTile);
+  EXPECT_GT(3 * costs.of(3), 2 * costs.of(5));
+  EXPECT_EQ(costs.of(7), 7);
 }
 
 // Long sums take turns for as many rows as a cache holds: the call that was traced may have had
