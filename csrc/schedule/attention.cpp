@@ -56,9 +56,10 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
   };
   const int64_t fitting =
       machine.second_level_bytes / 4 / std::max<int64_t>(1, facts.key_bytes + facts.value_bytes);
-  const int64_t most = facts.value_bytes > 0 && facts.value_bytes % kBytesThatMeet == 0
-                           ? kMostKeysThatMeet
-                           : kMostKeys;
+  const int64_t most =
+      !machine.has_scarce_loads && facts.value_bytes > 0 && facts.value_bytes % kBytesThatMeet == 0
+          ? kMostKeysThatMeet
+          : kMostKeys;
   tiles.keys = whole_panels(
       std::min({most, fitting, (facts.keys + facts.panel - 1) / facts.panel * facts.panel}));
   const int64_t height = tiles.rows.front();
@@ -78,15 +79,21 @@ AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
       tiles_of(facts.rows, facts.expected_rows, facts.panel, facts.accumulator, machine);
   AttentionGradientTiles tiles;
   tiles.products.rows = of_product.rows;
+  tiles.products.costs = of_product.costs;
   tiles.products.grain_terms = of_product.grain_terms;
-  tiles.rows = tiles_of(0, kMostOfEither, facts.panel, facts.accumulator, machine).rows.front();
+  // All that is local, and half of a second-level cache beside it.
+  const int64_t bytes = std::min(kMostLocalBytes, machine.second_level_bytes / 2);
   // Keys are columns of one product and rows of another.
-  const int64_t unit = std::lcm(tiles.rows, facts.panel);
+  const auto unit_of = [&](int64_t height) { return std::lcm(height, facts.panel); };
+  const std::vector<int64_t> heights =
+      tiles_of(0, kMostOfEither, facts.panel, facts.accumulator, machine).rows;
+  tiles.rows = *std::find_if(heights.begin(), heights.end() - 1, [&](int64_t height) {
+    return unit_of(height) <= kMostOfEither || unit_of(height) * facts.key_bytes <= bytes / 2;
+  });
+  const int64_t unit = unit_of(tiles.rows);
   const auto filled = [](int64_t length, int64_t most, int64_t step) {
     return std::max<int64_t>(1, std::min(most / step, (length + step - 1) / step)) * step;
   };
-  // All that is local, and half of a second-level cache beside it.
-  const int64_t bytes = std::min(kMostLocalBytes, machine.second_level_bytes / 2);
   tiles.products.keys =
       filled(facts.keys, std::min(kMostOfEither, bytes / 2 / facts.key_bytes), unit);
   const int64_t row_bytes =

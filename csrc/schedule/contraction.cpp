@@ -241,7 +241,8 @@ int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine&
 // of 2 and 86 of 1, with 64 terms at 252 of 5 and 237 of 4.
 HeightCosts height_costs(const Machine& machine, int64_t vectors) {
   if (vectors == kVectorsOfWideTile) return {4, 1};
-  return {5, vector_registers(machine.vector_bits) == 32 ? 0 : kVectorsOfTile};
+  const bool hides_loads = vector_registers(machine.vector_bits) == 32 && !machine.has_scarce_loads;
+  return {5, hides_loads ? 0 : kVectorsOfTile};
 }
 
 int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors) {

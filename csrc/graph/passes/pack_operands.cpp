@@ -248,8 +248,7 @@ bool reads_terms_apart(const Node& node, size_t operand, const Graph& graph) {
 int64_t panel_columns(const Node& node, const Columns& columns, DType accumulator, int64_t terms,
                       const Graph& graph, const TileOptions& tiles) {
   const DType dtype = node.operand(columns.operand)->type().dtype;
-  if (!tiles.panel_columns || dtype != accumulator || terms > 1 || makes_scores(node))
-    return tiles.columns(accumulator);
+  if (!tiles.panel_columns || dtype != accumulator || terms > 1) return tiles.columns(accumulator);
   const ProductSize size{graph.expected(rows_beside(node, columns.operand)),
                          graph.expected(node.result()->type().shape[columns.axis]),
                          graph.expected(product(node.attr<Shape>("reduced")))};
