@@ -151,16 +151,20 @@ void report_error(const std::string& file, std::string_view message) {
                message.data());
 }
 
+schedule::Machine machine_of(const Command& command) {
+  return {.dots_bf16 = true,
+          .dots_shorts = true,
+          .dots_bytes = true,
+          .mixes_signs = command.has_vnni,
+          .multiplies_tiles = command.has_amx,
+          .has_scarce_loads = command.has_wide_tiles};
+}
+
 void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
-  const schedule::Machine machine = {.dots_bf16 = true,
-                                     .dots_shorts = true,
-                                     .dots_bytes = true,
-                                     .mixes_signs = command.has_vnni,
-                                     .multiplies_tiles = command.has_amx,
-                                     .has_scarce_loads = command.has_wide_tiles};
+  const schedule::Machine machine = machine_of(command);
   options.tiles = graph::TileOptions{
       [=](DType accumulator) { return schedule::tile_columns(machine, accumulator); },
       [=](DType lhs, DType rhs) { return schedule::dot_terms(machine, lhs, rhs); },
@@ -186,13 +190,12 @@ void run_passes(graph::Graph& graph, const Command& command) {
   }
 }
 
-std::string print_kernels(const graph::Graph& graph) {
+std::string print_kernels(const graph::Graph& graph, const schedule::Machine& machine) {
   const fusion::FusionPlan plan = fusion::plan_fusion(graph, {});
   std::string text;
   for (const fusion::Group& group : plan.groups) {
     loop::Arena arena;
-    const lower::LoweredKernel kernel =
-        lower::lower_group(graph, plan, group, schedule::Machine{}, arena);
+    const lower::LoweredKernel kernel = lower::lower_group(graph, plan, group, machine, arena);
     loop::verify(kernel.kernel);
     text += "// " + kernel.schedule.str() + "\n" + loop::print(kernel.kernel);
   }
@@ -205,7 +208,7 @@ std::optional<std::string> process(const std::string& piece, const Command& comm
     const auto graph = graph::parse_graph(piece);
     graph::verify(*graph);
     run_passes(*graph, command);
-    return command.lower ? print_kernels(*graph) : graph::print(*graph);
+    return command.lower ? print_kernels(*graph, machine_of(command)) : graph::print(*graph);
   } catch (const Error& error) {
     report_error(command.file, error.what());
   } catch (const InternalError& error) {

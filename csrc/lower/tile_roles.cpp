@@ -79,9 +79,12 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
 
 // Of which panels of so many columns are made; 0: of none.
 int64_t TileRoles::vectors_of(const SymExpr& columns) const {
-  for (const int64_t vectors : {schedule::kVectorsOfTile, schedule::kVectorsOfWideTile})
-    if (lanes_ > 0 && columns.equals_constant(vectors * lanes_)) return vectors;
-  return 0;
+  const auto has = [&](int64_t vectors) {
+    return lanes_ > 0 && columns.equals_constant(vectors * lanes_);
+  };
+  if (has(schedule::kVectorsOfTile)) return schedule::kVectorsOfTile;
+  const bool is_wide = context_.machine.has_scarce_loads && has(schedule::kVectorsOfWideTile);
+  return is_wide ? schedule::kVectorsOfWideTile : 0;
 }
 
 // An operand whose index takes a column apart: floordiv(d1, 32) and mod(d1, 32).

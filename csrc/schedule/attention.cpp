@@ -74,6 +74,7 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
 
 AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
                                                   const Machine& machine) {
+  // Of queries and of keys; of keys more where multiples of rows and panels are, and all are there.
   static constexpr int64_t kMostOfEither = 96;
   const ContractionTiles of_product =
       tiles_of(facts.rows, facts.expected_rows, facts.panel, facts.accumulator, machine);
@@ -81,26 +82,31 @@ AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
   tiles.products.rows = of_product.rows;
   tiles.products.costs = of_product.costs;
   tiles.products.grain_terms = of_product.grain_terms;
-  // All that is local, and half of a second-level cache beside it.
+  const auto whole = [](int64_t length, int64_t step) { return (length + step - 1) / step * step; };
+  // All that is local, and half of a second-level cache beside it. Tiles of products may stand over
+  // both ends of a block.
   const int64_t bytes = std::min(kMostLocalBytes, machine.second_level_bytes / 2);
+  const auto queries_beside = [&](int64_t keys) {
+    const int64_t row_bytes =
+        facts.row_bytes + 2 * (keys + facts.panel) * dtype_size(facts.accumulator);
+    return (bytes - keys * facts.key_bytes) / row_bytes - 2 * tiles.products.rows.front();
+  };
   // Keys are columns of one product and rows of another.
   const auto unit_of = [&](int64_t height) { return std::lcm(height, facts.panel); };
   const std::vector<int64_t> heights =
       tiles_of(0, kMostOfEither, facts.panel, facts.accumulator, machine).rows;
+  const int64_t most_keys = std::max(kMostOfEither, whole(facts.keys, facts.panel));
   tiles.rows = *std::find_if(heights.begin(), heights.end() - 1, [&](int64_t height) {
-    return unit_of(height) <= kMostOfEither || unit_of(height) * facts.key_bytes <= bytes / 2;
+    const int64_t unit = unit_of(height);
+    return unit <= most_keys && queries_beside(unit) >= height;
   });
   const int64_t unit = unit_of(tiles.rows);
-  const auto filled = [](int64_t length, int64_t most, int64_t step) {
-    return std::max<int64_t>(1, std::min(most / step, (length + step - 1) / step)) * step;
+  const auto filled = [&](int64_t length, int64_t most, int64_t step) {
+    return std::max(step, std::min(most / step * step, whole(length, step)));
   };
   tiles.products.keys =
       filled(facts.keys, std::min(kMostOfEither, bytes / 2 / facts.key_bytes), unit);
-  const int64_t row_bytes =
-      facts.row_bytes + 2 * (tiles.products.keys + facts.panel) * dtype_size(facts.accumulator);
-  // Tiles of products may stand over both ends of a block.
-  const int64_t left =
-      (bytes - tiles.products.keys * facts.key_bytes) / row_bytes - 2 * tiles.products.rows.front();
+  const int64_t left = queries_beside(tiles.products.keys);
   tiles.queries = filled(facts.expected_rows, std::min(kMostOfEither, left), tiles.rows);
   return tiles;
 }

@@ -163,6 +163,11 @@ bool writes_one_set(const ContractionFacts& facts) {
          facts.columns * facts.written_bytes % kBytesOfSets == 0;
 }
 
+// Whether so many bytes are more than what tiles of few rows should read again and again.
+bool is_long_panel(int64_t bytes, const Machine& machine) {
+  return bytes * kPartOfPanel > machine.second_level_bytes;
+}
+
 // A tile's rows from panel to panel, of which an iteration has as many as leave parts for threads.
 void take_single_tiles(ContractionTiles& tiles, int64_t column_tiles, const Machine& machine) {
   const int64_t parts = 4 * machine.threads;
@@ -218,11 +223,6 @@ int64_t tile_columns(const Machine& machine, DType accumulator) {
   return kVectorsOfTile * vector_columns(machine, accumulator);
 }
 
-// Whether so many bytes are more than what tiles of few rows should read again and again.
-bool is_long_panel(int64_t bytes, const Machine& machine) {
-  return bytes * kPartOfPanel > machine.second_level_bytes;
-}
-
 int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine& machine) {
   const int64_t narrow = tile_columns(machine, accumulator);
   if (!machine.has_scarce_loads || facts.rows < kRowsOfWideTiles) return narrow;
@@ -234,15 +234,18 @@ int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine&
   return is_worth ? wide : narrow;
 }
 
-// Where registers are few, loads count too, which a tile makes for each of its rows and vectors of
-// columns: with 256-bit vectors 512 x 1024 x 1024 ran at 111 GFLOP/s in tiles of 4 rows, 120 of 5
-// and 124 of 6 on a Zen 5. With 512-bit ones tiles of 5 to 12 rows run at one speed, and lower ones
-// wait for their panels: 420 x 768 x 768 ran at 250 GFLOP/s in tiles of 5 and 4 rows, 219 of 3, 158
-// of 2 and 86 of 1, with 64 terms at 252 of 5 and 237 of 4.
+// Where registers are few, or loads scarce, loads count too, which a tile makes for each of its
+// rows and vectors of columns: with 256-bit vectors 512 x 1024 x 1024 ran at 111 GFLOP/s in tiles
+// of 4 rows, 120 of 5 and 124 of 6 on a Zen 5. With 512-bit ones tiles of 5 to 12 rows run at one
+// speed there, and lower ones wait for their panels: 420 x 768 x 768 ran at 250 GFLOP/s in tiles of
+// 5 and 4 rows, 219 of 3, 158 of 2 and 86 of 1, with 64 terms at 252 of 5 and 237 of 4. Rows of
+// wide tiles are twice as many products, beside which loads are half.
 HeightCosts height_costs(const Machine& machine, int64_t vectors) {
-  if (vectors == kVectorsOfWideTile) return {4, 1};
+  static constexpr int64_t kLeastRows = 5, kLeastRowsOfWideTiles = 4;
+  const int64_t rows_of_loads = kVectorsOfWideTile / vectors;
+  if (vectors == kVectorsOfWideTile) return {kLeastRowsOfWideTiles, rows_of_loads};
   const bool hides_loads = vector_registers(machine.vector_bits) == 32 && !machine.has_scarce_loads;
-  return {5, hides_loads ? 0 : kVectorsOfTile};
+  return {kLeastRows, hides_loads ? 0 : rows_of_loads};
 }
 
 int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors) {
@@ -273,13 +276,15 @@ bool is_in_tile_registers(const Machine& machine, DType lhs, DType rhs) {
 // library on a Zen 3, tiles of 6 rows: 6 x 3072 x 768 1.5, 7 x 3072 x 768 0.7, 12 x 1024 x 4096
 // 0.7, 63 x 4096 x 4096 0.8. With 512-bit vectors 63 rows stood at 0.9 at least. More rows of short
 // elements are better cut into words, which a library does: 12 x 3072 x 768 of bf16 took 1.15 times
-// as long as one, 4 x 768 x 768 of bytes 2.5 times.
+// as long as one, 4 x 768 x 768 of bytes 2.5 times. Where loads are scarce 13 to 63 rows of 2,047
+// numbers by 1,000 columns stood at 0.2 to 0.7.
 int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs) {
   const int64_t terms = dot_terms(machine, lhs, rhs);
   if (is_in_tile_registers(machine, lhs, rhs)) return 1;
   if (terms > 1) return terms == 2 ? 8 : 1;
   if (dtype_size(rhs) < 4) return 256;
-  return is_float(rhs) && machine.vector_bits < 512 ? most_rows(machine) : 64;
+  const bool is_one_tile = machine.vector_bits < 512 || machine.has_scarce_loads;
+  return is_float(rhs) && is_one_tile ? most_rows(machine) : 64;
 }
 
 // Libraries reach 0.85 of the peak of 256-bit vectors, and tiles gain a twentieth of the time at

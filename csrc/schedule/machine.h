@@ -24,8 +24,8 @@ struct Machine {
   // Kernels of a CPU that move at least so much write past its caches; 0: none do.
   int64_t streaming_bytes = 0;
   int64_t last_level_bytes = 0;  // of the cache that cores of a CPU share; 0: not known
-  // Whether a tile's loads cost time although its multiplications hide them, as where a core's
-  // other thread is at work.
+  // Whether a CPU's tiles should load little: on cores that two threads share loads cost time that
+  // multiplications would hide on a quiet one.
   bool has_scarce_loads = false;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;

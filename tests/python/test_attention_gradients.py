@@ -65,6 +65,13 @@ def test_sizes(queries: int, keys: int, width: int, dynamic: bool, mlcc_log: Any
     assert not calls
 
 
+@pytest.mark.parametrize("width", [144, 160, 256])
+def test_long_rows_of_f64_fit_a_stack(width: int, mlcc_log: Any) -> None:
+    with mlcc_log("fallback") as calls:
+        check(F.scaled_dot_product_attention, heads(70, 320, width, torch.float64))
+    assert not calls
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [64, 128])
 def test_dtypes(dtype: torch.dtype, width: int) -> None:

@@ -24,22 +24,24 @@ TEST(Attention, blocks_of_gradients_fit_a_stack) {
   Machine machine;
   machine.has_scarce_loads = true;
   machine.second_level_bytes = 2 << 20;
-  for (const int64_t panel : {32, 64}) {
-    for (const int64_t width : {16, 64, 128, 256}) {
+  for (const DType accumulator : {DType::kF32, DType::kF64}) {
+    for (const int64_t width : {16, 64, 128, 144, 160, 256}) {
+      const int64_t size = dtype_size(accumulator), panel = 256 / size;
       AttentionFacts facts;
       facts.expected_rows = facts.keys = 300;
       facts.panel = panel;
-      facts.row_bytes = (3 * width + 2 * panel) * 4;
-      facts.key_bytes = (3 * width + panel) * 4;
+      facts.accumulator = accumulator;
+      facts.row_bytes = (3 * width + 2 * panel) * size;
+      facts.key_bytes = (3 * width + panel) * size;
       const AttentionGradientTiles tiles = choose_attention_gradients(facts, machine);
       EXPECT_EQ(tiles.products.keys % panel, 0);
       EXPECT_EQ(tiles.products.keys % tiles.rows, 0);
       EXPECT_EQ(tiles.queries % tiles.rows, 0);
-      const int64_t sums = 2 * (tiles.products.keys + panel) * 4;
+      const int64_t sums = 2 * (tiles.products.keys + panel) * size;
       EXPECT_LE(tiles.products.keys * facts.key_bytes +
                     (tiles.queries + 2 * tiles.products.rows.front()) * (facts.row_bytes + sums),
                 512 << 10)
-          << panel << " " << width;
+          << width << " numbers of " << size << " bytes";
     }
   }
 }
