@@ -163,9 +163,11 @@ bool writes_one_set(const ContractionFacts& facts) {
          facts.columns * facts.written_bytes % kBytesOfSets == 0;
 }
 
-// Whether so many bytes are more than what tiles of few rows should read again and again.
-bool is_long_panel(int64_t bytes, const Machine& machine) {
-  return bytes * kPartOfPanel > machine.second_level_bytes;
+// Whether a panel is more than what tiles of few rows should read again and again.
+bool has_long_panels(const ContractionFacts& facts, const Machine& machine) {
+  const int64_t bytes =
+      facts.depth * facts.vectors * vector_columns(machine, facts.accumulator) * facts.row_bytes;
+  return facts.vectors > kVectorsOfTile && bytes * kPartOfPanel > machine.second_level_bytes;
 }
 
 // A tile's rows from panel to panel, of which an iteration has as many as leave parts for threads.
@@ -221,17 +223,6 @@ int64_t vector_columns(const Machine& machine, DType accumulator) {
 
 int64_t tile_columns(const Machine& machine, DType accumulator) {
   return kVectorsOfTile * vector_columns(machine, accumulator);
-}
-
-int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine& machine) {
-  const int64_t narrow = tile_columns(machine, accumulator);
-  if (!machine.has_scarce_loads || facts.rows < kRowsOfWideTiles) return narrow;
-  const int64_t wide = kVectorsOfWideTile * vector_columns(machine, accumulator);
-  const int64_t bytes = facts.depth * wide * dtype_size(accumulator);
-  if (is_long_panel(bytes, machine) && facts.rows < kRowsOfTurns) return narrow;
-  const auto filled = [&](int64_t by) { return (facts.columns + by - 1) / by * by; };
-  const bool is_worth = (filled(wide) - filled(narrow)) * kWorthFilling <= filled(narrow);
-  return is_worth ? wide : narrow;
 }
 
 // Where registers are few, or loads scarce, loads count too, which a tile makes for each of its
@@ -361,11 +352,12 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
     return tiles;
   }
   tiles.tiles = most_tiles;
-  tiles.iterations = kEnoughParallel;
+  // A wide panel is read again for each few rows: by as few blocks as leave threads their parts.
+  const int64_t parts = machine.threads == 1 ? 1 : 4 * machine.threads;
+  tiles.iterations = facts.vectors > kVectorsOfTile ? parts : kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
-  const int64_t panel_bytes = facts.depth * tiles.columns * dtype_size(facts.accumulator);
-  const bool is_long = facts.vectors > kVectorsOfTile && is_long_panel(panel_bytes, machine);
+  const bool is_long = has_long_panels(facts, machine);
   const bool may_be_more = facts.rows == 0 && facts.products == 1;
   if (is_known && tiles.panels == 1 && (is_long || most_tiles * tile_rows < kRowsWorthColumns) &&
       (may_be_more || most_tiles < all))
@@ -375,6 +367,23 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   const bool is_in_runs = facts.kept_products == 0 || facts.expected_rows <= kRowsOfRuns;
   if (facts.products > 1 && tiles.turns == 1 && is_in_runs) choose_run(tiles, facts, machine);
   return tiles;
+}
+
+int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine& machine) {
+  const int64_t narrow = tile_columns(machine, accumulator);
+  if (!machine.has_scarce_loads || facts.rows < kRowsOfWideTiles) return narrow;
+  const int64_t wide = kVectorsOfWideTile * vector_columns(machine, accumulator);
+  const auto filled = [&](int64_t by) { return (facts.columns + by - 1) / by * by; };
+  if ((filled(wide) - filled(narrow)) * kWorthFilling > filled(narrow)) return narrow;
+  ContractionFacts product;
+  product.rows = product.expected_rows = facts.rows;
+  product.columns = facts.columns;
+  product.depth = product.row_terms = facts.depth;
+  product.row_bytes = dtype_size(accumulator);
+  product.accumulator = accumulator;
+  product.vectors = kVectorsOfWideTile;
+  if (!has_long_panels(product, machine)) return wide;
+  return facts.rows >= kRowsOfTurns && choose_tiles(product, machine).turns > 1 ? wide : narrow;
 }
 
 }  // namespace mlcc::schedule

@@ -78,6 +78,8 @@ TEST(Contraction, tiles_are_wide_where_loads_are_scarce) {
   EXPECT_EQ(panel_columns({12, 768, 768}, DType::kF32, machine), 32);
   EXPECT_EQ(panel_columns({128, 768, 8192}, DType::kF32, machine), 32);
   EXPECT_EQ(panel_columns({512, 768, 8192}, DType::kF32, machine), 64);
+  machine.threads = 2;
+  EXPECT_EQ(panel_columns({512, 128, 8192}, DType::kF32, machine), 32) << "no turns";
   EXPECT_EQ(panel_columns({128, 96, 768}, DType::kF32, machine), 32);
   EXPECT_EQ(panel_columns({128, 1000, 768}, DType::kF32, machine), 64);
 
@@ -86,6 +88,7 @@ TEST(Contraction, tiles_are_wide_where_loads_are_scarce) {
   EXPECT_EQ(choose_tiles(facts, machine).rows, std::vector<int64_t>{6});
   EXPECT_EQ(choose_tiles(facts, machine).columns, 64);
   EXPECT_EQ(choose_tiles(facts, machine).turns, 1);
+  EXPECT_LE(choose_tiles(facts, machine).iterations, 8) << "each block reads its panels again";
   facts.depth = facts.row_terms = 8192;
   EXPECT_GT(choose_tiles(facts, machine).turns, 1);
 }
