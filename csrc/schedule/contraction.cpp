@@ -109,6 +109,11 @@ int64_t tiles_in_stack(const ContractionTiles& tiles, int64_t tile_bytes) {
   return std::max<int64_t>(1, kMostLocalBytes / tile_bytes - spare_tiles(tiles));
 }
 
+// Parallel iterations that are enough for the machine's threads to share evenly.
+int64_t enough_parts(const Machine& machine) {
+  return machine.threads == 1 ? 1 : 4 * machine.threads;
+}
+
 // Long sums: where whole rows are that long, few of them stay in a second-level cache, and columns
 // come from beyond it for each few. So a block of several panels goes over a part of the terms at a
 // time. With 512 rows of f32 on a core that shares its last level, GFLOP/s without and with: 2048 x
@@ -119,7 +124,7 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
   const int64_t part = std::min(facts.depth, tiles.depth);
   const int64_t row_bytes = part * facts.row_terms / facts.depth * facts.row_bytes;
   const int64_t sum_bytes = facts.products * tiles.columns * dtype_size(facts.accumulator);
-  const int64_t enough = machine.threads == 1 ? 1 : 4 * machine.threads;
+  const int64_t enough = enough_parts(machine);
   const auto blocks = [&](int64_t rows, int64_t panels) {
     return (all + rows - 1) / rows * ((column_tiles + panels - 1) / panels) * facts.others;
   };
@@ -182,7 +187,7 @@ void take_single_tiles(ContractionTiles& tiles, int64_t column_tiles, const Mach
 void go_across(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine,
                int64_t column_tiles, int64_t all) {
   const int64_t panel_bytes = facts.depth * tiles.columns * facts.row_bytes;
-  const int64_t enough = machine.threads == 1 ? 1 : 4 * machine.threads;
+  const int64_t enough = enough_parts(machine);
   // Rows that do not stay there themselves come from beyond it once for each run.
   const int64_t bytes_of_rows = all * tiles.rows.front() * facts.row_terms * facts.row_bytes;
   const int64_t part = bytes_of_rows > machine.second_level_bytes ? 2 : 4;
@@ -353,8 +358,7 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
   }
   tiles.tiles = most_tiles;
   // A wide panel is read again for each few rows: by as few blocks as leave threads their parts.
-  const int64_t parts = machine.threads == 1 ? 1 : 4 * machine.threads;
-  tiles.iterations = facts.vectors > kVectorsOfTile ? parts : kEnoughParallel;
+  tiles.iterations = facts.vectors > kVectorsOfTile ? enough_parts(machine) : kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
   const bool is_long = has_long_panels(facts, machine);

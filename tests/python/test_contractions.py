@@ -98,7 +98,7 @@ def test_other_cpus(cpu: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="no AVX-512 here")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("columns", [64, 185, 250])
+@pytest.mark.parametrize("columns", [64, 185, 250, 1100])
 @pytest.mark.parametrize("depth", [5, 300, 4200])
 def test_wide_tiles(dtype: torch.dtype, columns: int, depth: int) -> None:
     """Where loads are scarce: rows known and not, few where many were expected, and long sums in turns."""
