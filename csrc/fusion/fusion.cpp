@@ -1124,11 +1124,15 @@ class Planner {
     return values;
   }
 
+  static bool may_fail(const Group& group) {
+    return std::any_of(group.nodes.begin(), group.nodes.end(),
+                       [](const Node* node) { return fusion::may_fail(*node); });
+  }
+
   // 0 where a kernel must not wait: it reads what is written later, perhaps by a kernel in place,
   // or may fail, before which nothing that comes later may be written.
   int64_t bytes_of_results(const Group& group) const {
-    if (std::any_of(group.nodes.begin(), group.nodes.end(),
-                    [](const Node* node) { return may_fail(*node); }) ||
+    if (may_fail(group) ||
         std::any_of(group.inputs.begin(), group.inputs.end(),
                     [this](const Value* input) { return writes_.contains(input); }))
       return 0;
@@ -1137,10 +1141,12 @@ class Planner {
     return bytes;
   }
 
-  // 0 where its kernel runs alone.
+  // 0 where its kernel runs alone: what may fail and writes over an input waits for whatever may
+  // fail before it, or else could not write there (see in_place.h).
   int64_t work_of(int group_index) const {
     const Group& group = plan_.groups[static_cast<size_t>(group_index)];
     if (group.device.kind != DeviceKind::kCpu) return 0;
+    if (may_fail(group) && is_copied_over_a_value(group)) return 0;
     return product(group.domain).try_evaluate(hint_).value_or(0);
   }
 

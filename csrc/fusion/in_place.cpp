@@ -19,6 +19,13 @@ bool is_copy_into_first(const Node& node) {
          node.operands().size() == 2;
 }
 
+bool is_copied_over_a_value(const Group& group) {
+  return std::any_of(group.outputs.begin(), group.outputs.end(), [](const Value* output) {
+    return std::any_of(output->users().begin(), output->users().end(),
+                       [](const Node* user) { return is_copy_into_first(*user); });
+  });
+}
+
 namespace {
 
 bool lie_alike(const graph::TensorType& a, const graph::TensorType& b) {

@@ -15,6 +15,8 @@ namespace mlcc::fusion {
 
 // A call of aten.copy_ for two operands.
 bool is_copy_into_first(const graph::Node& node);
+// Whether a result of the group is copied over a value, where it might be written at once.
+bool is_copied_over_a_value(const Group& group);
 
 struct InPlaceWrite {
   const graph::Node* copy;  // the call

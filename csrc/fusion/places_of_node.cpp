@@ -71,12 +71,7 @@ bool PlacesOfNode::are_transposed() const {
 }
 
 bool walks_over(const Group& group, const graph::Value& value) {
-  const bool is_copied =
-      std::any_of(group.outputs.begin(), group.outputs.end(), [](const graph::Value* output) {
-        return std::any_of(output->users().begin(), output->users().end(),
-                           [](const graph::Node* user) { return is_copy_into_first(*user); });
-      });
-  return !is_copied && group.device.kind == DeviceKind::kCpu &&
+  return !is_copied_over_a_value(group) && group.device.kind == DeviceKind::kCpu &&
          value.type().shape == group.domain && value.type().strides.empty() &&
          std::none_of(group.nodes.begin(), group.nodes.end(), [](const graph::Node* node) {
            return may_fail(*node) || is_alone(*node) || comes_in_tiles(*node);

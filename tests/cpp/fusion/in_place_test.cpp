@@ -78,6 +78,21 @@ TEST(InPlace, NotBesideAKernelThatMayFail) {
 })");
 }
 
+// As keys and values are written to their caches.
+TEST(InPlace, UpdatesThatMayFailRunInTurn) {
+  FusionOptions options;
+  options.waves = {100, 1000};
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 4], %y: f32[8, 4], %i: i64[1], %z: f32[1, 4]) {
+  %0: f32[8, 4] = index_put %x, %i, %z {dim = 0, combine = "set", ordered = false, wrap = false, error = "index_copy"}
+  %1: f32[8, 4] = index_put %y, %i, %z {dim = 0, combine = "set", ordered = false, wrap = false, error = "index_copy"}
+  %2: f32[8, 4] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  %3: f32[8, 4] = extern "aten.copy_.default"(%y, %1) mutates(0) aliases
+  return
+})",
+                   options),
+            "x <- index_put in 0; y <- index_put in 1; ");
+}
+
 TEST(InPlace, NotWhereItOvertakesWhatMayFail) {
   expect_only_in_turn(R"(graph @g(%x: f32[8], %y: f32[16], %z: f32[8]) {
   %0: f32[8] = exp %z
