@@ -51,6 +51,7 @@ matmul_precision: str
 join_products: bool
 fallback_random: bool
 bisect: int
+num_threads: int
 num_compile_threads: int
 
 
@@ -74,6 +75,7 @@ _MINIMUM = {
     "cache_size_mb": 0,
     "idle_memory_mb": 0,
     "num_compile_threads": 0,
+    "num_threads": 0,
     "pack_mb": -1,
     "stream_mb": -1,
 }

@@ -74,7 +74,8 @@ py::dict stats_of(const ExecutableObject& self) {
 }
 
 ExecutableObject compile(const py::object& source, const py::object& options) {
-  const driver::Options values = to_options(options);
+  driver::Options values = to_options(options);
+  if (values.num_threads == 0) values.num_threads = at::get_num_threads();
   sync_log_levels();
   std::unique_ptr<graph::Graph> graph = py::isinstance<GraphBuilder>(source)
                                             ? py::cast<GraphBuilder&>(source).take()

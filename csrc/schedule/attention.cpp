@@ -64,8 +64,7 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
       std::min({most, fitting, (facts.keys + facts.panel - 1) / facts.panel * facts.panel}));
   const int64_t height = tiles.rows.front();
   const int64_t all = (facts.expected_rows + height - 1) / height;
-  // Parallel iterations that are enough for threads to share evenly.
-  const int64_t enough = machine.threads == 1 ? 1 : 8 * machine.threads;
+  const int64_t enough = machine.parts(8);
   tiles.tiles = std::clamp<int64_t>(all * facts.others / enough, 1, std::min(all, kMostTiles));
   // So that tiles of each height fill the rows of the largest ones, see lower/attention.cpp.
   if (tiles.rows.size() > 1) tiles.tiles = std::max<int64_t>(2, tiles.tiles / 2 * 2);

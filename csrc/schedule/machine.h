@@ -8,7 +8,7 @@ namespace mlcc::schedule {
 
 struct Machine {
   int64_t vector_bits = 512;                 // of a CPU: AVX-512, 256 AVX2, 128 NEON, 0 none
-  int64_t threads = 1;                       // that a CPU runs at once
+  int64_t threads = 1;                       // that kernels of a CPU run on
   int64_t second_level_bytes = 1024 * 1024;  // of the cache that a core of a CPU has for itself
   // Whether instructions of a CPU multiply and add up pairs of bf16, pairs of i16, and fours of
   // bytes: these in one, or widened to pairs of i16.
@@ -29,6 +29,8 @@ struct Machine {
   bool has_scarce_loads = false;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;
+  // Iterations of a CPU's parallel loop that its threads share evenly, so many each.
+  int64_t parts(int64_t of_thread) const { return threads == 1 ? 1 : of_thread * threads; }
 
   // A GPU: the numbers of csrc/schedule/machines/<architecture>.def.
   bool is_gpu = false;
