@@ -50,7 +50,7 @@ constexpr int64_t kFewTerms = 256, kFewTermsOfPart = 64, kShortRest = 12;
 //   in two tiles, takes 270 us so, and 335 where each asks for half of the next panel.
 // - One row does so only where three eighths of the last-level cache hold the weights: 9 MB came at
 //   95 GB/s without and 118 with, 33 MB at 77 and 58, 134 MB at 45 and 44. Beyond that it hinders
-//   what prefetchers of memory do by themselves.
+//   what prefetchers of memory do by themselves. Panels that it reads side by side need no asking.
 enum class Asks : uint8_t { kNothing, kOwnPanel, kNextPanel };
 constexpr int64_t kBytesToOwn = 8192;
 // Tiles that share a panel where their number is not known: of two kinds, so that a trace at
@@ -329,6 +329,8 @@ class ContractionLowering {
                                  roles.column_step().equals_constant(1) &&
                                  roles.shared_outer().empty();
     facts.is_in_tile_registers = are_in_tile_registers(roles);
+    facts.has_far_panels =
+        roles.is_packed() && context_.plan.input_bytes > context_.machine.second_level_bytes;
     // Windows have terms in common.
     const auto& shape = roles.operand(roles.broadcast()).base->type().shape;
     facts.row_terms =
@@ -391,7 +393,9 @@ class ContractionLowering {
     if (!are_few) return tiles_.goes_across ? Asks::kNothing : Asks::kNextPanel;
     const int64_t bytes = context_.plan.input_bytes;
     if (bytes <= machine.second_level_bytes) return Asks::kNothing;
-    if (rows == 1 && bytes > machine.last_level_bytes * 3 / 8) return Asks::kNothing;
+    const bool is_side_by_side = tiles_.turns > 1 && all_rows().equals_constant(1);
+    if (is_side_by_side || (rows == 1 && bytes > machine.last_level_bytes * 3 / 8))
+      return Asks::kNothing;
     return Asks::kOwnPanel;
   }
 
@@ -650,7 +654,11 @@ class ContractionLowering {
   void emit_turns(const TileRange& range, const Panels& panels, Block& block) {
     const int64_t of_product = tiles_.most_rows() * tiles_.columns;
     const int64_t of_panel = num_products() * of_product;
-    const loop::Buffer* sums = nest_->stack("sums", accumulator_, tiles_.turns * of_panel, block);
+    const auto stack = [&](std::string_view name) {
+      return nest_->stack(name, accumulator_, tiles_.turns * of_panel, block);
+    };
+    const loop::Buffer* sums = stack("sums");
+    const loop::Buffer* parts = has_sums_of_parts() ? stack("parts") : sums;
     const auto tiles_of = [&](const TileRange& of_one, const SymExpr& number, size_t product,
                               const OfTile& body) {
       return over_tiles(of_one, product, body, [&](const SymExpr& tile, Block& b) {
@@ -661,6 +669,10 @@ class ContractionLowering {
         return all;
       });
     };
+    const auto parts_of = [&](TilePlace place) {
+      for (Sums& of_one : place.sums) of_one.buffer = parts;
+      return place;
+    };
     const auto each = [&](const OfTile& body) {
       return over_panels(range, panels,
                          [&](const TileRange& of_one, const SymExpr& number, Block& b) {
@@ -668,12 +680,21 @@ class ContractionLowering {
                              append(b, tiles_of(of_one, number, product, body));
                          });
     };
-    append(block, each([&](const TilePlace& place, Block& b) { append(b, zeros(place)); }));
-    append(block, over_parts([&](const std::vector<DepthAxis>& depth) {
-             return each([&](const TilePlace& place, Block& b) {
-               append(b, contractions(place, depth, true));
-             });
+    append(block, each([&](const TilePlace& place, Block& b) {
+             append(b, zeros(place));
+             if (parts != sums) append(b, zeros(parts_of(place)));
            }));
+    append(block, over_parts(
+                      [&](const std::vector<DepthAxis>& depth) {
+                        return each([&](const TilePlace& place, Block& b) {
+                          append(b, contractions(parts_of(place), depth, true));
+                        });
+                      },
+                      [&] {
+                        return each([&](const TilePlace& place, Block& b) {
+                          append(b, add_parts(place, parts_of(place)));
+                        });
+                      }));
     append(
         block,
         over_panels(range, panels, [&](const TileRange& of_one, const SymExpr& number, Block& b) {
@@ -723,21 +744,55 @@ class ContractionLowering {
   void emit_sums(const TilePlace& place, Block& block) {
     const bool adds = split_depth().first > 0;
     if (adds) append(block, zeros(place));
-    append(block, over_parts([&](const std::vector<DepthAxis>& depth) {
-             return contractions_of_panels(place, depth, adds);
-           }));
+    TilePlace parts = place;
+    if (has_sums_of_parts()) {
+      const int64_t size = tiles_.rows.front() * wide_columns();
+      parts.sums[place.product] = {nest_->stack("parts", accumulator_, size, block)};
+      append(block, zeros(parts));
+    }
+    append(block, over_parts(
+                      [&](const std::vector<DepthAxis>& depth) {
+                        return contractions_of_panels(parts, depth, adds);
+                      },
+                      [&] { return add_parts(place, parts); }));
   }
 
-  // What is made for one contraction's terms, for all of them.
-  using OfTerms = std::function<Block(const std::vector<DepthAxis>&)>;
+  // Whether parts of a sum are added up by themselves first, and some at a time then join it.
+  bool has_sums_of_parts() const {
+    return tiles_.parts_of_sum > 1 && split_depth().first > 0 &&
+           extent_of(roles_->depth()).as_constant().value_or(INT64_MAX) >
+               tiles_.depth * tiles_.parts_of_sum;
+  }
 
-  Block over_parts(const OfTerms& make) {
+  // To a tile's sums what its parts have come to, which begin anew.
+  Block add_parts(const TilePlace& place, const TilePlace& parts) {
+    return over_sums(place, [&](const SymExpr& at, Block& block) {
+      const auto element = [&](const TilePlace& of) {
+        const Sums& sums = of.sums[of.product];
+        return std::pair(sums.buffer, std::vector<Expr>{expr(sums.offset + at)});
+      };
+      const auto [sum, sum_at] = element(place);
+      const auto [part, part_at] = element(parts);
+      const Expr both = apply(ScalarOp::kAdd, {loop::Load::make(arena_, sum, sum_at),
+                                               loop::Load::make(arena_, part, part_at)});
+      block.push_back(loop::Store::make(arena_, sum, sum_at, both));
+      block.push_back(loop::Store::make(arena_, part, part_at, zero()));
+    });
+  }
+
+  // What is made for one contraction's terms, for all of them; `join` is what follows some of the
+  // parts where they have sums of their own.
+  using OfTerms = std::function<Block(const std::vector<DepthAxis>&)>;
+  using OfParts = std::function<Block()>;
+
+  Block over_parts(const OfTerms& make, const OfParts& join) {
     const DepthSplit split = split_depth();
     std::vector<DepthAxis> whole;
     for (size_t i = split.first; i < roles_->depth().size(); ++i)
       whole.push_back({roles_->depth()[i], 0, roles_->depth()[i]->extent});
     if (split.first == 0) return make(whole);
-    return over_axes(0, split.first, std::max<int64_t>(1, tiles_.depth / split.terms), whole, make);
+    return over_axes(0, split.first, std::max<int64_t>(1, tiles_.depth / split.terms), whole, make,
+                     join);
   }
 
   // The terms behind the last whole word: code for as many as there are, or may be.
@@ -757,7 +812,7 @@ class ContractionLowering {
 
   // Loops over the axes [i, end), of which the last is cut into parts of at most `most`.
   Block over_axes(size_t i, size_t end, int64_t most, const std::vector<DepthAxis>& inner,
-                  const OfTerms& make) {
+                  const OfTerms& make, const OfParts& join) {
     const Axis& axis = *roles_->depth()[i];
     const auto with = [&](DepthAxis part, const std::function<Block()>& body) {
       outer_depth_.push_back(std::move(part));
@@ -772,32 +827,48 @@ class ContractionLowering {
     };
     if (i + 1 < end)
       return loop_over(axis.name, 0, axis.extent, {}, [&](const SymExpr& at, Block& block) {
-        append(block,
-               with({&axis, at, 1}, [&] { return over_axes(i + 1, end, most, inner, make); }));
+        append(block, with({&axis, at, 1},
+                           [&] { return over_axes(i + 1, end, most, inner, make, join); }));
       });
     // Parts of equal length, as far as that is known.
     const auto extent = axis.extent.as_constant();
     const int64_t count = extent ? (*extent + most - 1) / most : 0;
     const int64_t even = extent && count > 0 ? (*extent + count - 1) / count : most;
     const int64_t length = (even + tiles_.depth_step - 1) / tiles_.depth_step * tiles_.depth_step;
-    return loop_over(
-        "part", 0, ceil_div(axis.extent, length), {}, [&](const SymExpr& part, Block& block) {
-          const SymExpr begin = let(part * length, "begin", block);
-          const SymExpr left = axis.extent - begin;
-          const bool is_even = extent && *extent % length == 0;
-          const SymExpr size =
-              is_even ? SymExpr(length) : let(SymExpr::min(left, length), "terms", block);
-          append(block, with({&axis, begin, size}, whole));
-        });
+    const auto over = [&](const SymExpr& first, const SymExpr& last) {
+      return loop_over("part", first, last, {}, [&](const SymExpr& part, Block& block) {
+        const SymExpr begin = let(part * length, "begin", block);
+        const SymExpr left = axis.extent - begin;
+        const bool is_even = extent && *extent % length == 0;
+        const SymExpr size =
+            is_even ? SymExpr(length) : let(SymExpr::min(left, length), "terms", block);
+        append(block, with({&axis, begin, size}, whole));
+      });
+    };
+    const SymExpr all = ceil_div(axis.extent, length);
+    if (!has_sums_of_parts()) return over(0, all);
+    const int64_t some = tiles_.parts_of_sum;
+    return loop_over("parts", 0, ceil_div(all, some), {}, [&](const SymExpr& at, Block& block) {
+      const SymExpr first = let(at * some, "first", block);
+      const SymExpr last = let(SymExpr::min(first + some, all), "last", block);
+      append(block, over(first, last));
+      append(block, join());
+    });
   }
 
   Block zeros(const TilePlace& place) {
     const Sums& sums = place.sums[place.product];
+    return over_sums(place, [&](const SymExpr& at, Block& block) {
+      block.push_back(loop::Store::make(arena_, sums.buffer, {expr(sums.offset + at)}, zero()));
+    });
+  }
+
+  // Over all of a tile, each at its place behind the first one.
+  Block over_sums(const TilePlace& place, const std::function<void(SymExpr, Block&)>& body) {
     const loop::LoopMode mode{LoopKind::kVector, tiles_.columns / 2, 2, 1};
     return loop_over("r", 0, place.rows, {}, [&](const SymExpr& row, Block& block) {
       append(block, loop_over("c", 0, wide_columns(), mode, [&](const SymExpr& column, Block& b) {
-               const SymExpr at = sums.offset + row * wide_columns() + column;
-               b.push_back(loop::Store::make(arena_, sums.buffer, {expr(at)}, zero()));
+               body(row * wide_columns() + column, b);
              }));
     });
   }

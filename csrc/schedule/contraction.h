@@ -38,6 +38,8 @@ struct ContractionFacts {
   // short piece of a long row.
   bool reads_pieces_of_rows = false;
   bool is_in_tile_registers = false;  // see Machine::multiplies_tiles
+  // Whether columns lie in panels that are likely beyond a second-level cache.
+  bool has_far_panels = false;
 };
 
 // Of a kernel's sums on a thread's stack: code generators allow 512 KiB of buffers, of which some
@@ -67,6 +69,9 @@ struct ContractionTiles {
   int64_t columns = 1;
   int64_t depth = 1;       // terms that meet in one accumulator, at most
   int64_t depth_step = 1;  // a part of the axis that is cut is a multiple of so many of its steps
+  // Parts of `depth` terms that are added up before they join the others, so that long sums err no
+  // more than those of whole accumulators; 1: each joins at once.
+  int64_t parts_of_sum = 1;
   int64_t panels = 1;  // tiles side by side that are added up to in turns, a few terms at a time
   int64_t tiles = 1;   // one below the other, which take the same columns in turns; at most
   // Iterations of the parallel loop for which blocks are made of fewer tiles.
@@ -97,6 +102,9 @@ int64_t tile_columns(const Machine& machine, DType accumulator);
 // Sizes that are to be expected of a product whose operand of columns is packed.
 struct PanelFacts {
   int64_t rows, columns, depth;
+  // Whether rows are those of several images, and only the kernel knows how many there are: their
+  // panels take no turns.
+  bool are_unknown_images = false;
 };
 
 // Columns in the panels of a packed operand, and so in its tiles.

@@ -102,6 +102,7 @@ def test_other_cpus(cpu: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("depth", [5, 300, 4200])
 def test_wide_tiles(dtype: torch.dtype, columns: int, depth: int) -> None:
     """Where loads are scarce: rows known and not, few where many were expected, and long sums in turns."""
+    # With more threads, 1,100 columns are too few for turns.
     weight, bias = torch.randn(columns, depth, dtype=dtype), torch.randn(columns, dtype=dtype)
 
     def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -114,7 +115,7 @@ def test_wide_tiles(dtype: torch.dtype, columns: int, depth: int) -> None:
 
     linear = torch.nn.Linear(depth, columns, dtype=dtype)
     exact_linear = copy.deepcopy(linear).double()
-    with mlcc.config.patch(cpu="skylake-avx512"), torch.no_grad():
+    with mlcc.config.patch(cpu="skylake-avx512", num_threads=2), torch.no_grad():
         compiled, with_packs = mlcc.jit(layer), mlcc.jit(linear)
         for rows in (230, 1, 5, 6, 7, 12, 13, 40):
             x = torch.randn(rows, depth, dtype=dtype)
@@ -124,6 +125,29 @@ def test_wide_tiles(dtype: torch.dtype, columns: int, depth: int) -> None:
         for rows in (230, 40):
             x = torch.randn(rows, depth, dtype=dtype)
             check_exact(mlcc.jit(linear, dynamic=False)(x), exact_linear(x.double()))
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="no AVX-512 here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("columns", "depth"), [(1100, 4096), (2050, 2047), (4097, 1026)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_one_row_of_panels_side_by_side(
+    dtype: torch.dtype, columns: int, depth: int, threads: int
+) -> None:
+    """Where prefetchers stop at pages: weights beyond a second-level cache, one product and several of the same row."""
+
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.up = (torch.nn.Linear(depth, columns) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.silu(self.gate(x)) * self.up(x)
+
+    x = torch.randn(1, depth, dtype=dtype)
+    with mlcc.config.patch(cpu="skylake-avx512", num_threads=threads):
+        check_module(torch.nn.Linear(depth, columns, dtype=dtype), x)
+        check_module(Gated().to(dtype), x)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 6, 12, 13, 23, 25, 100])
@@ -145,7 +169,9 @@ def test_no_elements(rows: int, columns: int, depth: int, dynamic: bool) -> None
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 13])
-@pytest.mark.parametrize(("columns", "depth"), [(33, 9), (1500, 100), (2080, 7), (5000, 33)])
+@pytest.mark.parametrize(
+    ("columns", "depth"), [(33, 9), (1500, 100), (2080, 7), (5000, 33), (1100, 9001)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_few_long_rows(rows: int, columns: int, depth: int, dtype: torch.dtype) -> None:
     a, b = torch.randn(3, rows, depth).to(dtype), torch.randn(3, depth, columns).to(dtype)

@@ -30,6 +30,7 @@ class RewriteBudget {
 // What is to be expected of a product of matrices.
 struct ProductSize {
   int64_t rows, columns, terms;
+  bool are_unknown_images;  // whether rows belong to several images, of sizes that are symbols
 };
 
 // What passes know of the tiles that contractions are computed in.

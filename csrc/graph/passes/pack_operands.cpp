@@ -249,9 +249,12 @@ int64_t panel_columns(const Node& node, const Columns& columns, DType accumulato
                       const Graph& graph, const TileOptions& tiles) {
   const DType dtype = node.operand(columns.operand)->type().dtype;
   if (!tiles.panel_columns || dtype != accumulator || terms > 1) return tiles.columns(accumulator);
-  const ProductSize size{graph.expected(rows_beside(node, columns.operand)),
+  const SymExpr rows = rows_beside(node, columns.operand);
+  const SymExpr& first = node.result()->type().shape.front();
+  const ProductSize size{graph.expected(rows),
                          graph.expected(node.result()->type().shape[columns.axis]),
-                         graph.expected(product(node.attr<Shape>("reduced")))};
+                         graph.expected(product(node.attr<Shape>("reduced"))),
+                         !rows.is_constant() && !first.equals_constant(1) && !(first == rows)};
   return tiles.panel_columns(accumulator, size);
 }
 
@@ -529,12 +532,20 @@ Worth worth_of_code(Value& lhs, Value& rhs, const Graph& graph, const TileOption
   const double products = (rank == 3 ? extent(rhs, 0) : 1) * rows * terms * columns;
   if (is_static_value(rhs))
     return rows < kRowsInDoubt && products < kFewProducts ? Worth::kLikelyCode : Worth::kCode;
+  const auto has_words = [&](DType a, DType b) { return tiles.terms && tiles.terms(a, b) > 1; };
   const auto of = [&](bool is_code) {
     if (products > kMostProductsInDoubt) return is_code ? Worth::kCode : Worth::kCall;
     return is_code ? Worth::kLikelyCode : Worth::kLikelyCall;
   };
   const auto unpacked = static_cast<double>(tiles.most_rows_unpacked(left, right));
-  if (rows <= unpacked && is_dense_along(rhs, rank - 1))
+  const bool is_read_as_it_lies = is_dense_along(rhs, rank - 1);
+  // Of a number that only the kernel knows, calls to come may have more.
+  const bool is_known = lhs.type().shape[rank - 2].is_constant();
+  const bool has_library = is_float(right) && (dtype_size(right) >= 4 || has_words(left, right));
+  if (is_read_as_it_lies && !is_known && has_library &&
+      rows < static_cast<double>(rows_worth_packing(right)))
+    return Worth::kCall;
+  if (rows <= unpacked && is_read_as_it_lies)
     return rows * kDoubt <= unpacked ? Worth::kCode : of(true);
   // The matter of row_sums.
   if (const auto number = lhs.type().shape[rank - 2].as_constant();

@@ -17,13 +17,27 @@ std::string product(const std::string& rows, int64_t columns) {
 }
 
 TEST(ContractionLowering, one_row_asks_ahead_where_the_last_level_has_room_for_weights) {
-  EXPECT_TRUE(contains(text_of_kernel(product("1", 32), {.last_level_bytes = 8 * kMiB}), "soon"));
-  EXPECT_FALSE(contains(text_of_kernel(product("1", 32), {.last_level_bytes = 4 * kMiB}), "ahead"));
+  const auto one_row = [](int64_t last_level_bytes) {
+    return text_of_kernel(product("1", 32),
+                          {.last_level_bytes = last_level_bytes, .prefetches_pages = true});
+  };
+  EXPECT_TRUE(contains(one_row(8 * kMiB), "soon"));
+  EXPECT_FALSE(contains(one_row(4 * kMiB), "ahead"));
   EXPECT_TRUE(contains(text_of_kernel(product("2", 32), {.last_level_bytes = 4 * kMiB}), "soon"));
   EXPECT_TRUE(contains(text_of_kernel(product("6", 16), {.vector_bits = 256}), "soon"));
   EXPECT_FALSE(contains(text_of_kernel(product("2", 32), {.second_level_bytes = 4 * kMiB,
                                                           .last_level_bytes = 8 * kMiB}),
                         "ahead"));
+}
+
+// Eight of them, a KB at a time, and nothing asked for.
+TEST(ContractionLowering, one_row_reads_panels_side_by_side_where_prefetchers_stop_at_pages) {
+  const std::string text = text_of_kernel(product("1", 32), {.last_level_bytes = 8 * kMiB});
+  EXPECT_TRUE(contains(text, "depth(8)")) << text;
+  EXPECT_TRUE(contains(text, "stack f32[256]")) << text;
+  EXPECT_FALSE(contains(text, "ahead")) << text;
+  const std::string near = text_of_kernel(product("1", 32), {.second_level_bytes = 4 * kMiB});
+  EXPECT_FALSE(contains(near, "depth(8)")) << near;
 }
 
 // What a kernel chooses for so many rows: its lines up to the choice, as a kernel of their own.

@@ -78,6 +78,8 @@ TEST(Contraction, tiles_are_wide_where_loads_are_scarce) {
   EXPECT_EQ(panel_columns({12, 768, 768}, DType::kF32, machine), 32);
   EXPECT_EQ(panel_columns({128, 768, 8192}, DType::kF32, machine), 32);
   EXPECT_EQ(panel_columns({512, 768, 8192}, DType::kF32, machine), 64);
+  EXPECT_EQ(panel_columns({512, 768, 8192, true}, DType::kF32, machine), 32) << "no turns";
+  EXPECT_EQ(panel_columns({512, 768, 768, true}, DType::kF32, machine), 64);
   machine.threads = 2;
   EXPECT_EQ(panel_columns({512, 128, 8192}, DType::kF32, machine), 32) << "no turns";
   EXPECT_EQ(panel_columns({128, 96, 768}, DType::kF32, machine), 32);
@@ -318,11 +320,41 @@ TEST(Contraction, narrow_vectors_pack_for_many_rows_only) {
   EXPECT_EQ(products_worth_packing(machine, DType::kBF16, DType::kBF16), 256);
 }
 
+TEST(Contraction, one_row_reads_far_panels_side_by_side) {
+  ContractionFacts facts = facts_of(1, 3072, 768);
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).turns, 1);
+  facts.has_far_panels = true;
+  const ContractionTiles tiles = choose_tiles(facts, machine_of(512));
+  EXPECT_EQ(tiles.turns, 8);
+  EXPECT_EQ(tiles.depth, 8);
+  EXPECT_EQ(tiles.tiles, 1);
+  Machine machine = machine_of(512);
+  machine.threads = 2;
+  facts.columns = 768;
+  EXPECT_EQ(choose_tiles(facts, machine).turns, 6) << "two blocks for each thread";
+  facts.products = 3;
+  EXPECT_EQ(choose_tiles(facts, machine).turns, 2);
+  machine.threads = 24;
+  EXPECT_EQ(choose_tiles(facts, machine).turns, 1) << "a panel for each thread";
+  facts.products = 1;
+  facts.row_bytes = 2;
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).depth, 16);
+  machine = machine_of(512);
+  machine.prefetches_pages = true;
+  EXPECT_EQ(choose_tiles(facts, machine).turns, 1);
+  facts.rows = 2;
+  EXPECT_EQ(choose_tiles(facts, machine_of(512)).turns, 1);
+}
+
 TEST(Contraction, few_rows_are_summed_along_their_terms) {
   EXPECT_EQ(most_rows_summed(machine_of(256), DType::kF32, DType::kF32), 7);
   EXPECT_EQ(most_rows_summed(machine_of(512), DType::kBF16, DType::kBF16), 1);
   EXPECT_EQ(most_rows_summed(machine_of(512), DType::kI8, DType::kI8), 0);
   EXPECT_EQ(most_rows_summed(machine_of(0), DType::kF32, DType::kF32), 0);
+  Machine machine = machine_of(512);
+  machine.has_scarce_loads = true;
+  EXPECT_EQ(most_rows_summed(machine, DType::kF32, DType::kF32), 1);
+  EXPECT_EQ(most_rows_summed(machine, DType::kF64, DType::kF64), 0);
 }
 
 // AMX: two registers of rows and of columns; a tile goes over the panels that a part of a
