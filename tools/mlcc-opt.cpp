@@ -175,7 +175,8 @@ void run_passes(graph::Graph& graph, const Command& command) {
       [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); },
       [=](DType accumulator, const graph::ProductSize& size) {
         return schedule::panel_columns(
-            {size.rows, size.columns, size.terms, size.are_unknown_images}, accumulator, machine);
+            {size.rows, size.columns, size.terms, size.has_images_of_unknown_size}, accumulator,
+            machine);
       }};
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {

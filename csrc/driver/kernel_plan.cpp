@@ -28,9 +28,11 @@ bool has_feature(const codegen::Target& target, std::string_view name) {
 }
 
 // That kernels of the CPU are cut into parts for.
-int64_t num_threads(const Options& options) {
-  if (options.num_threads > 0) return options.num_threads;
-  return std::max<int64_t>(1, std::thread::hardware_concurrency());
+int64_t kernel_threads(const Options& options) {
+  static constexpr int64_t kMostThreads = 4096;
+  const int64_t wanted =
+      options.num_threads > 0 ? options.num_threads : std::thread::hardware_concurrency();
+  return std::clamp<int64_t>(wanted, 1, kMostThreads);
 }
 
 // What schedules for a target are made for.
@@ -40,7 +42,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
                                                         : bytes_of_mebibytes(options.stream_mb);
   const bool is_amd = target.cpu.rfind("znver", 0) == 0;  // measured: decision 0016
   return {.vector_bits = target.vector_bits,
-          .threads = num_threads(options),
+          .threads = kernel_threads(options),
           .second_level_bytes = schedule::second_level_cache_bytes(),
           .dots_bf16 = has_feature(target, "avx512bf16") || has_feature(target, "bf16"),
           .dots_shorts = target.vector_bits > 128,
@@ -101,7 +103,7 @@ class Planner {
     options.online = way_ != Way::kPasses;
     options.recompute = way_ != Way::kStores;
     // What alone would not keep all threads busy, and so much of it that together they are.
-    const int64_t all_threads = schedule::kGrainPoints * num_threads(options_);
+    const int64_t all_threads = schedule::kGrainPoints * kernel_threads(options_);
     options.waves = {.of_kernel = 2 * all_threads,
                      .of_wave = 8 * all_threads,
                      .of_value = schedule::second_level_cache_bytes() / kValuesOfKernel};
@@ -150,8 +152,9 @@ graph::TileOptions tile_options(const Options& options) {
   };
   tiles.panel_columns = [&options](DType accumulator, const graph::ProductSize& size) {
     const schedule::Machine machine = machine_of(target_for({}, options), options);
-    return schedule::panel_columns({size.rows, size.columns, size.terms, size.are_unknown_images},
-                                   accumulator, machine);
+    return schedule::panel_columns(
+        {size.rows, size.columns, size.terms, size.has_images_of_unknown_size}, accumulator,
+        machine);
   };
   tiles.terms = [&options](DType lhs, DType rhs) {
     return schedule::dot_terms(machine_of(target_for({}, options), options), lhs, rhs);

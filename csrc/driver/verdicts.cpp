@@ -34,6 +34,7 @@ Hash128 verdict_key(const std::string& graph_text, const codegen::Target& target
       .add(graph_text)
       .add(target.str())
       .add(num_threads)
+      .add(options.num_threads)
       .add(options.code_fingerprint())
       .finish();
 }

@@ -1124,11 +1124,6 @@ class Planner {
     return values;
   }
 
-  static bool may_fail(const Group& group) {
-    return std::any_of(group.nodes.begin(), group.nodes.end(),
-                       [](const Node* node) { return fusion::may_fail(*node); });
-  }
-
   // 0 where a kernel must not wait: it reads what is written later, perhaps by a kernel in place,
   // or may fail, before which nothing that comes later may be written.
   int64_t bytes_of_results(const Group& group) const {

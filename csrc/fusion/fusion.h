@@ -156,6 +156,7 @@ bool is_contraction(const graph::Node& node);
 
 // Whether a kernel that computes the node checks places that it takes from memory.
 bool may_fail(const graph::Node& node);
+bool may_fail(const Group& group);  // of one of its nodes
 
 // Whether readers compute the node's result for themselves.
 bool is_folded(const FusionPlan& plan, const graph::Node& node);

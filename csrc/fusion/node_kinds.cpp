@@ -21,6 +21,11 @@ bool may_fail(const Node& node) {
   return op_class == OpClass::kGather || op_class == OpClass::kUpdate;
 }
 
+bool may_fail(const Group& group) {
+  return std::any_of(group.nodes.begin(), group.nodes.end(),
+                     [](const Node* node) { return may_fail(*node); });
+}
+
 bool is_reduction(const Node& node) {
   return graph::op_info(node.op()).op_class == OpClass::kReduction;
 }

@@ -72,9 +72,9 @@ bool PlacesOfNode::are_transposed() const {
 
 bool walks_over(const Group& group, const graph::Value& value) {
   return !is_copied_over_a_value(group) && group.device.kind == DeviceKind::kCpu &&
-         value.type().shape == group.domain && value.type().strides.empty() &&
+         value.type().shape == group.domain && value.type().strides.empty() && !may_fail(group) &&
          std::none_of(group.nodes.begin(), group.nodes.end(), [](const graph::Node* node) {
-           return may_fail(*node) || is_alone(*node) || comes_in_tiles(*node);
+           return is_alone(*node) || comes_in_tiles(*node);
          });
 }
 

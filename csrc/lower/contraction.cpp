@@ -682,7 +682,7 @@ class ContractionLowering {
     };
     append(block, each([&](const TilePlace& place, Block& b) {
              append(b, zeros(place));
-             if (parts != sums) append(b, zeros(parts_of(place)));
+             if (has_sums_of_parts()) append(b, zeros(parts_of(place)));
            }));
     append(block, over_parts(
                       [&](const std::vector<DepthAxis>& depth) {

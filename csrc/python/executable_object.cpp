@@ -75,7 +75,8 @@ py::dict stats_of(const ExecutableObject& self) {
 
 ExecutableObject compile(const py::object& source, const py::object& options) {
   driver::Options values = to_options(options);
-  if (values.num_threads == 0) values.num_threads = at::get_num_threads();
+  const int64_t threads = at::get_num_threads();
+  if (values.num_threads <= 0) values.num_threads = threads;
   sync_log_levels();
   std::unique_ptr<graph::Graph> graph = py::isinstance<GraphBuilder>(source)
                                             ? py::cast<GraphBuilder&>(source).take()
@@ -83,7 +84,7 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
   // Compile threads may log, which takes the GIL.
   const WithoutGil no_gil;
   const ForkBarrier barrier;
-  driver::Host host{at::get_num_threads(), torch_parallel};
+  driver::Host host{threads, torch_parallel};
   if (may_call_in_parallel()) host.prepare = made_up_call;
   host.libraries = TORCH_VERSION;
   const bool may_choose = !at::globalContext().deterministicAlgorithms();

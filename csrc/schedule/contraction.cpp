@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kMostTerms = 256, kMostTermsOfWideTiles = 128, kBytesOfTerms = 1024;
 // Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
 constexpr int64_t kGrainTerms = 512 * 1024;
-// Iterations of the parallel loop that are enough for any number of threads, but where fewer are
-// worth counting (enough_parts).
-constexpr int64_t kEnoughParallel = 32;
+// Iterations of the parallel loop that are enough for any number of threads, and for each of them
+// where fewer are worth counting.
+constexpr int64_t kEnoughParallel = 32, kPartsOfThread = 4;
 
 // Terms at a time where tiles read pieces of long rows: as many streams are prefetched, and what is
 // there of a page of memory is read at once. Of f32, 1 x 3072 x 768 takes 134 us with 8, 160 with
@@ -116,9 +116,6 @@ int64_t tiles_in_stack(const ContractionTiles& tiles, int64_t tile_bytes) {
   return std::max<int64_t>(1, kMostLocalBytes / tile_bytes - spare_tiles(tiles));
 }
 
-// Iterations of the parallel loop that are enough for the machine's threads to share evenly.
-int64_t enough_parts(const Machine& machine) { return machine.parts(4); }
-
 // Long sums: where whole rows are that long, few of them stay in a second-level cache, and columns
 // come from beyond it for each few. So a block of several panels goes over a part of the terms at a
 // time. With 512 rows of f32 on a core that shares its last level, GFLOP/s without and with: 2048 x
@@ -129,7 +126,7 @@ void take_turns(ContractionTiles& tiles, const ContractionFacts& facts, const Ma
   const int64_t part = std::min(facts.depth, tiles.depth);
   const int64_t row_bytes = part * facts.row_terms / facts.depth * facts.row_bytes;
   const int64_t sum_bytes = facts.products * tiles.columns * dtype_size(facts.accumulator);
-  const int64_t enough = enough_parts(machine);
+  const int64_t enough = machine.parts(kPartsOfThread);
   const auto blocks = [&](int64_t rows, int64_t panels) {
     return (all + rows - 1) / rows * ((column_tiles + panels - 1) / panels) * facts.others;
   };
@@ -180,30 +177,32 @@ bool has_long_panels(const ContractionFacts& facts, const Machine& machine) {
   return facts.vectors > kVectorsOfTile && bytes * kPartOfPanel > machine.second_level_bytes;
 }
 
-// A tile's rows from panel to panel, of which an iteration has as many as leave parts for threads,
-// and a quarter at most.
+// A tile's rows from panel to panel, of which an iteration has a quarter at most, and as many as
+// leave threads their parts.
 void take_single_tiles(ContractionTiles& tiles, int64_t column_tiles, const Machine& machine) {
-  const int64_t parts = 4 * machine.threads;
+  const int64_t parts = kPartsOfThread * machine.threads;
   tiles.run = (column_tiles + parts - 1) / parts;
   tiles.tiles = tiles.iterations = 1;
 }
 
-// So few terms at a time that the sums of all parts would be long ones themselves.
+// Makes parts of a sum so short that there are many: these are added up in parts too.
 void take_few_terms(ContractionTiles& tiles, const ContractionFacts& facts, int64_t terms) {
   tiles.depth = terms;
   if (is_float(facts.accumulator)) tiles.parts_of_sum = std::max<int64_t>(1, kMostTerms / terms);
 }
 
-// Whether one row reads several panels in turns, as many as leave each thread its part.
-bool reads_side_by_side(ContractionTiles& tiles, const ContractionFacts& facts,
-                        const Machine& machine, int64_t column_tiles) {
+// One row reads several panels in turns, as many as leave each thread its part. False, with nothing
+// changed, where it is better read one panel after the other.
+bool take_panels_side_by_side(ContractionTiles& tiles, const ContractionFacts& facts,
+                              const Machine& machine, int64_t column_tiles) {
   const int64_t terms = std::max(kLeastTermsAtATime, kBytesOfTermsAtATime / facts.row_bytes);
-  if (facts.rows != 1 || facts.images != 1 || !facts.has_far_panels || machine.prefetches_pages ||
-      facts.depth <= terms)
+  if (facts.rows != 1 || facts.images != 1 || !facts.has_far_panels || facts.is_in_tile_registers ||
+      machine.prefetches_pages || facts.depth <= terms)
     return false;
   const int64_t most = std::max<int64_t>(1, kPanelsOfOneRow / facts.products);
   const int64_t blocks = (column_tiles + most - 1) / most;
-  const int64_t parts = (blocks + machine.threads - 1) / machine.threads * machine.threads;
+  const int64_t threads = facts.others < machine.threads ? machine.threads : 1;
+  const int64_t parts = (blocks + threads - 1) / threads * threads;
   const int64_t turns = (column_tiles + parts - 1) / parts;
   if (turns == 1) return false;
   tiles.turns = turns;
@@ -217,7 +216,7 @@ bool reads_side_by_side(ContractionTiles& tiles, const ContractionFacts& facts,
 void go_across(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine,
                int64_t column_tiles, int64_t all) {
   const int64_t panel_bytes = facts.depth * tiles.columns * facts.row_bytes;
-  const int64_t enough = enough_parts(machine);
+  const int64_t enough = machine.parts(kPartsOfThread);
   // Rows that do not stay there themselves come from beyond it once for each run.
   const int64_t bytes_of_rows = all * tiles.rows.front() * facts.row_terms * facts.row_bytes;
   const int64_t part = bytes_of_rows > machine.second_level_bytes ? 2 : 4;
@@ -391,10 +390,11 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
     go_across(tiles, facts, machine, column_tiles, all);
     return tiles;
   }
-  if (reads_side_by_side(tiles, facts, machine, column_tiles)) return tiles;
+  if (take_panels_side_by_side(tiles, facts, machine, column_tiles)) return tiles;
   tiles.tiles = most_tiles;
   // A wide panel is read again for each few rows: by as few blocks as leave threads their parts.
-  tiles.iterations = facts.vectors > kVectorsOfTile ? enough_parts(machine) : kEnoughParallel;
+  tiles.iterations =
+      facts.vectors > kVectorsOfTile ? machine.parts(kPartsOfThread) : kEnoughParallel;
   tiles.shares_panels = facts.has_image || facts.images > 1;
   const bool is_known = facts.rows > 0 || facts.images == 1;
   const bool is_long = has_long_panels(facts, machine);
@@ -423,7 +423,7 @@ int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine&
   product.accumulator = accumulator;
   product.vectors = kVectorsOfWideTile;
   if (!has_long_panels(product, machine)) return wide;
-  if (facts.are_unknown_images) return narrow;
+  if (facts.has_images_of_unknown_size) return narrow;
   return facts.rows >= kRowsOfTurns && choose_tiles(product, machine).turns > 1 ? wide : narrow;
 }
 

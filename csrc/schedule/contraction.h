@@ -102,9 +102,9 @@ int64_t tile_columns(const Machine& machine, DType accumulator);
 // Sizes that are to be expected of a product whose operand of columns is packed.
 struct PanelFacts {
   int64_t rows, columns, depth;
-  // Whether rows are those of several images, and only the kernel knows how many there are: their
-  // panels take no turns.
-  bool are_unknown_images = false;
+  // Whether rows are the pixels that a window goes over in several images, and only the kernel
+  // knows how many there are: their panels may not take turns.
+  bool has_images_of_unknown_size = false;
 };
 
 // Columns in the panels of a packed operand, and so in its tiles.

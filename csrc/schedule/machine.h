@@ -29,8 +29,6 @@ struct Machine {
   bool has_scarce_loads = false;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;
-  // Iterations of a CPU's parallel loop that its threads share evenly, so many each.
-  int64_t parts(int64_t of_thread) const { return threads == 1 ? 1 : of_thread * threads; }
 
   // A GPU: the numbers of csrc/schedule/machines/<architecture>.def.
   bool is_gpu = false;
@@ -44,6 +42,10 @@ struct Machine {
   int64_t memory_latency_ns = 0;
   // What each thread of a full machine must have under way to keep the memory busy (Little's law).
   int64_t bytes_in_flight_per_thread() const;
+
+  // Iterations of a CPU's parallel loop that its threads share evenly, so many each; one thread
+  // needs but one.
+  int64_t parts(int64_t of_thread) const { return threads == 1 ? 1 : of_thread * threads; }
 };
 
 // Vector registers of a CPU that has vectors of so many bits.

@@ -150,6 +150,14 @@ def test_one_row_of_panels_side_by_side(
         check_module(Gated().to(dtype), x)
 
 
+@pytest.mark.parametrize("threads", [1, 3, 1000, 2**62])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_any_number_of_threads(threads: int, rows: int) -> None:
+    """More than there are, too: parts are as many as they can be."""
+    with mlcc.config.patch(num_threads=threads):
+        check_module(torch.nn.Linear(770, 768), torch.randn(rows, 770))
+
+
 @pytest.mark.parametrize("rows", [1, 4, 6, 12, 13, 23, 25, 100])
 def test_rows_that_are_symbols(rows: int) -> None:
     weight, bias = torch.randn(40, 300), torch.randn(40)

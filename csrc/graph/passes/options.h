@@ -30,7 +30,9 @@ class RewriteBudget {
 // What is to be expected of a product of matrices.
 struct ProductSize {
   int64_t rows, columns, terms;
-  bool are_unknown_images;  // whether rows belong to several images, of sizes that are symbols
+  // Whether rows are the pixels that a window goes over in several images, with symbols among their
+  // sizes.
+  bool has_images_of_unknown_size;
 };
 
 // What passes know of the tiles that contractions are computed in.

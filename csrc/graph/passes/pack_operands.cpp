@@ -250,11 +250,12 @@ int64_t panel_columns(const Node& node, const Columns& columns, DType accumulato
   const DType dtype = node.operand(columns.operand)->type().dtype;
   if (!tiles.panel_columns || dtype != accumulator || terms > 1) return tiles.columns(accumulator);
   const SymExpr rows = rows_beside(node, columns.operand);
-  const SymExpr& first = node.result()->type().shape.front();
-  const ProductSize size{graph.expected(rows),
-                         graph.expected(node.result()->type().shape[columns.axis]),
-                         graph.expected(product(node.attr<Shape>("reduced"))),
-                         !rows.is_constant() && !first.equals_constant(1) && !(first == rows)};
+  const auto& reduced = node.attr<Shape>("reduced");
+  const bool has_window = reduced.size() > 1;
+  const bool is_one_image = node.result()->type().shape.front().equals_constant(1);
+  const ProductSize size{
+      graph.expected(rows), graph.expected(node.result()->type().shape[columns.axis]),
+      graph.expected(product(reduced)), !rows.is_constant() && has_window && !is_one_image};
   return tiles.panel_columns(accumulator, size);
 }
 
@@ -267,12 +268,17 @@ bool reads_rows_of_keys(const Node& node, const Columns& columns, const Graph& g
          graph.expected(rows_beside(node, columns.operand)) < kFewQueries;
 }
 
+// Whether there is an instruction for words of several elements.
+bool has_words(DType lhs, DType rhs, const TileOptions& tiles) {
+  return tiles.terms && tiles.terms(lhs, rhs) > 1;
+}
+
 // Whether more rows read an operand than should read single elements where there is an instruction
 // for words of several. 16 to 128 x 768 x 768 of bf16 took 1.3 to 1.9 times as long as a library,
 // and 0.9 with words.
 bool reads_words(const Node& node, int64_t rows, const TileOptions& tiles) {
   const DType lhs = node.operand(0)->type().dtype, rhs = node.operand(1)->type().dtype;
-  return tiles.terms && tiles.terms(lhs, rhs) > 1 && rows > tiles.most_rows_unpacked(lhs, rhs);
+  return has_words(lhs, rhs, tiles) && rows > tiles.most_rows_unpacked(lhs, rhs);
 }
 
 // Copies of operands that would be read apart, where none is packed.
@@ -532,7 +538,6 @@ Worth worth_of_code(Value& lhs, Value& rhs, const Graph& graph, const TileOption
   const double products = (rank == 3 ? extent(rhs, 0) : 1) * rows * terms * columns;
   if (is_static_value(rhs))
     return rows < kRowsInDoubt && products < kFewProducts ? Worth::kLikelyCode : Worth::kCode;
-  const auto has_words = [&](DType a, DType b) { return tiles.terms && tiles.terms(a, b) > 1; };
   const auto of = [&](bool is_code) {
     if (products > kMostProductsInDoubt) return is_code ? Worth::kCode : Worth::kCall;
     return is_code ? Worth::kLikelyCode : Worth::kLikelyCall;
@@ -541,7 +546,8 @@ Worth worth_of_code(Value& lhs, Value& rhs, const Graph& graph, const TileOption
   const bool is_read_as_it_lies = is_dense_along(rhs, rank - 1);
   // Of a number that only the kernel knows, calls to come may have more.
   const bool is_known = lhs.type().shape[rank - 2].is_constant();
-  const bool has_library = is_float(right) && (dtype_size(right) >= 4 || has_words(left, right));
+  const bool has_library =
+      is_float(right) && (dtype_size(right) >= 4 || has_words(left, right, tiles));
   if (is_read_as_it_lies && !is_known && has_library &&
       rows < static_cast<double>(rows_worth_packing(right)))
     return Worth::kCall;

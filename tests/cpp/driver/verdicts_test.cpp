@@ -57,6 +57,9 @@ TEST_F(Verdicts, AreOfAMachineAndItsThreads) {
   Options other = options_;
   other.stream_mb = 3;
   EXPECT_NE(verdict_key("g", {}, 1, options_), verdict_key("g", {}, 1, other));
+  Options of_threads;
+  of_threads.num_threads = 64;  // as kernels are cut, not as they run
+  EXPECT_NE(verdict_key("g", {}, 1, options_), verdict_key("g", {}, 1, of_threads));
   EXPECT_NE(verdict_key("g", {}, 1, options_),
             verdict_key("g", {.backend = "llvm", .cpu = "haswell"}, 1, options_));
   EXPECT_NE(verdict_key("g", {}, 1, options_), verdict_key("h", {}, 1, options_));
