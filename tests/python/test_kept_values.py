@@ -212,7 +212,9 @@ def test_training_keeps_nothing_and_is_seen(compiler: Any) -> None:
     with Work() as work:
         compiled(x).sum().backward()
     assert work.misses == 0
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.001)  # at 0.1 the weights grow, and errors with them
+    optimizer = torch.optim.SGD(
+        module.parameters(), lr=0.001
+    )  # at 0.1 the weights grow, and errors with them
     for _ in range(3):
         with torch.no_grad():
             check(compiled, module, x)
