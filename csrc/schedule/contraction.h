@@ -102,8 +102,8 @@ int64_t tile_columns(const Machine& machine, DType accumulator);
 // Sizes that are to be expected of a product whose operand of columns is packed.
 struct PanelFacts {
   int64_t rows, columns, depth;
-  // Whether rows are the pixels that a window goes over in several images, and only the kernel
-  // knows how many there are: their panels may not take turns.
+  // Whether rows are the pixels that a window goes over in several images, with symbols among their
+  // sizes: lowering may find no turns for their panels.
   bool has_images_of_unknown_size = false;
 };
 
