@@ -23,7 +23,7 @@
 #include "graph/text.h"
 #include "loop/text.h"
 #include "lower/lower.h"
-#include "schedule/contraction.h"
+#include "lower/tile_options.h"
 #include "schedule/machine.h"
 #include "support/error.h"
 
@@ -157,27 +157,15 @@ schedule::Machine machine_of(const Command& command) {
           .dots_bytes = true,
           .mixes_signs = command.has_vnni,
           .multiplies_tiles = command.has_amx,
-          .has_scarce_loads = command.has_wide_tiles};
+          .has_scarce_loads = command.has_wide_tiles,
+          .transforms_images = true};
 }
 
 void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
-  const schedule::Machine machine = machine_of(command);
-  options.tiles = graph::TileOptions{
-      [=](DType accumulator) { return schedule::tile_columns(machine, accumulator); },
-      [=](DType lhs, DType rhs) { return schedule::dot_terms(machine, lhs, rhs); },
-      [=] { return machine.mixes_signs; },
-      [=](DType lhs, DType rhs) { return schedule::terms_of_register(machine, lhs, rhs); },
-      [=](DType lhs, DType rhs) { return schedule::most_rows_unpacked(machine, lhs, rhs); },
-      [=](DType lhs, DType rhs) { return schedule::products_worth_packing(machine, lhs, rhs); },
-      [=](DType lhs, DType rhs) { return schedule::most_rows_summed(machine, lhs, rhs); },
-      [=](DType accumulator, const graph::ProductSize& size) {
-        return schedule::panel_columns(
-            {size.rows, size.columns, size.terms, size.has_images_of_unknown_size}, accumulator,
-            machine);
-      }};
+  options.tiles = lower::tile_options([&command] { return machine_of(command); });
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {
       std::fprintf(stderr, "// after %.*s\n%s", static_cast<int>(pass.size()), pass.data(),

@@ -11,7 +11,7 @@
 #include "loop/text.h"
 #include "lower/formula.h"
 #include "lower/in_place.h"
-#include "schedule/contraction.h"
+#include "lower/tile_options.h"
 #include "schedule/host_caches.h"
 #include "schedule/machine.h"
 #include "schedule/schedule.h"
@@ -52,6 +52,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .streaming_bytes = streaming_bytes,
           .last_level_bytes = schedule::last_level_cache_bytes(),
           .has_scarce_loads = !is_amd && target.vector_bits == 512,  // measured: decision 0025
+          .transforms_images = options.winograd && options.weights != "steal",
           .prefetches_pages = is_amd};
 }
 
@@ -144,37 +145,7 @@ class Planner {
 }  // namespace
 
 graph::TileOptions tile_options(const Options& options) {
-  graph::TileOptions tiles;
-  tiles.columns = [&options](DType accumulator) -> int64_t {
-    const codegen::Target& target = target_for({}, options);
-    if (target.backend != "cpu") return 0;
-    return schedule::tile_columns(machine_of(target, options), accumulator);
-  };
-  tiles.panel_columns = [&options](DType accumulator, const graph::ProductSize& size) {
-    const schedule::Machine machine = machine_of(target_for({}, options), options);
-    return schedule::panel_columns(
-        {size.rows, size.columns, size.terms, size.has_images_of_unknown_size}, accumulator,
-        machine);
-  };
-  tiles.terms = [&options](DType lhs, DType rhs) {
-    return schedule::dot_terms(machine_of(target_for({}, options), options), lhs, rhs);
-  };
-  tiles.mixes_signs = [&options] {
-    return machine_of(target_for({}, options), options).mixes_signs;
-  };
-  tiles.terms_of_register = [&options](DType lhs, DType rhs) {
-    return schedule::terms_of_register(machine_of(target_for({}, options), options), lhs, rhs);
-  };
-  tiles.most_rows_unpacked = [&options](DType lhs, DType rhs) {
-    return schedule::most_rows_unpacked(machine_of(target_for({}, options), options), lhs, rhs);
-  };
-  tiles.products_worth_packing = [&options](DType lhs, DType rhs) {
-    return schedule::products_worth_packing(machine_of(target_for({}, options), options), lhs, rhs);
-  };
-  tiles.most_rows_summed = [&options](DType lhs, DType rhs) {
-    return schedule::most_rows_summed(machine_of(target_for({}, options), options), lhs, rhs);
-  };
-  return tiles;
+  return lower::tile_options([&options] { return machine_of(target_for({}, options), options); });
 }
 
 std::string_view way_name(Way way) {

@@ -164,8 +164,10 @@ Value* Graph::scan(Value* x, int64_t dim, std::string combine) {
 
 Value* Graph::contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                        std::vector<SymExpr> rhs_index, std::vector<SymExpr> reduced,
-                       std::vector<SymExpr> shape, DType dtype) {
-  return build(Op::kContract, {lhs, rhs},
+                       std::vector<SymExpr> shape, DType dtype, Value* transformed) {
+  std::vector<Value*> operands = {lhs, rhs};
+  if (transformed != nullptr) operands.push_back(transformed);
+  return build(Op::kContract, std::move(operands),
                {{"lhs", std::move(lhs_index)},
                 {"reduced", std::move(reduced)},
                 {"rhs", std::move(rhs_index)}},

@@ -297,10 +297,12 @@ class Graph {
   // result[d0, ..] = sum over the reduced axes of lhs[lhs_index] * rhs[rhs_index], added up in the
   // accumulator's dtype (contraction.h), which the result has, or else that of both operands. The
   // indices are over the axes d0, d1, ..: the dimensions of the result, then those of `reduced`.
-  // All places lie inside of the operands.
+  // All places lie inside of the operands. `transformed`: the filters of a 3x3 convolution once
+  // more, as Winograd's algorithm reads them (passes/winograd.h): 16 matrices, in panels of columns
+  // (panels, 16, channels, columns). It changes nothing but how sums round.
   Value* contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                   std::vector<SymExpr> rhs_index, std::vector<SymExpr> reduced,
-                  std::vector<SymExpr> shape, DType dtype);
+                  std::vector<SymExpr> shape, DType dtype, Value* transformed = nullptr);
   // result[d0, ..] = sum over k of w[k] * values[rhs], divided by the sum of all w[k], where w[k]
   // is exp(scores[lhs]), for the reduced axis k in range [range[0], range[1]): two expressions over
   // the axes without k, monotone along each. The axes are as in contract, k is the last one. Where

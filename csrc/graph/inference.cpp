@@ -504,8 +504,29 @@ void check_index(const Checker& check, size_t operand, const Shape& index, const
   }
 }
 
+// What the 3x3 filters of a convolution are transformed to, see passes/winograd.h.
+void check_transformed(const Checker& check) {
+  static constexpr int64_t kProducts = 16;
+  const TensorType& type = check.type(2);
+  const Shape& shape = check.declared().shape;
+  const auto& reduced = check.attr<Shape>("reduced");
+  const bool is_convolution = shape.size() == 4 && reduced.size() == 3 &&
+                              reduced[0].equals_constant(3) && reduced[1].equals_constant(3);
+  check.require(is_convolution && type.dtype == DType::kF32 && check.type(0).dtype == type.dtype,
+                "transformed filters, but no 3x3 convolution of f32");
+  const bool is_fit =
+      type.shape.size() == 4 && type.shape[1].equals_constant(kProducts) &&
+      type.shape[2] == reduced[2] && type.shape[3].is_constant() &&
+      type.shape[0] == SymExpr::floordiv(shape[3] + (type.shape[3] - 1), type.shape[3]);
+  check.require(is_fit,
+                "transformed filters do not have the shape (panels, 16, channels, columns)");
+}
+
 TensorType infer_contraction(const Checker& check) {
-  check.check_num_operands(2);
+  if (check.num_operands() == 3)
+    check_transformed(check);
+  else
+    check.check_num_operands(2);
   const auto accumulator = accumulator_dtype(check.type(0).dtype, check.type(1).dtype);
   check.require(accumulator.has_value(), "no products of ", dtype_name(check.type(0).dtype),
                 " and ", dtype_name(check.type(1).dtype));

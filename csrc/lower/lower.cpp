@@ -34,6 +34,7 @@
 #include "lower/segments.h"
 #include "lower/tiles.h"
 #include "lower/updates.h"
+#include "lower/winograd.h"
 #include "lower/words.h"
 
 namespace mlcc::lower {
@@ -230,6 +231,8 @@ LoweredKernel lower(const Context& context) {
     lower_update(context, first, buffers, lowered);
   else if (op_class == graph::OpClass::kScan)
     lower_scan(context, first, buffers, lowered);
+  else if (op_class == graph::OpClass::kContraction && is_transformed(context))
+    lower_winograd(context, buffers, lowered);
   else if (op_class == graph::OpClass::kContraction)
     lower_contraction(context, buffers, lowered);
   else if (first.op() == graph::Op::kAttendGradients)

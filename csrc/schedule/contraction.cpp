@@ -273,9 +273,12 @@ HeightCosts height_costs(const Machine& machine, int64_t vectors) {
   return {kLeastRows, hides_loads ? 0 : rows_of_loads};
 }
 
+int64_t tile_rows(int64_t rows, const Machine& machine, int64_t vectors) {
+  return fitting_rows(rows, most_rows(machine, vectors), height_costs(machine, vectors));
+}
+
 int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors) {
-  const int64_t tile =
-      fitting_rows(rows, most_rows(machine, vectors), height_costs(machine, vectors));
+  const int64_t tile = tile_rows(rows, machine, vectors);
   return (rows + tile - 1) / tile * tile;
 }
 

@@ -149,6 +149,7 @@ bool has_short_rows(const NestFacts& facts) {
 
 std::string Schedule::str() const {
   if (tiles) return tiles->str();
+  if (winograd) return winograd->str();
   if (attention) return attention->str();
   std::string axes;
   for (const int axis : order) axes += (axes.empty() ? " order=" : ",") + std::to_string(axis);

@@ -16,6 +16,7 @@
 #include "schedule/attention.h"
 #include "schedule/contraction.h"
 #include "schedule/machine.h"
+#include "schedule/winograd.h"
 #include "types/symbolic.h"
 
 namespace mlcc::schedule {
@@ -76,8 +77,9 @@ struct Schedule {
   int64_t ahead = 0;
   int64_t pieces = 1;        // parts of the reduced axes that are reduced apart, then combined
   int64_t grain_points = 1;  // least points of the domain that are worth a thread
-  // Of a contraction, of attention, to which nothing else applies.
+  // Of a contraction, a transformed convolution, of attention, to which nothing else applies.
   std::optional<ContractionTiles> tiles;
+  std::optional<WinogradTiles> winograd;
   std::optional<AttentionTiles> attention;
   std::string str() const;  // "vector=d1 width=16 unroll=4 chunk=0 grain=32768"
 };

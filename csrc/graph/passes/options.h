@@ -35,6 +35,13 @@ struct ProductSize {
   bool has_images_of_unknown_size;
 };
 
+// What is to be expected of a convolution.
+struct ConvolutionSize {
+  int64_t images, height, width;  // of the result
+  int64_t channels;               // of the image
+  int64_t columns;                // channels of the result
+};
+
 // What passes know of the tiles that contractions are computed in.
 struct TileOptions {
   std::function<int64_t(DType accumulator)> columns;
@@ -54,6 +61,8 @@ struct TileOptions {
   std::function<int64_t(DType lhs, DType rhs)> most_rows_summed;
   // Columns of a packed operand's panels; empty: as many as of other tiles.
   std::function<int64_t(DType accumulator, const ProductSize&)> panel_columns;
+  // Columns of the panels that transformed filters of 3x3 lie in; 0: they are not worth it.
+  std::function<int64_t(const ConvolutionSize&)> transformed_columns;
 };
 
 // What the cost model says of code for a call, beside the call.

@@ -394,6 +394,7 @@ std::optional<int64_t> terms_to_fill(const Node& node, int64_t rows, int64_t col
 }
 
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
+  if (node->operands().size() > 2) return rewriter.no_match(*node, "its filters are transformed");
   const std::optional<Columns> columns = find_columns(*node);
   if (!columns) return gather_operands(rewriter, node);
   Value* value = node->operand(columns->operand);

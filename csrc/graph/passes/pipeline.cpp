@@ -21,6 +21,7 @@
 #include "graph/passes/permute_late.h"
 #include "graph/passes/row_sums.h"
 #include "graph/passes/spread_rows.h"
+#include "graph/passes/winograd.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -121,8 +122,11 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   runner.run(Pass::kKeyRanges);
   // Once equal computations are one: the exponentials that are divided are those that are summed.
   runner.run(Pass::kDivideOnce);
-  // No pass but cse sees the copies: equal ones become one.
-  if (runner.run(Pass::kPackOperands)) runner.run(Pass::kCse);
+  // No pass but cse sees the copies: equal ones become one. Filters that are transformed are not
+  // packed.
+  bool has_copies = runner.run(Pass::kWinograd);
+  has_copies |= runner.run(Pass::kPackOperands);
+  if (has_copies) runner.run(Pass::kCse);
   // Packs have rows of their own.
   runner.run(Pass::kSpreadRows);
   // Once no pass rewrites pads: the strides would be lost.

@@ -1,0 +1,90 @@
+#include "schedule/winograd.h"
+
+#include <algorithm>
+
+#include "schedule/contraction.h"
+#include "support/error.h"
+
+namespace mlcc::schedule {
+namespace {
+
+// Of a block, at most: with 64 channels and as many columns they fit a stack.
+constexpr int64_t kMostTiles = 54;
+constexpr int64_t kProducts = 16, kTapsOfPixel = 9;
+constexpr int64_t kBytes = 4;
+// Of margins, and of results of one tile.
+constexpr int64_t kOtherBytes = 4096;
+// Terms of one accumulator, see choose_tiles.
+constexpr int64_t kMostChannels = 128;
+// As in choose_tiles.
+constexpr int64_t kGrainTerms = 512 * 1024, kPartsOfThread = 4;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t vectors_of(const WinogradFacts& facts, const Machine& machine) {
+  if (!machine.has_scarce_loads) return kVectorsOfTile;
+  const int64_t narrow = tile_columns(machine, DType::kF32);
+  const int64_t wide = narrow / kVectorsOfTile * kVectorsOfWideTile;
+  return ceil_div(facts.columns, wide) * wide == ceil_div(facts.columns, narrow) * narrow
+             ? kVectorsOfWideTile
+             : kVectorsOfTile;
+}
+
+}  // namespace
+
+std::string WinogradTiles::str() const {
+  return detail::join("winograd=", rows, "x", columns, " tiles=", tiles, " channels=", channels,
+                      " panels=", panels);
+}
+
+WinogradTiles choose_winograd(const WinogradFacts& facts, const Machine& machine) {
+  WinogradTiles chosen;
+  const int64_t vectors = vectors_of(facts, machine);
+  const int64_t lanes = vector_columns(machine, DType::kF32);
+  chosen.columns = vectors * lanes;
+  chosen.grain_terms = kGrainTerms;
+  const int64_t all_panels = ceil_div(facts.columns, chosen.columns);
+  const int64_t enough = machine.parts(kPartsOfThread);
+  int64_t blocks = ceil_div(facts.tiles, kMostTiles);
+  const int64_t groups = std::min(all_panels, ceil_div(enough, blocks));
+  chosen.panels = ceil_div(all_panels, groups);
+  // Of a number that is not known, calls to come may have more than the one that was traced.
+  chosen.tiles = facts.are_tiles_known ? ceil_div(facts.tiles, blocks) : kMostTiles;
+  chosen.rows = tile_rows(chosen.tiles, machine, vectors);
+  const int64_t of_channel = kProducts * kBytes * chosen.computed();
+  const int64_t fitting = (kMostLocalBytes - kOtherBytes) / of_channel - chosen.columns;
+  const int64_t most = std::clamp(fitting / lanes * lanes, lanes, kMostChannels);
+  const int64_t even = ceil_div(facts.channels, ceil_div(facts.channels, most));
+  chosen.channels = std::min(most, ceil_div(even, lanes) * lanes);
+  return chosen;
+}
+
+int64_t transformed_columns(const WinogradFacts& facts, const Machine& machine) {
+  if (machine.is_gpu || machine.vector_bits == 0) return 0;
+  // In products of one channel and column. A vector of an image's tile, of a result's, takes as
+  // long as so many, and a byte from beyond a second-level cache.
+  static constexpr double kOfImage = 64, kOfResult = 56, kOfTile = 16384, kOfByte = 1.6,
+                          kWorth = 0.9;
+  const WinogradTiles chosen = choose_winograd(facts, machine);
+  const auto channels = static_cast<double>(facts.channels);
+  const auto columns = static_cast<double>(facts.columns);
+  const auto tiles = static_cast<double>(facts.tiles);
+  const int64_t blocks = ceil_div(facts.tiles, chosen.tiles);
+  const auto bytes = [&](int64_t filters) {
+    const double all = static_cast<double>(filters * kBytes) * channels * columns;
+    return all > static_cast<double>(machine.second_level_bytes) / 2 ? all * kOfByte : 0;
+  };
+  const double direct =
+      static_cast<double>(kTapsOfPixel * facts.pixels) * channels * columns + bytes(kTapsOfPixel);
+  const int64_t all_panels = ceil_div(facts.columns, chosen.columns);
+  const int64_t times =
+      chosen.channels < facts.channels ? all_panels : ceil_div(all_panels, chosen.panels);
+  const double products =
+      static_cast<double>(kProducts * blocks * chosen.computed()) * channels * columns;
+  const double rest =
+      tiles * (kOfImage * channels * static_cast<double>(times) + kOfResult * columns + kOfTile);
+  const double transformed = products + rest + static_cast<double>(blocks) * bytes(kProducts);
+  return transformed < kWorth * direct ? chosen.columns : 0;
+}
+
+}  // namespace mlcc::schedule

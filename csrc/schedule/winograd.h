@@ -1,0 +1,43 @@
+// How a 3x3 convolution of step 1 is computed from transformed tiles (Winograd's F(2x2, 3x3), Lavin
+// and Gray, 2015): 2x2 pixels of the result come from 4x4 of the image, by 16 products of matrices
+// instead of 36.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "schedule/machine.h"
+
+namespace mlcc::schedule {
+
+// Sizes are those to be expected; of f32.
+struct WinogradFacts {
+  int64_t tiles = 1;  // of all images
+  bool are_tiles_known = false;
+  int64_t pixels = 1;    // of all results
+  int64_t channels = 1;  // of the image
+  int64_t columns = 1;   // channels of the result
+};
+
+struct WinogradTiles {
+  int64_t rows = 1;  // tiles of the image, of which each is a row of the 16 products, in registers
+  int64_t columns = 1;      // of these products, in registers
+  int64_t tiles = 1;        // of a block, whose transformed images are there at a time
+  int64_t channels = 1;     // of these
+  int64_t panels = 1;       // of columns, of an iteration
+  int64_t grain_terms = 1;  // products that are worth a thread
+  // How many elements a matrix of a block begins behind the end of the one before it: all of them
+  // would meet in a few sets of a first-level cache else.
+  static constexpr int64_t kMargin = 16;
+  // Rows that are computed of a block.
+  int64_t computed() const { return (tiles + rows - 1) / rows * rows; }
+  std::string str() const;  // "winograd=6x64 tiles=49 channels=64 panels=4"
+};
+
+// Columns of the panels that transformed filters lie in; 0: the convolution is likely faster as it
+// is.
+int64_t transformed_columns(const WinogradFacts& facts, const Machine& machine);
+
+WinogradTiles choose_winograd(const WinogradFacts& facts, const Machine& machine);
+
+}  // namespace mlcc::schedule
