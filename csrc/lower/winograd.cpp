@@ -44,23 +44,24 @@ class WinogradLowering {
         evaluator_(context, buffers, context.group.domain, &axes_, nullptr),
         nest_(context, evaluator_, lowered), image_(*graph::strided_view(node_.operand(0))),
         filters_(*graph::strided_view(node_.operand(1))),
-        across_(ceil_div(extent(kColumns), kSide)), down_(ceil_div(extent(kRows), kSide)) {}
+        across_(ceil_div(extent(kColumns), kSide)), down_(ceil_div(extent(kRows), kSide)),
+        all_(extent(kImages) * down_ * across_) {}
 
   void lower() {
-    const SymExpr all = extent(kImages) * down_ * across_;
-    tiles_ = choose(all);
+    tiles_ = choose();
     lowered_.schedule.winograd = tiles_;
     const SymExpr panels = ceil_div(extent(kChannels), tiles_.columns);
     const SymExpr groups = ceil_div(panels, tiles_.panels);
     const SymExpr terms =
         extent(kDepth) * (kProducts * tiles_.tiles * tiles_.columns * tiles_.panels);
     nest_.add_range(
-        ceil_div(all, tiles_.tiles) * groups, terms, tiles_.grain_terms,
+        ceil_div(all_, tiles_.tiles) * groups, terms, tiles_.grain_terms,
         [&](const SymExpr& at, Block& block) {
           Range range;
           const SymExpr group = let(SymExpr::mod(at, groups), "group", block);
           range.first = let(SymExpr::floordiv(at, groups) * tiles_.tiles, "first", block);
-          range.count = let(SymExpr::min(all - range.first, tiles_.tiles), "count", block);
+          range.count = let(SymExpr::min(all_ - range.first, tiles_.tiles), "count", block);
+          range.height = nest_.choose_height(tiles_.rows, {}, tiles_.costs, range.count, block);
           range.panel = let(group * tiles_.panels, "panel", block);
           range.end_panel = let(SymExpr::min(range.panel + tiles_.panels, panels), "end", block);
           emit_block(range, block);
@@ -72,6 +73,7 @@ class WinogradLowering {
   // Tiles and panels of an iteration.
   struct Range {
     SymExpr first, count, panel, end_panel;
+    SymExpr height;  // of a tile of products
   };
 
   // Of a tile: the image, and where its first pixel is in the result.
@@ -122,13 +124,13 @@ class WinogradLowering {
     return buffers_.buffer_of(value, loop::Access::kIn);
   }
 
-  schedule::WinogradTiles choose(const SymExpr& all) const {
+  schedule::WinogradTiles choose() const {
     const auto expected = [&](const SymExpr& size) {
       return std::max<int64_t>(1, context_.expected(size));
     };
     return schedule::choose_winograd(
-        {.tiles = expected(all),
-         .are_tiles_known = all.is_constant(),
+        {.tiles = expected(all_),
+         .are_tiles_known = all_.is_constant(),
          .pixels = expected(extent(kImages) * extent(kRows) * extent(kColumns)),
          .channels = expected(extent(kDepth)),
          .columns = expected(extent(kChannels))},
@@ -195,17 +197,20 @@ class WinogradLowering {
             let(subtract(subtract(m[1], m[2]), m[3]), "y", block)};
   }
 
-  // Where the image's pixels of a tile begin along an axis; behind the last one it is read again,
-  // for results that nobody asks for.
-  std::array<SymExpr, kImageSide> pixels_along(size_t axis, const SymExpr& first, Block& block) {
+  // Where the image's pixels of a tile begin along an axis, behind `base`; behind the last one it
+  // is read again, for results that nobody asks for.
+  std::array<SymExpr, kImageSide> pixels_along(size_t axis, const SymExpr& base,
+                                               const SymExpr& first, Block& block) {
+    const SymExpr& step = image_.strides[axis];
+    const SymExpr begin = let(base + first * step, "at", block);
     std::array<SymExpr, kImageSide> places;
-    const bool has_all = extent(axis).divide_exactly(kSide).has_value();
     for (int64_t i = 0; i < kImageSide; ++i) {
-      const SymExpr at = first + i;
-      const SymExpr inside =
-          i == kImageSide - 1 && !has_all ? SymExpr::min(at, extent(axis) + (kTaps - 1 - 1)) : at;
-      places[static_cast<size_t>(i)] = let(inside * image_.strides[axis], "at", block);
+      const SymExpr at = begin + i * step;
+      places[static_cast<size_t>(i)] = step.is_constant() ? at : let(at, "at", block);
     }
+    if (extent(axis).divide_exactly(kSide)) return places;
+    const SymExpr last = extent(axis) + (kTaps - 1 - 1);
+    places.back() = let(base + SymExpr::min(first + (kImageSide - 1), last) * step, "at", block);
     return places;
   }
 
@@ -213,19 +218,18 @@ class WinogradLowering {
     const loop::Buffer* from = buffer_of(image_.base);
     append(block, over("t", 0, range.count, [&](const SymExpr& t, Block& b) {
              const Place place = place_of(range.first + t, b);
-             const auto rows = pixels_along(kRows, place.row, b);
-             const auto columns = pixels_along(kColumns, place.column, b);
-             const SymExpr base =
-                 let(image_.offset + place.image * image_.strides[0] + part.begin, "base", b);
+             const SymExpr base = image_.offset + place.image * image_.strides[0] + part.begin;
+             const auto rows = pixels_along(kRows, base, place.row, b);
+             const auto columns = pixels_along(kColumns, 0, place.column, b);
              const SymExpr to = let(t * images.pitch, "to", b);
-             append(b, nest_.loop_over(
-                           "c", 0, part.count, vector_mode(), [&](const SymExpr& c, Block& inner) {
-                             emit_image(from, base + c, rows, columns, images, to + c, inner);
-                           }));
+             append(b, nest_.loop_over("c", 0, part.count, vector_mode(),
+                                       [&](const SymExpr& c, Block& inner) {
+                                         emit_image(from, c, rows, columns, images, to + c, inner);
+                                       }));
            }));
   }
 
-  void emit_image(const loop::Buffer* from, const SymExpr& base,
+  void emit_image(const loop::Buffer* from, const SymExpr& c,
                   const std::array<SymExpr, kImageSide>& rows,
                   const std::array<SymExpr, kImageSide>& columns, const Matrices& images,
                   const SymExpr& to, Block& block) {
@@ -233,7 +237,7 @@ class WinogradLowering {
     for (size_t j = 0; j < kImageSide; ++j) {
       std::array<Expr, kImageSide> pixels;
       for (size_t i = 0; i < kImageSide; ++i)
-        pixels[i] = let(load(from, base + rows[i] + columns[j]), "d", block);
+        pixels[i] = let(load(from, rows[i] + columns[j] + c), "d", block);
       by_column[j] = image_row(pixels, block);
     }
     for (size_t i = 0; i < kImageSide; ++i) {
@@ -257,31 +261,36 @@ class WinogradLowering {
       return tile(all.buffer, i * all.step + row * all.pitch, all.pitch, 1);
     };
     const SymExpr of_matrix = extent(kDepth) * tiles_.columns;
-    append(block, over("i", 0, kProducts, [&](const SymExpr& i, Block& b) {
-             const SymExpr at = let(
-                 (panel * kProducts + i) * of_matrix + part.begin * tiles_.columns, "filters", b);
-             append(b, over("r", 0, ceil_div(range.count, tiles_.rows),
-                            [&](const SymExpr& r, Block& inner) {
-                              const SymExpr row = let(r * tiles_.rows, "row", inner);
-                              loop::TileRef of_products = rows_of(products, i, row);
-                              of_products.steps[1] = constant(1);
-                              inner.push_back(loop::Contract::make(
-                                  arena_, std::move(of_products), rows_of(images, i, row),
-                                  tile(filters, at, 1, tiles_.columns), tiles_.rows, tiles_.columns,
-                                  nullptr, {expr(part.count)}, adds,
-                                  ahead_of(at + of_matrix, r, part)));
-                            }));
-           }));
+    append(
+        block, over("i", 0, kProducts, [&](const SymExpr& i, Block& b) {
+          const SymExpr at =
+              let((panel * kProducts + i) * of_matrix + part.begin * tiles_.columns, "filters", b);
+          append(b,
+                 over("r", 0, ceil_div(range.count, range.height),
+                      [&](const SymExpr& r, Block& inner) {
+                        const SymExpr row = let(r * range.height, "row", inner);
+                        loop::TileRef of_products = rows_of(products, i, row);
+                        of_products.steps[1] = constant(1);
+                        append(inner, nest_.by_height(tiles_.rows, range.height, [&](int64_t rows) {
+                          return loop::Contract::make(
+                              arena_, of_products, rows_of(images, i, row),
+                              tile(filters, at, 1, tiles_.columns), rows, tiles_.columns, nullptr,
+                              {expr(part.count)}, adds, ahead_of(at + of_matrix, r, rows, part));
+                        }));
+                      }));
+        }));
   }
 
   // Each tile asks for its share of the next matrix of filters, which else only the first one would
   // wait for. Behind the last one lies nothing; asking for it does no harm.
-  loop::LinesAhead ahead_of(const SymExpr& next, const SymExpr& r, const Part& part) {
+  loop::LinesAhead ahead_of(const SymExpr& next, const SymExpr& r, int64_t rows, const Part& part) {
     const graph::TensorType& type = node_.operand(2)->type();
     const int64_t bytes = context_.expected(product(type.shape)) * dtype_size(type.dtype);
     if (2 * bytes <= context_.machine.second_level_bytes) return {};
     loop::LinesAhead ahead;
-    ahead.shift = std::bit_width(static_cast<uint64_t>(tiles_.computed() / tiles_.rows)) - 1;
+    const int64_t tiles = std::min(tiles_.tiles, std::max<int64_t>(1, context_.expected(all_)));
+    const int64_t of_matrix = (tiles + rows - 1) / rows;
+    ahead.shift = std::bit_width(static_cast<uint64_t>(of_matrix)) - 1;
     const int64_t shares = int64_t{1} << ahead.shift;
     ahead.origin = expr(next + SymExpr::mod(r, shares) *
                                    SymExpr::floordiv(part.count * tiles_.columns, shares));
@@ -452,7 +461,7 @@ class WinogradLowering {
   Evaluator evaluator_;
   TileNest nest_;
   const graph::StridedView image_, filters_;
-  const SymExpr across_, down_;  // tiles of an image
+  const SymExpr across_, down_, all_;  // tiles of an image, and of all images
   schedule::WinogradTiles tiles_;
 };
 

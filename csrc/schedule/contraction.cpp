@@ -70,11 +70,6 @@ constexpr HeightCosts kCostsOfRegisters = {.least = 1, .beside = kWordsOfRegiste
 // trace at few of them may be followed by calls with many.
 constexpr int64_t kMostTilesAcross = 256, kTermsOfTiles = 4096;
 
-// Rows of accumulators that leave registers for the operands: three quarters of these are sums.
-int64_t most_rows(const Machine& machine, int64_t vectors = kVectorsOfTile) {
-  return vector_registers(machine.vector_bits) * 3 / 4 / vectors;
-}
-
 // Of up to `most` rows a tile, as few computed as possible; of equal ones the largest tile.
 int64_t fitting_rows(int64_t rows, int64_t most, const HeightCosts& costs) {
   if (rows <= most) return std::max<int64_t>(1, rows);
@@ -271,6 +266,11 @@ HeightCosts height_costs(const Machine& machine, int64_t vectors) {
   if (vectors == kVectorsOfWideTile) return {kLeastRowsOfWideTiles, rows_of_loads};
   const bool hides_loads = vector_registers(machine.vector_bits) == 32 && !machine.has_scarce_loads;
   return {kLeastRows, hides_loads ? 0 : rows_of_loads};
+}
+
+// Rows of accumulators that leave registers for the operands: three quarters of these are sums.
+int64_t most_rows(const Machine& machine, int64_t vectors) {
+  return vector_registers(machine.vector_bits) * 3 / 4 / vectors;
 }
 
 int64_t tile_rows(int64_t rows, const Machine& machine, int64_t vectors) {

@@ -113,7 +113,8 @@ int64_t panel_columns(const PanelFacts& facts, DType accumulator, const Machine&
 // Of tiles of so many vectors.
 HeightCosts height_costs(const Machine& machine, int64_t vectors);
 
-// Rows of a tile where there are so many; of tiles of so many vectors.
+// Rows of a tile of so many vectors at most, and where there are so many.
+int64_t most_rows(const Machine& machine, int64_t vectors = kVectorsOfTile);
 int64_t tile_rows(int64_t rows, const Machine& machine, int64_t vectors);
 
 // Rows that tiles compute of so many, those that are computed twice included.

@@ -1,15 +1,15 @@
 #include "schedule/winograd.h"
 
 #include <algorithm>
+#include <string>
 
-#include "schedule/contraction.h"
 #include "support/error.h"
 
 namespace mlcc::schedule {
 namespace {
 
 // Of a block, at most: with 64 channels and as many columns they fit a stack.
-constexpr int64_t kMostTiles = 54;
+constexpr int64_t kMostTiles = 50;
 constexpr int64_t kProducts = 16, kTapsOfPixel = 9;
 constexpr int64_t kBytes = 4;
 // Of margins, and of results of one tile.
@@ -32,8 +32,17 @@ int64_t vectors_of(const WinogradFacts& facts, const Machine& machine) {
 
 }  // namespace
 
+int64_t WinogradTiles::computed() const {
+  int64_t most = 0;
+  for (const int64_t height : rows) most = std::max(most, ceil_div(tiles, height) * height);
+  return most;
+}
+
 std::string WinogradTiles::str() const {
-  return detail::join("winograd=", rows, "x", columns, " tiles=", tiles, " channels=", channels,
+  std::string heights;
+  for (const int64_t height : rows)
+    heights += (heights.empty() ? "" : "|") + std::to_string(height);
+  return detail::join("winograd=", heights, "x", columns, " tiles=", tiles, " channels=", channels,
                       " panels=", panels);
 }
 
@@ -50,7 +59,12 @@ WinogradTiles choose_winograd(const WinogradFacts& facts, const Machine& machine
   chosen.panels = ceil_div(all_panels, groups);
   // Of a number that is not known, calls to come may have more than the one that was traced.
   chosen.tiles = facts.are_tiles_known ? ceil_div(facts.tiles, blocks) : kMostTiles;
-  chosen.rows = tile_rows(chosen.tiles, machine, vectors);
+  chosen.costs = height_costs(machine, vectors);
+  const int64_t highest = most_rows(machine, vectors);
+  if (facts.are_tiles_known)
+    chosen.rows = {tile_rows(chosen.tiles, machine, vectors)};
+  else
+    chosen.rows = {highest, highest * 5 / 6, highest * 2 / 3};
   const int64_t of_channel = kProducts * kBytes * chosen.computed();
   const int64_t fitting = (kMostLocalBytes - kOtherBytes) / of_channel - chosen.columns;
   const int64_t most = std::clamp(fitting / lanes * lanes, lanes, kMostChannels);

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "schedule/contraction.h"
 #include "schedule/machine.h"
 
 namespace mlcc::schedule {
@@ -20,7 +22,10 @@ struct WinogradFacts {
 };
 
 struct WinogradTiles {
-  int64_t rows = 1;  // tiles of the image, of which each is a row of the 16 products, in registers
+  // Tiles of the image, of which each is a row of the 16 products, in registers; the largest first:
+  // those that are chosen from where their number is known only when the kernel runs.
+  std::vector<int64_t> rows;
+  HeightCosts costs;
   int64_t columns = 1;      // of these products, in registers
   int64_t tiles = 1;        // of a block, whose transformed images are there at a time
   int64_t channels = 1;     // of these
@@ -29,9 +34,9 @@ struct WinogradTiles {
   // How many elements a matrix of a block begins behind the end of the one before it: all of them
   // would meet in a few sets of a first-level cache else.
   static constexpr int64_t kMargin = 16;
-  // Rows that are computed of a block.
-  int64_t computed() const { return (tiles + rows - 1) / rows * rows; }
-  std::string str() const;  // "winograd=6x64 tiles=49 channels=64 panels=4"
+  // Rows that are computed of a block, at most.
+  int64_t computed() const;
+  std::string str() const;  // "winograd=5x64 tiles=49 channels=64 panels=4"
 };
 
 // Columns of the panels that transformed filters lie in; 0: the convolution is likely faster as it
