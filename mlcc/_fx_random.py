@@ -113,8 +113,8 @@ def native_dropout(importer: Importer, node: Node) -> list[Tensor]:
     """native_dropout(input, p, train): the result and what was kept."""
     bound = importer.bind(node)
     probability, is_training = bound["p"], bound["train"]
-    if not isinstance(probability, float | int):
-        raise Unsupported("the probability is no constant")
+    if not isinstance(probability, float | int) or not 0 <= probability <= 1:
+        raise Unsupported("the probability is no constant between 0 and 1")
     x, fake = importer.tensor(bound["input"]), importer.fake(bound["input"])
     device = device_of(fake)
     if probability == 0 or is_training is False:

@@ -106,10 +106,12 @@ def _has_code(node: Node, images: set[Any]) -> bool:
     if _torch_compat.is_known(count * math.prod(sides) < _LEAST_PIXELS):
         return False
     rows, columns = weight.meta["val"].shape[:2]
-    if groups > 1 and not is_transposed and rows == groups and columns == 1:
+    if isinstance(groups, Node):  # a size
+        groups = groups.meta["val"]
+    is_depthwise = groups > 1 and not is_transposed and rows == groups and columns == 1
+    if _torch_compat.is_known(is_depthwise):
         return image in images
-    of_group: bool = (columns if is_transposed else rows // groups) >= _LEAST_CHANNELS
-    return of_group
+    return _torch_compat.is_known((columns if is_transposed else rows // groups) >= _LEAST_CHANNELS)
 
 
 def _is_row_major(value: Any) -> bool:

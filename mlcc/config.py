@@ -49,6 +49,7 @@ prefer: str
 contractions: bool
 matmul_precision: str
 join_products: bool
+winograd: bool
 fallback_random: bool
 bisect: int
 num_threads: int

@@ -32,17 +32,16 @@ graph::TileOptions tile_options(std::function<Machine()> machine) {
                      .has_images_of_unknown_size = size.has_images_of_unknown_size},
                     accumulator, machine());
               },
-          .transformed_columns = [machine](const graph::ConvolutionSize& size) -> int64_t {
-            const Machine known = machine();
-            if (!known.transforms_images) return 0;
-            return schedule::transformed_columns(
-                {.tiles = size.images * ((size.height + 1) / 2) * ((size.width + 1) / 2),
-                 .are_tiles_known = true,
-                 .pixels = size.images * size.height * size.width,
-                 .channels = size.channels,
-                 .columns = size.columns},
-                known);
-          }};
+          .transformed_columns =
+              [machine](const graph::ConvolutionSize& size) {
+                return schedule::transformed_columns(
+                    {.tiles = size.images * ((size.height + 1) / 2) * ((size.width + 1) / 2),
+                     .are_tiles_known = true,
+                     .pixels = size.images * size.height * size.width,
+                     .channels = size.channels,
+                     .columns = size.columns},
+                    machine());
+              }};
 }
 
 }  // namespace mlcc::lower

@@ -33,6 +33,9 @@ constexpr int64_t kProducts = kImageSide * kImageSide, kPixels = kSide * kSide;
 // Axes of the contraction.
 enum : size_t { kImages, kRows, kColumns, kChannels, kRowsOfFilter, kColumnsOfFilter, kDepth };
 
+// Columns that transformed filters lie together in.
+int64_t panel_of(const Node& node) { return *node.operand(2)->type().shape[3].as_constant(); }
+
 class WinogradLowering {
  public:
   WinogradLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
@@ -133,7 +136,8 @@ class WinogradLowering {
          .are_tiles_known = all_.is_constant(),
          .pixels = expected(extent(kImages) * extent(kRows) * extent(kColumns)),
          .channels = expected(extent(kDepth)),
-         .columns = expected(extent(kChannels))},
+         .columns = expected(extent(kChannels)),
+         .panel = panel_of(node_)},
         context_.machine);
   }
 
@@ -469,8 +473,7 @@ class WinogradLowering {
 
 bool is_transformed(const Context& context) {
   const Node& node = *context.group.nodes.front();
-  return node.operands().size() == 3 && context.machine.transforms_images &&
-         !context.machine.is_gpu && context.machine.vector_bits > 0;
+  return node.operands().size() == 3 && schedule::has_winograd(panel_of(node), context.machine);
 }
 
 void lower_winograd(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered) {

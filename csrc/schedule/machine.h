@@ -27,7 +27,8 @@ struct Machine {
   // Whether a CPU's tiles should load little: on cores that two threads share loads cost time that
   // multiplications would hide on a quiet one.
   bool has_scarce_loads = false;
-  // Whether a CPU's 3x3 convolutions may be computed from transformed images and filters (Winograd).
+  // Whether a CPU's 3x3 convolutions may be computed from transformed images and filters
+  // (Winograd).
   bool transforms_images = false;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;

@@ -19,6 +19,7 @@ struct WinogradFacts {
   int64_t pixels = 1;    // of all results
   int64_t channels = 1;  // of the image
   int64_t columns = 1;   // channels of the result
+  int64_t panel = 0;     // columns that filters lie together in; 0: to be chosen
 };
 
 struct WinogradTiles {
@@ -38,6 +39,9 @@ struct WinogradTiles {
   int64_t computed() const;
   std::string str() const;  // "winograd=5x64 tiles=49 channels=64 panels=4"
 };
+
+// Whether there are tiles for panels of so many columns.
+bool has_winograd(int64_t panel, const Machine& machine);
 
 // Columns of the panels that transformed filters lie in; 0: the convolution is likely faster as it
 // is.

@@ -354,6 +354,26 @@ def test_products_of_bytes(depth: int, rows: int, dynamic: bool) -> None:
     assert torch.equal(mlcc.jit(torch._int_mm, dynamic=dynamic)(a, b), torch._int_mm(a, b))
 
 
+@pytest.mark.parametrize("rows", [1, 70, 300])
+def test_unsigned_bytes_times_signed_ones(rows: int) -> None:
+    a = torch.randint(0, 256, (rows, 99), dtype=torch.uint8)
+    b = torch.randint(-128, 128, (99, 48), dtype=torch.int8)
+    with mlcc.config.patch(prefer="code"):
+        assert torch.equal(mlcc.jit(torch._int_mm)(a, b), torch._int_mm(a, b))
+    with pytest.raises(RuntimeError, match="int8"):
+        mlcc.jit(torch._int_mm)(a, b.view(torch.uint8))
+
+
+def test_factors_that_are_no_integers() -> None:
+    a = torch.randint(-9, 9, (70, 33), dtype=torch.int32)
+    b, c = a.T.contiguous(), torch.randint(-9, 9, (70, 70), dtype=torch.int32)
+
+    def sums(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, a, b, alpha=1.5, beta=2.5)
+
+    assert torch.equal(mlcc.jit(sums)(c, a, b), sums(c, a, b))
+
+
 @pytest.mark.parametrize(
     ("left", "right"), [((3, 4), (5, 6)), ((3,), (4, 5)), ((2, 3, 4), (3, 4, 5))]
 )

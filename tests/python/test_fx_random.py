@@ -123,6 +123,13 @@ def test_dropout_of_nothing_and_of_all(probability: float) -> None:
     torch.testing.assert_close(gradient, torch.full([7], 2.0 * (1 - probability)))
 
 
+def test_dropout_of_attention_refuses_what_eager_does() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    run = compiled(lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=2.0))
+    with pytest.raises(RuntimeError, match="to be in"):
+        run(q)
+
+
 def test_checkpointing_draws_again_what_was_drawn() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return checkpoint(lambda x: F.dropout(x.sin(), 0.5).cos(), x, use_reentrant=False)

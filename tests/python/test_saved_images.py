@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -100,3 +101,21 @@ def test_other_images() -> None:
 
     shapes, _ = saved_by(Patches(), torch.randn(2, 3, 16, 16))
     assert (2, 16, 8, 4) not in shapes
+
+
+def test_groups_that_are_a_size() -> None:
+    """One filter for each channel, of whose number the trace knows nothing (reduced from a crash)."""
+
+    def blur(x: Tensor, filters: Tensor) -> Tensor:
+        channels = x.shape[1]
+        return F.conv2d(x, filters.expand(channels, 1, 3, 3), padding=1, groups=channels)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(blur, backend="mlcc")
+    filters = torch.rand(1, 1, 3, 3)
+    for channels in (3, 4, 6):
+        x = torch.randn(2, channels, 16, 16, requires_grad=True)
+        found, expected = compiled(x, filters), blur(x, filters)
+        torch.testing.assert_close(found, expected)
+        gradients = (torch.autograd.grad(y.square().sum(), x) for y in (found, expected))
+        torch.testing.assert_close(*gradients)

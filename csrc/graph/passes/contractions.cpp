@@ -1,6 +1,7 @@
 #include "graph/passes/contractions.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -116,14 +117,21 @@ bool compute_call(const Rewriter& rewriter, const PassOptions& options, Node* no
   const TensorType& type = node->result()->type();
   const auto accumulator = accumulator_dtype(lhs->type().dtype, rhs->type().dtype);
   if (type.device.kind != DeviceKind::kCpu) return rewriter.no_match(*node, "another device");
-  if (!accumulator || lhs->type().dtype != rhs->type().dtype ||
-      (type.dtype != lhs->type().dtype && type.dtype != *accumulator))
+  const DType left = lhs->type().dtype, right = rhs->type().dtype;
+  const bool is_one_dtype = left == right && left == type.dtype;
+  // Of bytes _int_mm takes signed ones on the right alone.
+  const bool is_wide =
+      accumulator == type.dtype && (is_float(right) ? left == right : right == DType::kI8);
+  if (!accumulator || !(is_one_dtype || is_wide))
     return rewriter.no_match(*node, "no code for its dtypes");
   if (options.tiles->columns(*accumulator) == 0)
     return rewriter.no_match(*node, "no vectors to compute it in");
   const auto alpha = factor(facts, "alpha"), beta = factor(facts, "beta");
   if (!alpha || !beta || has_other_kwargs(facts))
     return rewriter.no_match(*node, "a factor is not known");
+  const auto is_whole = [](double number) { return number == std::trunc(number); };
+  if (!is_float(*accumulator) && !(is_whole(*alpha) && is_whole(*beta)))
+    return rewriter.no_match(*node, "a factor is no integer");
   // Eager does not look at operands that count nothing, and refuses a sum of two dtypes.
   if (*alpha == 0) return rewriter.no_match(*node, "nothing of the product counts");
   if (call.first == 1 && node->operand(0)->type().dtype != type.dtype)

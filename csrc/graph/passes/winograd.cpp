@@ -38,13 +38,11 @@ std::optional<std::vector<int64_t>> filter_dims(const Node& node) {
 // Of three along a dimension, four.
 Value* transformed(Graph& graph, Value* filters, int64_t dim) {
   const auto part = [&](int64_t i) { return graph.slice(filters, dim, i, 1, 1); };
-  Value* first = part(0);
-  Value* last = part(2);
-  const Shape& shape = first->type().shape;
-  Value* half = graph.expand(graph.full({}, DType::kF32, 0.5), shape);
+  Value *first = part(0), *middle = part(1), *last = part(2);
+  Value* half = graph.expand(graph.full({}, DType::kF32, 0.5), first->type().shape);
   Value* ends = graph.pointwise(Op::kAdd, {first, last});
   const auto with_middle = [&](Op op) {
-    return graph.pointwise(Op::kMul, {graph.pointwise(op, {ends, part(1)}), half});
+    return graph.pointwise(Op::kMul, {graph.pointwise(op, {ends, middle}), half});
   };
   return graph.cat({first, with_middle(Op::kAdd), with_middle(Op::kSub), last}, dim);
 }
