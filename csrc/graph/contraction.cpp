@@ -55,4 +55,21 @@ std::vector<bool> axes_of_operand(const Node& contraction, size_t operand) {
   return axes;
 }
 
+std::optional<std::vector<int64_t>> dims_of_3x3_filters(const std::vector<SymExpr>& lhs,
+                                                        const std::vector<SymExpr>& rhs,
+                                                        const std::vector<SymExpr>& reduced) {
+  const auto axis = [](size_t i) { return SymExpr::symbol(axis_name(i)); };
+  const std::vector<SymExpr> image = {axis(0), axis(1) + axis(4), axis(2) + axis(5), axis(6)};
+  if (lhs != image || rhs.size() != image.size() || reduced.size() != 3 ||
+      !reduced[0].equals_constant(3) || !reduced[1].equals_constant(3))
+    return std::nullopt;
+  std::vector<int64_t> dims;
+  for (const size_t i : {4, 5, 6, 3}) {
+    const auto found = std::find(rhs.begin(), rhs.end(), axis(i));
+    if (found == rhs.end()) return std::nullopt;
+    dims.push_back(found - rhs.begin());
+  }
+  return dims;
+}
+
 }  // namespace mlcc::graph

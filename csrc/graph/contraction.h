@@ -28,4 +28,11 @@ std::vector<SymExpr> contraction_extents(const Node& contraction);
 // Of which axes of a contraction an operand's index is made.
 std::vector<bool> axes_of_operand(const Node& contraction, size_t operand);
 
+// Of a 3x3 convolution of step 1, lhs[d0, d1 + d4, d2 + d5, d6] times filters: where these have
+// their rows, columns, the image's channels and the result's. Nothing if the indices mean another
+// product.
+std::optional<std::vector<int64_t>> dims_of_3x3_filters(const std::vector<SymExpr>& lhs,
+                                                        const std::vector<SymExpr>& rhs,
+                                                        const std::vector<SymExpr>& reduced);
+
 }  // namespace mlcc::graph

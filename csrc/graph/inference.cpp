@@ -510,9 +510,11 @@ void check_transformed(const Checker& check) {
   const TensorType& type = check.type(2);
   const Shape& shape = check.declared().shape;
   const auto& reduced = check.attr<Shape>("reduced");
-  const bool is_convolution = shape.size() == 4 && reduced.size() == 3 &&
-                              reduced[0].equals_constant(3) && reduced[1].equals_constant(3);
-  check.require(is_convolution && type.dtype == DType::kF32 && check.type(0).dtype == type.dtype,
+  const bool is_convolution =
+      shape.size() == 4 &&
+      dims_of_3x3_filters(check.attr<Shape>("lhs"), check.attr<Shape>("rhs"), reduced);
+  check.require(is_convolution && type.dtype == DType::kF32 && check.type(0).dtype == type.dtype &&
+                    check.type(1).dtype == type.dtype,
                 "transformed filters, but no 3x3 convolution of f32");
   const bool is_fit =
       type.shape.size() == 4 && type.shape[1].equals_constant(kProducts) &&

@@ -383,9 +383,9 @@ class WinogradLowering {
   // How far apart filters' elements are along an axis of the contraction.
   SymExpr stride_of(size_t axis) const {
     const auto& index = node_.attr<std::vector<SymExpr>>("rhs");
-    const auto found =
+    const auto place =
         std::find(index.begin(), index.end(), SymExpr::symbol(fusion::axis_name(axis)));
-    return filters_.strides[static_cast<size_t>(found - index.begin())];
+    return filters_.strides[static_cast<size_t>(place - index.begin())];
   }
 
   Expr sum(const loop::Buffer* image, const SymExpr& from, const loop::Buffer* filters,

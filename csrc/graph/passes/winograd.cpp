@@ -1,8 +1,5 @@
 #include "graph/passes/winograd.h"
 
-#include <algorithm>
-#include <array>
-#include <optional>
 #include <vector>
 
 #include "graph/contraction.h"
@@ -14,26 +11,6 @@ namespace mlcc::graph {
 namespace {
 
 using Shape = std::vector<SymExpr>;
-
-SymExpr axis(size_t i) { return SymExpr::symbol(axis_name(i)); }
-
-// The filters' dimensions of rows, columns, the image's channels and the result's; nothing if the
-// node is no such convolution of channels-last images.
-std::optional<std::vector<int64_t>> filter_dims(const Node& node) {
-  const auto& reduced = node.attr<Shape>("reduced");
-  const bool is_3x3 = node.operands().size() == 2 && reduced.size() == 3 &&
-                      reduced[0].equals_constant(3) && reduced[1].equals_constant(3);
-  const Shape image = {axis(0), axis(1) + axis(4), axis(2) + axis(5), axis(6)};
-  if (!is_3x3 || node.attr<Shape>("lhs") != image) return std::nullopt;
-  const auto& filters = node.attr<Shape>("rhs");
-  std::vector<int64_t> dims;
-  for (const size_t i : {4, 5, 6, 3}) {
-    const auto found = std::find(filters.begin(), filters.end(), axis(i));
-    if (found == filters.end()) return std::nullopt;
-    dims.push_back(found - filters.begin());
-  }
-  return filters.size() == dims.size() ? std::optional(dims) : std::nullopt;
-}
 
 // Of three along a dimension, four.
 Value* transformed(Graph& graph, Value* filters, int64_t dim) {
@@ -48,8 +25,10 @@ Value* transformed(Graph& graph, Value* filters, int64_t dim) {
 }
 
 bool rewrite(const Rewriter& rewriter, const TileOptions& tiles, Node* node) {
-  const auto dims = filter_dims(*node);
-  if (!dims) return rewriter.no_match(*node, "it is no 3x3 convolution of step 1");
+  const auto dims = dims_of_3x3_filters(node->attr<Shape>("lhs"), node->attr<Shape>("rhs"),
+                                        node->attr<Shape>("reduced"));
+  if (!dims || node->operands().size() > 2)
+    return rewriter.no_match(*node, "it is no 3x3 convolution of step 1");
   Value* image = node->operand(0);
   Value* filters = node->operand(1);
   const auto is_f32 = [](const Value& value) { return value.type().dtype == DType::kF32; };
