@@ -55,7 +55,7 @@ WinogradTiles choose_winograd(const WinogradFacts& facts, const Machine& machine
   chosen.grain_terms = kGrainTerms;
   const int64_t all_panels = ceil_div(facts.columns, chosen.columns);
   const int64_t enough = machine.parts(kPartsOfThread);
-  int64_t blocks = ceil_div(facts.tiles, kMostTiles);
+  const int64_t blocks = ceil_div(facts.tiles, kMostTiles);
   const int64_t groups = std::min(all_panels, ceil_div(enough, blocks));
   chosen.panels = ceil_div(all_panels, groups);
   // Of a number that is not known, calls to come may have more than the one that was traced.
