@@ -99,19 +99,20 @@ def _is_image(node: Node) -> bool:
 
 
 def _has_code(node: Node, images: set[Any]) -> bool:
+    is_known = _torch_compat.is_known  # adds no guard
     image, weight, *_, is_transposed, _, groups = node.args
     if not weight.meta["val"].dtype.is_floating_point:
         return False
     count, _, *sides = (image if is_transposed else node).meta["val"].shape
-    if _torch_compat.is_known(count * math.prod(sides) < _LEAST_PIXELS):
+    if is_known(count * math.prod(sides) < _LEAST_PIXELS):
         return False
     rows, columns = weight.meta["val"].shape[:2]
     if isinstance(groups, Node):  # a size
         groups = groups.meta["val"]
-    is_depthwise = groups > 1 and not is_transposed and rows == groups and columns == 1
-    if _torch_compat.is_known(is_depthwise):
+    is_grouped = not is_transposed and is_known(groups > 1)
+    if is_grouped and is_known(rows == groups) and is_known(columns == 1):
         return image in images
-    return _torch_compat.is_known((columns if is_transposed else rows // groups) >= _LEAST_CHANNELS)
+    return is_known((columns if is_transposed else rows // groups) >= _LEAST_CHANNELS)
 
 
 def _is_row_major(value: Any) -> bool:

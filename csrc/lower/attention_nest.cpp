@@ -52,12 +52,6 @@ void AttentionNest::bind(size_t d, const SymExpr& at, Block& block) {
 }
 
 // -- small parts
-Expr AttentionNest::let(Expr value, std::string_view name, Block& block) {
-  const Variable* named = Variable::make(arena_, value->dtype, arena_.fresh_name(name));
-  block.push_back(loop::Let::make(arena_, named, value));
-  return named;
-}
-
 loop::LoopMode AttentionNest::vector_mode(int64_t unroll) const {
   const int64_t lanes = context_.machine.vector_bits / 8 / dtype_size(accumulator_);
   return {loop::LoopKind::kVector, lanes, unroll, 1};

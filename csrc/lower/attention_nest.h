@@ -34,12 +34,12 @@ class AttentionNest {
   loop::Expr apply(loop::ScalarOp op, std::vector<loop::Expr> args) {
     return nest_.apply(op, std::move(args));
   }
-  loop::Expr let(loop::Expr value, std::string_view name, loop::Block& block);
-  loop::Expr load(const loop::Buffer* buffer, const SymExpr& at) {
-    return loop::Load::make(arena_, buffer, {expr(at)});
+  loop::Expr let(loop::Expr value, std::string_view name, loop::Block& block) {
+    return nest_.let(value, name, block);
   }
+  loop::Expr load(const loop::Buffer* buffer, const SymExpr& at) { return nest_.load(buffer, at); }
   void store(const loop::Buffer* buffer, const SymExpr& at, loop::Expr value, loop::Block& block) {
-    block.push_back(loop::Store::make(arena_, buffer, {expr(at)}, value));
+    nest_.store(buffer, at, value, block);
   }
   // Over a row of scores or of results.
   loop::LoopMode vector_mode(int64_t unroll) const;

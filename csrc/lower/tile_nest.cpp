@@ -35,6 +35,12 @@ SymExpr TileNest::let(const SymExpr& value, std::string_view name, Block& block)
   return SymExpr::symbol(named->name);
 }
 
+Expr TileNest::let(Expr value, std::string_view name, Block& block) {
+  const Variable* named = Variable::make(arena_, value->dtype, arena_.fresh_name(name));
+  block.push_back(loop::Let::make(arena_, named, value));
+  return named;
+}
+
 SymExpr TileNest::select(const Expr& condition, const SymExpr& yes, const SymExpr& no,
                          std::string_view name, Block& block) {
   const Variable* chosen = variable(name);

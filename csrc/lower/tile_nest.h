@@ -31,6 +31,13 @@ class TileNest {
 
   // A number that stands in the code by a name; a constant or a name as it is.
   SymExpr let(const SymExpr& value, std::string_view name, loop::Block& block);
+  loop::Expr let(loop::Expr value, std::string_view name, loop::Block& block);
+  loop::Expr load(const loop::Buffer* buffer, const SymExpr& at) {
+    return loop::Load::make(arena_, buffer, {expr(at)});
+  }
+  void store(const loop::Buffer* buffer, const SymExpr& at, loop::Expr value, loop::Block& block) {
+    block.push_back(loop::Store::make(arena_, buffer, {expr(at)}, value));
+  }
   // The one or the other, by a name.
   SymExpr select(const loop::Expr& condition, const SymExpr& yes, const SymExpr& no,
                  std::string_view name, loop::Block& block);

@@ -100,15 +100,11 @@ class WinogradLowering {
     return nest_.let(value, name, block);
   }
   Expr let(Expr value, std::string_view name, Block& block) {
-    const Variable* named = Variable::make(arena_, value->dtype, arena_.fresh_name(name));
-    block.push_back(loop::Let::make(arena_, named, value));
-    return named;
+    return nest_.let(value, name, block);
   }
-  Expr load(const loop::Buffer* buffer, const SymExpr& at) {
-    return loop::Load::make(arena_, buffer, {expr(at)});
-  }
+  Expr load(const loop::Buffer* buffer, const SymExpr& at) { return nest_.load(buffer, at); }
   void store(const loop::Buffer* buffer, const SymExpr& at, Expr value, Block& block) {
-    block.push_back(loop::Store::make(arena_, buffer, {expr(at)}, value));
+    nest_.store(buffer, at, value, block);
   }
   Expr add(Expr a, Expr b) { return nest_.apply(ScalarOp::kAdd, {a, b}); }
   Expr subtract(Expr a, Expr b) { return nest_.apply(ScalarOp::kSub, {a, b}); }
@@ -148,9 +144,9 @@ class WinogradLowering {
 
   Place place_of(const SymExpr& tile, Block& block) {
     const SymExpr line = let(SymExpr::floordiv(tile, across_), "line", block);
-    const SymExpr column = SymExpr::mod(tile, across_) * kSide;
     return {let(SymExpr::floordiv(line, down_), "image", block),
-            let(SymExpr::mod(line, down_) * kSide, "row", block), let(column, "column", block)};
+            let(SymExpr::mod(line, down_) * kSide, "row", block),
+            let(SymExpr::mod(tile, across_) * kSide, "column", block)};
   }
 
   // -- a block
@@ -213,7 +209,7 @@ class WinogradLowering {
       places[static_cast<size_t>(i)] = step.is_constant() ? at : let(at, "at", block);
     }
     if (extent(axis).divide_exactly(kSide)) return places;
-    const SymExpr last = extent(axis) + (kTaps - 1 - 1);
+    const SymExpr last = extent(axis) + (kTaps - 2);
     places.back() = let(base + SymExpr::min(first + (kImageSide - 1), last) * step, "at", block);
     return places;
   }
@@ -273,11 +269,9 @@ class WinogradLowering {
                  over("r", 0, ceil_div(range.count, range.height),
                       [&](const SymExpr& r, Block& inner) {
                         const SymExpr row = let(r * range.height, "row", inner);
-                        loop::TileRef of_products = rows_of(products, i, row);
-                        of_products.steps[1] = constant(1);
                         append(inner, nest_.by_height(tiles_.rows, range.height, [&](int64_t rows) {
                           return loop::Contract::make(
-                              arena_, of_products, rows_of(images, i, row),
+                              arena_, rows_of(products, i, row), rows_of(images, i, row),
                               tile(filters, at, 1, tiles_.columns), rows, tiles_.columns, nullptr,
                               {expr(part.count)}, adds, ahead_of(at + of_matrix, r, rows, part));
                         }));

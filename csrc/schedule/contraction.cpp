@@ -15,11 +15,8 @@ namespace {
 // Wide tiles have registers for one set of sums only, and take fewer at no cost: 5 x 64 x 300 of
 // f32 erred by 3.9e-7 of the largest result with 256, where a library errs by 1.1e-7.
 constexpr int64_t kMostTerms = 256, kMostTermsOfWideTiles = 128, kBytesOfTerms = 1024;
-// Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
-constexpr int64_t kGrainTerms = 512 * 1024;
-// Iterations of the parallel loop that are enough for any number of threads, and for each of them
-// where fewer are worth counting.
-constexpr int64_t kEnoughParallel = 32, kPartsOfThread = 4;
+// Iterations of the parallel loop that are enough for any number of threads.
+constexpr int64_t kEnoughParallel = 32;
 
 // Terms at a time where tiles read pieces of long rows: as many streams are prefetched, and what is
 // there of a page of memory is read at once. Of f32, 1 x 3072 x 768 takes 134 us with 8, 160 with

@@ -14,6 +14,11 @@ namespace mlcc::schedule {
 // Vectors of columns in a tile, and in one that loads less for each product.
 inline constexpr int64_t kVectorsOfTile = 2, kVectorsOfWideTile = 4;
 
+// Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
+inline constexpr int64_t kGrainTerms = 512 * 1024;
+// Iterations of the parallel loop for each thread, where more are not worth counting.
+inline constexpr int64_t kPartsOfThread = 4;
+
 // Sizes are those to be expected; 0 rows: not known while compiling.
 struct ContractionFacts {
   int64_t rows = 0;  // along the operand that is broadcast

@@ -16,16 +16,18 @@ constexpr int64_t kBytes = 4;
 constexpr int64_t kOtherBytes = 4096;
 // Terms of one accumulator, see choose_tiles.
 constexpr int64_t kMostChannels = 128;
-// As in choose_tiles.
-constexpr int64_t kGrainTerms = 512 * 1024, kPartsOfThread = 4;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool transforms_images(const Machine& machine) {
+  return machine.transforms_images && !machine.is_gpu && machine.vector_bits > 0;
+}
 
 int64_t vectors_of(const WinogradFacts& facts, const Machine& machine) {
   if (facts.panel > 0) return facts.panel / vector_columns(machine, DType::kF32);
   if (!machine.has_scarce_loads) return kVectorsOfTile;
   const int64_t narrow = tile_columns(machine, DType::kF32);
-  const int64_t wide = narrow / kVectorsOfTile * kVectorsOfWideTile;
+  const int64_t wide = kVectorsOfWideTile * vector_columns(machine, DType::kF32);
   return ceil_div(facts.columns, wide) * wide == ceil_div(facts.columns, narrow) * narrow
              ? kVectorsOfWideTile
              : kVectorsOfTile;
@@ -75,13 +77,13 @@ WinogradTiles choose_winograd(const WinogradFacts& facts, const Machine& machine
 }
 
 bool has_winograd(int64_t panel, const Machine& machine) {
-  if (machine.is_gpu || machine.vector_bits == 0 || !machine.transforms_images) return false;
-  const int64_t narrow = tile_columns(machine, DType::kF32);
-  return panel == narrow || panel == narrow / kVectorsOfTile * kVectorsOfWideTile;
+  const int64_t lanes = vector_columns(machine, DType::kF32);
+  return transforms_images(machine) &&
+         (panel == kVectorsOfTile * lanes || panel == kVectorsOfWideTile * lanes);
 }
 
 int64_t transformed_columns(const WinogradFacts& facts, const Machine& machine) {
-  if (machine.is_gpu || machine.vector_bits == 0 || !machine.transforms_images) return 0;
+  if (!transforms_images(machine)) return 0;
   // In products of one channel and column. A vector of an image's tile, of a result's, takes as
   // long as so many, and a byte from beyond a second-level cache.
   static constexpr double kOfImage = 64, kOfResult = 56, kOfTile = 16384, kOfByte = 1.6,
