@@ -57,16 +57,18 @@ std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& no
 
 std::vector<graph::Access> scores_read(const Node& attention, const Index& position) {
   std::vector<graph::Access> reads = graph::score_operands(attention);
+  if (Value* factors = graph::factors_of(attention))
+    reads.push_back({factors, reads.front().index});
   for (graph::Access& read : reads)
     for (SymExpr& e : read.index) e = graph::over_axes(e, position);
   return reads;
 }
 
 std::vector<Value*> rows_read(const Node& attention) {
-  std::vector<Value*> operands = attention.operands();
-  operands.erase(operands.begin(), operands.begin() + static_cast<ptrdiff_t>(
-                                                          graph::score_operands(attention).size()));
-  return operands;
+  if (attention.op() == Op::kAttend) return {attention.operand(1)};
+  const std::vector<Value*>& operands = attention.operands();
+  const auto num_scores = static_cast<ptrdiff_t>(graph::score_operands(attention).size());
+  return {operands.begin() + num_scores, operands.end()};
 }
 
 std::optional<Index> norm_axes(const Node& norm, const Node& attend) {

@@ -241,6 +241,11 @@ ValuePlace value_place(const Node& attend, const AttentionAxes& axes) {
   return {strided_view(attend.operand(1))->base, rest, step(kWord), step(kTerm)};
 }
 
+Value* factors_of(const Node& attend) {
+  const bool has_factors = attend.op() == Op::kAttend && attend.operands().size() == 3;
+  return has_factors ? attend.operand(2) : nullptr;
+}
+
 std::vector<Access> score_operands(const Node& attention) {
   if (attention.op() != Op::kAttendGradients)
     return {{attention.operand(0), attention.attr<Index>("lhs")}};

@@ -66,7 +66,10 @@ struct ComputedScores {
 std::optional<ComputedScores> computed_scores(const Node& attention, const AttentionAxes& axes,
                                               const Assumptions& assumptions);
 
-// The operands that lie over the axes of scores, and where they are read.
+// What weights are multiplied with once they are added up, which lies as scores do; may be null.
+Value* factors_of(const Node& attend);
+
+// The operands that are computed from products of queries and keys, and where they are read.
 std::vector<Access> score_operands(const Node& attention);
 bool is_score_operand(const Node& attention, const Value& value);
 

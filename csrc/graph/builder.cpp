@@ -174,10 +174,12 @@ Value* Graph::contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                {dtype, std::move(shape), {}});
 }
 
-Value* Graph::attend(Value* scores, Value* values, std::vector<SymExpr> lhs,
+Value* Graph::attend(Value* scores, Value* values, Value* factors, std::vector<SymExpr> lhs,
                      std::vector<SymExpr> rhs, SymExpr keys, std::vector<SymExpr> range,
                      bool empty_is_zero, std::vector<SymExpr> shape, DType dtype) {
-  return build(Op::kAttend, {scores, values},
+  std::vector<Value*> operands = {scores, values};
+  if (factors != nullptr) operands.push_back(factors);
+  return build(Op::kAttend, std::move(operands),
                {{"empty_is_zero", empty_is_zero},
                 {"lhs", std::move(lhs)},
                 {"range", std::move(range)},

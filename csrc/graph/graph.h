@@ -307,10 +307,11 @@ class Graph {
   // is exp(scores[lhs]), for the reduced axis k in range [range[0], range[1]): two expressions over
   // the axes without k, monotone along each. The axes are as in contract, k is the last one. Where
   // no w counts (there is no k, or all scores are -inf) the result is NaN; 0 if `empty_is_zero`.
+  // Of the first sum, not of the divisor, w[k] is multiplied with factors[lhs], if there are any.
   // The result has the dtype of the scores, in which sums are added up, or that of the values.
-  Value* attend(Value* scores, Value* values, std::vector<SymExpr> lhs, std::vector<SymExpr> rhs,
-                SymExpr keys, std::vector<SymExpr> range, bool empty_is_zero,
-                std::vector<SymExpr> shape, DType dtype);
+  Value* attend(Value* scores, Value* values, Value* factors, std::vector<SymExpr> lhs,
+                std::vector<SymExpr> rhs, SymExpr keys, std::vector<SymExpr> range,
+                bool empty_is_zero, std::vector<SymExpr> shape, DType dtype);
   // result[d0, ..] = log(sum of all w[k]) of the same; where none counts -inf, or 0 likewise.
   Value* log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
                      std::vector<SymExpr> range, bool empty_is_zero, std::vector<SymExpr> shape);

@@ -586,7 +586,8 @@ TensorType infer_attention_gradients(const Checker& check) {
 TensorType infer_attention(const Checker& check) {
   if (check.op() == Op::kAttendGradients) return infer_attention_gradients(check);
   const bool has_values = check.op() == Op::kAttend;
-  check.check_num_operands(has_values ? 2 : 1);
+  const bool has_factors = has_values && check.num_operands() == 3;
+  check.check_num_operands(has_factors ? 3 : has_values ? 2 : 1);
   const DType accumulator = check.type(0).dtype, dtype = check.declared().dtype;
   check.require(accumulator == DType::kF32 || accumulator == DType::kF64, "scores are ",
                 dtype_name(accumulator), ", expected f32 or f64");
@@ -607,6 +608,11 @@ TensorType infer_attention(const Checker& check) {
   check.require(dtype == accumulator || dtype == values, "result is ", dtype_name(dtype),
                 ", expected ", dtype_name(accumulator), " or ", dtype_name(values));
   check_index(check, 1, check.attr<Shape>("rhs"), extents);
+  if (has_factors) {
+    check.require(check.type(2).dtype == accumulator, "factors are ",
+                  dtype_name(check.type(2).dtype), ", expected ", dtype_name(accumulator));
+    check_index(check, 2, check.attr<Shape>("lhs"), extents);
+  }
   return {dtype, check.declared().shape, {}};
 }
 

@@ -31,7 +31,8 @@ namespace {
 class AttentionLowering : private AttentionNest {
  public:
   AttentionLowering(const Context& context, KernelBuffers& buffers, LoweredKernel& lowered)
-      : AttentionNest(context, buffers, lowered), nodes_(context.plan, context.group) {}
+      : AttentionNest(context, buffers, lowered), nodes_(context.plan, context.group),
+        factors_(graph::factors_of(node_)) {}
 
   void lower() {
     find_axes();
@@ -113,6 +114,15 @@ class AttentionLowering : private AttentionNest {
     return element;
   }
 
+  // What the weight at the current place is multiplied with.
+  Expr factored(Expr weight, Block& block) {
+    if (factors_ == nullptr) return weight;
+    evaluator_.push(&block);
+    const Expr factor = evaluator_.evaluate(factors_, node_.attr<Index>("lhs"));
+    evaluator_.pop();
+    return apply(ScalarOp::kMul, {weight, factor});
+  }
+
   // -- what follows
   // `sum` and `largest` of a row, which stands at the current place.
   void emit_norms(Expr sum, Expr largest, Block& block) {
@@ -168,27 +178,28 @@ class AttentionLowering : private AttentionNest {
     const SymExpr row = roles_ ? SymExpr::symbol(fusion::axis_name(roles_->rows)) : SymExpr(0);
     const SymExpr first = nest_.let(SymExpr::max(bound(0, row), 0), "first", block);
     const SymExpr limit = nest_.let(SymExpr::min(bound(1, row), extent(keys_)), "limit", block);
-    using Term = std::function<Expr(Expr score)>;
+    using Term = std::function<Expr(Expr score, Block&)>;
     const auto over_keys = [&](ScalarOp op, Expr identity, Block& to, const Term& term) {
       return reduce("key", first, limit, {}, op, identity, to,
                     [&](const SymExpr& key, Block& body) {
                       bind(keys_, key, body);
                       const Expr of_product =
                           has_product() ? dot(products_.front(), row, key, {}, body) : nullptr;
-                      return term(score(of_product, body));
+                      return term(score(of_product, body), body);
                     });
     };
-    const Expr largest = over_keys(ScalarOp::kMax, lowest(), block, [](Expr s) { return s; });
+    const Expr largest =
+        over_keys(ScalarOp::kMax, lowest(), block, [](Expr s, Block&) { return s; });
     const Expr shift = shift_of(largest, block);
-    const Expr sum =
-        over_keys(ScalarOp::kAdd, number(0), block, [&](Expr s) { return weight(s, shift); });
+    const Expr sum = over_keys(ScalarOp::kAdd, number(0), block,
+                               [&](Expr s, Block&) { return weight(s, shift); });
     emit_norms(sum, largest, block);
     if (node_.op() != Op::kAttend) return;
     const Expr scale = reciprocal(sum, block);
     const auto emit_mean = [&](Block& to) {
-      const Expr total = over_keys(ScalarOp::kAdd, number(0), to, [&](Expr s) {
+      const Expr total = over_keys(ScalarOp::kAdd, number(0), to, [&](Expr s, Block& body) {
         const Expr value = loop::Cast::make(arena_, accumulator_, load_value());
-        return apply(ScalarOp::kMul, {weight(s, shift), value});
+        return apply(ScalarOp::kMul, {factored(weight(s, shift), body), value});
       });
       emit_element(apply(ScalarOp::kMul, {total, scale}), to);
     };
@@ -383,7 +394,8 @@ class AttentionLowering : private AttentionNest {
     const Expr total = reduce(
         "j", from, to, mode, ScalarOp::kAdd, number(0), block, [&](const SymExpr& j, Block& body) {
           const Expr one = let(weight(load(state.scores, base + j), shift), "w", body);
-          store(state.weights, base + j, as_weight(state, one), body);
+          if (factors_ != nullptr) bind(keys_, keys.first + j, body);
+          store(state.weights, base + j, as_weight(state, factored(one, body)), body);
           return one;
         });
     store(state.sum, slot, apply(ScalarOp::kFma, {load(state.sum, slot), repair, total}), block);
@@ -450,6 +462,7 @@ class AttentionLowering : private AttentionNest {
   }
 
   const GroupNodes nodes_;
+  graph::Value* const factors_;     // null: there are none
   std::vector<const Axis*> kept_;   // without that of columns
   std::vector<const Axis*> outer_;  // nor that of rows
   bool has_columns_ = false;

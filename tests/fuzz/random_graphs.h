@@ -428,7 +428,10 @@ class RandomGraph {
     }
     const Shape range = random_range(rank - 2, keys);
     const bool empty_is_zero = flip_coin(50);
-    add_value(graph_->attend(scores, pick(alike), index(rank - 2, rank), index(rank, rank - 1),
+    Value* values = pick(alike);
+    Value* factors = flip_coin(30) ? partner(dtype, of_scores) : nullptr;
+    if (factors != nullptr && shape_of(factors) != of_scores) factors = nullptr;
+    add_value(graph_->attend(scores, values, factors, index(rank - 2, rank), index(rank, rank - 1),
                              keys, range, empty_is_zero, shape, dtype));
     of_scores.pop_back();
     if (flip_coin(40))

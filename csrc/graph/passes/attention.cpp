@@ -117,7 +117,7 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
       call.is_causal ? SymExpr::min(SymExpr::symbol(axis_name(row)) + 1, keys) : keys;
   shape.back() = values->type().shape.back();
   Results results{};
-  results.means = graph.attend(scores, values, index(false, row, reduced),
+  results.means = graph.attend(scores, values, nullptr, index(false, row, reduced),
                                index(true, reduced, last), keys, {0, limit}, true, shape, dtype);
   if (wants_norms) {
     shape.pop_back();
@@ -252,23 +252,43 @@ std::optional<Softmax> softmax_of(const Graph& graph, const Node& weights_node) 
   return Softmax{scores, *dim, guard != nullptr};
 }
 
-// Where the weights of a product come from: its left operand through index maps and casts.
-std::optional<Access> weights_of(const Graph& graph, Value* value, Shape index,
-                                 const Assumptions& assumptions) {
-  Access access{value, std::move(index)};
-  const Node* reader = nullptr;
-  while (const Node* node = access.value->producer()) {
-    if (reader != nullptr && !is_only_read_by(graph, *access.value, {reader})) return {};
-    if (node->op() == Op::kDiv || node->op() == Op::kWhere) return access;
-    if (is_single_index_map(node->op()))
-      access = operand_access(*node, access.index, assumptions);
-    else if (node->op() == Op::kCast)
-      access.value = node->operand(0);
-    else
-      return {};
-    reader = node;
+// Where the weights of a product come from, and what they are multiplied with before it.
+struct Weights {
+  Access access;
+  std::vector<Value*> factors;
+};
+
+// Of its left operand, through index maps, casts and factors, which lie as weights do.
+std::optional<Weights> weights_of(const Graph& graph, Access access, const Node* reader,
+                                  const Assumptions& assumptions) {
+  const Node* node = access.value->producer();
+  if (node == nullptr || !is_only_read_by(graph, *access.value, {reader})) return {};
+  if (node->op() == Op::kDiv || node->op() == Op::kWhere) return Weights{access, {}};
+  if (is_single_index_map(node->op()))
+    return weights_of(graph, operand_access(*node, access.index, assumptions), node, assumptions);
+  if (node->op() == Op::kCast)
+    return weights_of(graph, {node->operand(0), access.index}, node, assumptions);
+  if (node->op() != Op::kMul) return {};
+  for (const size_t i : {0, 1}) {
+    Value* operand = node->operand(i);
+    if (operand->type().shape != node->result()->type().shape) continue;
+    auto below = weights_of(graph, {operand, access.index}, node, assumptions);
+    if (!below || below->access.index != access.index) continue;
+    below->factors.push_back(node->operand(1 - i));
+    return below;
   }
   return {};
+}
+
+// One value in the place of all, which lies as scores do; null if there are none.
+Value* product_of(Graph& graph, const std::vector<Value*>& factors, const TensorType& scores) {
+  Value* all = nullptr;
+  for (Value* factor : factors) {
+    factor = graph.cast(factor, scores.dtype);
+    all = all == nullptr ? factor : graph.pointwise(Op::kMul, {all, factor});
+  }
+  if (all == nullptr || all->type().shape == scores.shape) return all;
+  return graph.expand(all, scores.shape);
 }
 
 // The contraction that scores are computed from, or a call that may become one.
@@ -299,14 +319,15 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   Shape extents = type.shape;
   extents.push_back(product->reduced[0]);
   for (size_t d = 0; d < extents.size(); ++d) assumptions.set_index(axis_name(d), extents[d]);
-  const auto access = weights_of(graph, product->lhs, product->lhs_index, assumptions);
-  if (!access || !is_only_read_by(graph, *product->lhs, {node})) return false;
-  const Node& weights = *access->value->producer();
+  const auto found = weights_of(graph, {product->lhs, product->lhs_index}, node, assumptions);
+  if (!found) return false;
+  const Access& access = found->access;
+  const Node& weights = *access.value->producer();
   const auto softmax = softmax_of(graph, weights);
   if (!softmax) return false;
-  for (size_t d = 0; d < access->index.size(); ++d)
-    if (d == softmax->dim ? !(access->index[d] == SymExpr::symbol(keys))
-                          : access->index[d].contains(keys))
+  for (size_t d = 0; d < access.index.size(); ++d)
+    if (d == softmax->dim ? !(access.index[d] == SymExpr::symbol(keys))
+                          : access.index[d].contains(keys))
       return rewriter.no_match(*node, "the product runs along another dimension than the softmax");
   const DType accumulator = softmax->scores->type().dtype;
   const DType values = product->rhs->type().dtype;
@@ -330,9 +351,11 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   return rewriter.replace_by_new(node, [&] {
     // In the place of the call a contraction may stand now, whose result may be read as values too.
     Value* rows = with_dense_rows(graph, plain_product(*node)->rhs);
-    const Softmax found = *softmax_of(graph, weights);
-    return graph.attend(found.scores, rows, access->index, product->rhs_index, product->reduced[0],
-                        {0, product->reduced[0]}, found.empty_is_zero, type.shape, type.dtype);
+    Value* scores = softmax_of(graph, weights)->scores;
+    Value* factors = product_of(graph, found->factors, scores->type());
+    return graph.attend(scores, rows, factors, access.index, product->rhs_index,
+                        product->reduced[0], {0, product->reduced[0]}, softmax->empty_is_zero,
+                        type.shape, type.dtype);
   });
 }
 

@@ -240,8 +240,9 @@ bool rewrite(const Rewriter& rewriter, Node* node) {
   return rewriter.replace_by_new(node, [&] {
     if (node->op() == Op::kLogSumExp)
       return graph.log_sum_exp(scores, at.index, keys, reader.range(), empty_is_zero, type.shape);
-    return graph.attend(scores, node->operand(1), at.index, node->attr<Index>("rhs"), keys,
-                        reader.range(), empty_is_zero, type.shape, type.dtype);
+    return graph.attend(scores, node->operand(1), factors_of(*node), at.index,
+                        node->attr<Index>("rhs"), keys, reader.range(), empty_is_zero, type.shape,
+                        type.dtype);
   });
 }
 

@@ -64,7 +64,7 @@ bool narrow_attention(const Rewriter& rewriter, Node* node, bool keeps_attention
   if (keeps_attention) return rewriter.no_match(*node, "a gradient computes weights again");
   if (!has_many_queries(*node, graph)) return rewriter.no_match(*node, "few queries");
   return rewriter.replace_by_new(node, [&] {
-    return graph.attend(node->operand(0), graph.cast(values, DType::kBF16),
+    return graph.attend(node->operand(0), graph.cast(values, DType::kBF16), factors_of(*node),
                         node->attr<Shape>("lhs"), node->attr<Shape>("rhs"),
                         node->attr<Shape>("reduced")[0], node->attr<Shape>("range"),
                         node->attr<bool>("empty_is_zero"), type.shape, type.dtype);

@@ -500,9 +500,10 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
                   SymExpr::mod(key, terms)});
     packed = graph.pointwise(Op::kCopy, {graph.permute(packed, std::move(order))});
     const TensorType& type = node->result()->type();
-    return graph.attend(node->operand(0), packed, node->attr<Shape>("lhs"), std::move(index),
-                        node->attr<Shape>("reduced")[0], node->attr<Shape>("range"),
-                        node->attr<bool>("empty_is_zero"), type.shape, type.dtype);
+    return graph.attend(node->operand(0), packed, factors_of(*node), node->attr<Shape>("lhs"),
+                        std::move(index), node->attr<Shape>("reduced")[0],
+                        node->attr<Shape>("range"), node->attr<bool>("empty_is_zero"), type.shape,
+                        type.dtype);
   });
 }
 

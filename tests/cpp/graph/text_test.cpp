@@ -77,7 +77,7 @@ std::unique_ptr<Graph> all_ops_graph() {
   outputs.push_back(
       graph->contract(x, x, {axis(0), axis(2)}, {axis(1), axis(2)}, {4}, {s0, s0}, DType::kF32));
   Value* scores = outputs.back();
-  outputs.push_back(graph->attend(scores, x, {axis(0), axis(2)}, {axis(2), axis(1)}, s0,
+  outputs.push_back(graph->attend(scores, x, nullptr, {axis(0), axis(2)}, {axis(2), axis(1)}, s0,
                                   {0, axis(0) + 1}, true, {s0, 4}, DType::kF32));
   outputs.push_back(
       graph->log_sum_exp(scores, {axis(0), axis(1)}, s0, {0, axis(0) + 1}, false, {s0}));
