@@ -7,10 +7,11 @@ it gets a guard for its value, as those of `scaled_dot_product_attention` do (`_
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from mlcc import _torch_compat
 
@@ -46,21 +47,28 @@ def fix_widths(gm: GraphModule) -> None:
             continue
         _, keys, width = values.meta["val"].shape
         terms = [below.args[0].meta["val"].shape[-1] for below in _products_below(exponentials)]
-        widths = [size for size in (width, *terms) if isinstance(size, torch.SymInt)]
-        if not widths or not isinstance(keys, torch.SymInt):
-            continue
-        if all(map(_torch_compat.follows_from_inputs, [keys, *widths])):
-            most = min(_MOST_WIDTH, _torch_compat.hint_of(keys) - 1)
-            if all(_torch_compat.hint_of(size) <= most for size in widths):
-                _fix(gm, widths)
+        become_numbers(gm.graph, keys, [width, *terms])
 
 
-def _fix(gm: GraphModule, widths: list[torch.SymInt]) -> None:
-    text = hash(gm.code)
-    if _num_fixed[text] < _MOST_VALUES:
-        _num_fixed[text] += 1
-        for width in widths:
-            _torch_compat.fix_size(width)
+def become_numbers(graph: Graph, keys: Any, widths: Sequence[Any]) -> bool:
+    """Whether there is code for the widths; those among them that are symbols and look like widths become numbers."""
+    symbols = [size for size in widths if isinstance(size, torch.SymInt)]
+    if not symbols:
+        return all(1 < size <= _MOST_WIDTH for size in widths)
+    if not isinstance(keys, torch.SymInt):
+        return False
+    if not all(map(_torch_compat.follows_from_inputs, [keys, *symbols])):
+        return False
+    most = min(_MOST_WIDTH, _torch_compat.hint_of(keys) - 1)
+    text = hash(str(graph))
+    if not all(1 < _torch_compat.hint_of(size) <= most for size in widths):
+        return False
+    if _num_fixed[text] == _MOST_VALUES:
+        return False
+    _num_fixed[text] += 1
+    for size in symbols:
+        _torch_compat.fix_size(size)
+    return all(_torch_compat.is_known(size == _torch_compat.hint_of(size)) for size in symbols)
 
 
 def _exponentials_of(weights: Any) -> Node | None:

@@ -6,6 +6,7 @@ node then becomes an extern. The importer checks the result's dtype against eage
 
 from __future__ import annotations
 
+from mlcc import _attention_ops
 from mlcc._fx_adaptive_pools import (
     adaptive_avg_pool,
     adaptive_avg_pool_backward,
@@ -103,6 +104,7 @@ def _aten(handler: Handler, *names: str) -> dict[str, Handler]:
 
 # Overload -> handler. The op table's overloads need no row here unless numbers decide how they are computed.
 HANDLERS: dict[str, Handler] = {
+    **_attention_ops.HANDLERS,
     # pointwise
     **_aten(power, "pow.Tensor_Scalar"),
     **_aten(nan_to_num, "nan_to_num.default"),

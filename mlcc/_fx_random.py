@@ -53,11 +53,15 @@ def _word(importer: Importer, node: Node, fake: torch.Tensor) -> Tensor:
     """32 random bits for each element of a tensor like `fake`."""
     if node.kwargs.get("generator") is not None:
         raise Unsupported("a generator of its own")
-    device = device_of(fake)
+    return words_under(importer, importer.next_seed(device_of(fake)), fake)
+
+
+def words_under(importer: Importer, seed: Tensor, fake: torch.Tensor) -> Tensor:
+    """32 random bits for each element of a tensor like `fake`, under a seed, a 0-d i64 tensor."""
     count = importer.size(fake.numel())
-    counter = Tensor(importer.builder.iota(count, "i64", 0, 1, device), "i64")
+    counter = Tensor(importer.builder.iota(count, "i64", 0, 1, device_of(fake)), "i64")
     counter = importer.reshape(counter, importer.shape(fake))
-    return importer.pointwise("philox", counter, importer.next_seed(device), dtype="i32")
+    return importer.pointwise("philox", counter, seed, dtype="i32")
 
 
 def _two_words(importer: Importer, node: Node, fake: torch.Tensor) -> Tensor:
@@ -93,12 +97,17 @@ def _uniform(importer: Importer, node: Node, dtype: str) -> Tensor:
     return importer.pointwise("mul", importer.cast(number, wide), unit)
 
 
+def bound_of_words(probability: float) -> int:
+    """What 32 random bits, as an i32, stay below with the given probability, which is less than 1."""
+    return int(math.ldexp(probability, 32)) - (1 << 31)
+
+
 def _is_kept(importer: Importer, node: Node, fake: torch.Tensor, probability: float) -> Tensor:
     """True with the given probability."""
     device = device_of(fake)
     if probability >= 1:
         return importer.expand(importer.number(1, "bool", device), importer.shape(fake))
-    bound = importer.number(int(math.ldexp(probability, 32)) - (1 << 31), "i32", device)
+    bound = importer.number(bound_of_words(probability), "i32", device)
     return importer.pointwise("lt", _word(importer, node, fake), bound, dtype="bool")
 
 

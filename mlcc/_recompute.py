@@ -6,10 +6,10 @@ saved, with all that is computed from it, although mlcc makes it part of the ker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mlcc import _saved_images, _torch_compat
+from mlcc import _saved_images, _saved_scores, _torch_compat
 
 # Free: they move no data.
 _VIEWS = "detach diagonal split_with_sizes transpose unbind"
@@ -20,8 +20,12 @@ _FUSED = (
 )
 
 
-def partition(generated: Iterable[str]) -> Callable[..., Any]:
+def partition(generated: Iterable[str], options: Mapping[str, Any]) -> Callable[..., Any]:
     """The partition function for AOTAutograd. `generated`: overloads with a row in the op table."""
     pointwise = {name.removeprefix("aten.").partition(".")[0] for name in generated}
     cut = _torch_compat.min_cut(_VIEWS.split(), sorted({*_FUSED.split(), *pointwise}))
-    return _saved_images.save_channels_last(cut, pointwise)
+    split = _saved_images.save_channels_last(cut, pointwise)
+    # Random numbers of eager's generator follow from no seed.
+    if options["contractions"] and not options["fallback_random"]:
+        split = _saved_scores.compute_again(split, pointwise)
+    return split

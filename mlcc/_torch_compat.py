@@ -128,6 +128,16 @@ def min_cut(views: Iterable[str], others: Iterable[str]) -> Callable[..., Any]:
     return partition
 
 
+def recompute(node: torch.fx.Node) -> None:
+    """Lets the backward pass compute the node again, whatever that takes."""
+    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def save(node: torch.fx.Node) -> None:
+    """Lets the forward pass save the node for the backward pass, if that needs it."""
+    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
 def _save_overwritten(graph: torch.fx.Graph) -> None:
     """Let the backward pass read a copy of what the forward pass overwrites.
 
@@ -149,7 +159,8 @@ def _save_overwritten(graph: torch.fx.Graph) -> None:
     for overwritten in filter(written.__contains__, inputs):
         with graph.inserting_after(inputs[-1]):
             saved = graph.call_function(torch.ops.aten.clone.default, (overwritten,))
-        saved.meta = {**overwritten.meta, "recompute": CheckpointPolicy.MUST_SAVE}
+        saved.meta = dict(overwritten.meta)
+        save(saved)
         for user in list(overwritten.users):
             if user in needed and user is not saved and user.target is not copy:
                 user.replace_input_with(overwritten, saved)

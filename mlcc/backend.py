@@ -264,7 +264,7 @@ class Session:
                 forward=self.compiler("forward"),
                 backward=self.compiler("backward"),
                 inference=self.compiler("inference"),
-                partition=_recompute.partition(op_table().overloads()),
+                partition=_recompute.partition(op_table().overloads(), self.options),
                 decompositions=decomposition_table(),
                 cache_key=key,
             )

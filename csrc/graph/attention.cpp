@@ -266,7 +266,12 @@ std::optional<ComputedScores> computed_scores(const Node& attention, const Atten
     if (!search.visit(operand.value, operand.index)) return std::nullopt;
   if (!search.is_one) return std::nullopt;
   ComputedScores scores{{}, std::move(search.path)};
+  const DType accumulator = attention.operand(0)->type().dtype;
   for (const Search::Product& one : search.products) {
+    const Node& contraction = *one.node;
+    if (accumulator_dtype(contraction.operand(0)->type().dtype,
+                          contraction.operand(1)->type().dtype) != accumulator)
+      return std::nullopt;
     auto product = product_at(one.node, one.place, axes, over_axes);
     if (!product) return std::nullopt;
     scores.products.push_back(*std::move(product));

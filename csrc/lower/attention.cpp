@@ -124,19 +124,26 @@ class AttentionLowering : private AttentionNest {
   }
 
   // -- what follows
-  // `sum` and `largest` of a row, which stands at the current place.
+  // `sum` and `largest` of a row, which stands at the current place. A kernel of norms alone ends
+  // with these.
   void emit_norms(Expr sum, Expr largest, Block& block) {
     evaluator_.push(&block);
     for (const Node* node : context_.group.nodes) {
-      if (node->op() != Op::kLogSumExp) continue;
-      Expr norm = apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest});
-      if (node->attr<bool>("empty_is_zero")) norm = zero_where_empty(sum, norm);
-      norm = let(norm, "norm", block);
-      evaluator_.define_row(node->result(), norm);
-      if (nodes_.is_output(node->result()))
-        evaluator_.store(node->result(), nodes_.position(*node), norm);
+      if (node->op() == Op::kLogSumExp) {
+        Expr norm = apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest});
+        if (node->attr<bool>("empty_is_zero")) norm = zero_where_empty(sum, norm);
+        emit_value(*node, let(norm, "norm", block));
+      } else if (node_.op() == Op::kLogSumExp) {
+        emit_value(*node, evaluator_.evaluate_node(*node, nodes_.position(*node)));
+      }
     }
     evaluator_.pop();
+  }
+
+  void emit_value(const Node& node, Expr element) {
+    evaluator_.define_row(node.result(), element);
+    if (nodes_.is_output(node.result()))
+      evaluator_.store(node.result(), nodes_.position(node), element);
   }
 
   Expr zero_where_empty(Expr sum, Expr value) {
@@ -156,10 +163,8 @@ class AttentionLowering : private AttentionNest {
     evaluator_.push(&block);
     for (const Node* node : context_.group.nodes) {
       if (node->op() == Op::kLogSumExp) continue;
-      const Index& position = nodes_.position(*node);
-      const Expr element = node == &node_ ? mean : evaluator_.evaluate_node(*node, position);
-      evaluator_.define_row(node->result(), element);
-      if (nodes_.is_output(node->result())) evaluator_.store(node->result(), position, element);
+      emit_value(*node,
+                 node == &node_ ? mean : evaluator_.evaluate_node(*node, nodes_.position(*node)));
     }
     evaluator_.pop();
   }

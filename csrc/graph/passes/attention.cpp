@@ -172,6 +172,7 @@ struct Softmax {
   Value* scores;
   size_t dim;
   bool empty_is_zero = false;  // rows in which all scores are -inf are 0 instead of NaN
+  Value* norms = nullptr;      // logarithms of sums, if it is made of these
 };
 
 bool is_only_read_by(const Graph& graph, const Value& value,
@@ -179,6 +180,15 @@ bool is_only_read_by(const Graph& graph, const Value& value,
   return !graph.is_output(&value) &&
          std::all_of(value.users().begin(), value.users().end(), [&](const Node* user) {
            return std::find(by.begin(), by.end(), user) != by.end();
+         });
+}
+
+// The same of scores, whose norms one kernel gives as well.
+bool are_scores_read_by(const Graph& graph, const Value& scores,
+                        std::initializer_list<const Node*> by) {
+  return !graph.is_output(&scores) &&
+         std::all_of(scores.users().begin(), scores.users().end(), [&](const Node* user) {
+           return user->op() == Op::kLogSumExp || std::find(by.begin(), by.end(), user) != by.end();
          });
 }
 
@@ -196,6 +206,11 @@ std::optional<size_t> reduced_dim(const Value& reduced, Op op, const Value& valu
   return static_cast<size_t>(dims[0]);
 }
 
+bool is_lowest(const Value& value) {
+  const auto number = constant_of(value);
+  return number && is_float(number->dtype) && number->real == -kInfinity;
+}
+
 // where(all(s == -inf), 0, ..), as torch's _safe_softmax has it around a softmax of s: the
 // comparison of scores.
 const Node* empty_rows(const Graph& graph, const Node& guard, const Value& quotient) {
@@ -209,16 +224,72 @@ const Node* empty_rows(const Graph& graph, const Node& guard, const Value& quoti
   if (all == nullptr || !zero || !equals(*zero, 0)) return nullptr;
   const Node* is_hidden = producer_of(*all->operand(0), Op::kEq);
   if (is_hidden == nullptr) return nullptr;
-  const auto lowest = constant_of(*is_hidden->operand(1));
-  return lowest && is_float(lowest->dtype) && lowest->real == -kInfinity &&
-                 is_only_read_by(graph, is_empty, {&guard}) &&
+  return is_lowest(*is_hidden->operand(1)) && is_only_read_by(graph, is_empty, {&guard}) &&
                  is_only_read_by(graph, *is_hidden->result(), {all})
              ? is_hidden
              : nullptr;
 }
 
+// Logarithms of sums along the last dimension, which stays, as a graph has them where gradients
+// compute weights again: what they are of.
+Value* normed_scores(const Value& norms) {
+  const Node* reshape = producer_of(norms, Op::kReshape);
+  const Node* node =
+      reshape != nullptr ? producer_of(*reshape->operand(0), Op::kLogSumExp) : nullptr;
+  if (node == nullptr) return nullptr;
+  Value* scores = node->operand(0);
+  Shape index, shape = scores->type().shape;
+  for (size_t d = 0; d < shape.size(); ++d) index.push_back(SymExpr::symbol(axis_name(d)));
+  const SymExpr keys = shape.back();
+  shape.back() = 1;
+  const bool are_rows = norms.type().shape == shape && node->attr<Shape>("lhs") == index &&
+                        node->attr<Shape>("range") == Shape{0, keys};
+  return are_rows ? scores : nullptr;
+}
+
+// That of exp(s - norms), or of the node which makes 0 of rows whose norm is -inf.
+std::optional<Softmax> softmax_of_norms(const Graph& graph, const Node& weights_node) {
+  const Node* guard = weights_node.op() == Op::kWhere ? &weights_node : nullptr;
+  const Node* exponential = guard != nullptr ? guard->operand(2)->producer() : &weights_node;
+  if (exponential == nullptr || exponential->op() != Op::kExp) return {};
+  const Node* difference = producer_of(*exponential->operand(0), Op::kSub);
+  if (difference == nullptr) return {};
+  Value *scores = difference->operand(0), *norms = difference->operand(1);
+  if (normed_scores(*norms) != scores) return {};
+  if (guard != nullptr) {
+    const auto zero = constant_of(*guard->operand(1));
+    const Node* is_empty = producer_of(*guard->operand(0), Op::kEq);
+    const bool is_of_norms = is_empty != nullptr && is_empty->operand(0) == norms &&
+                             is_lowest(*is_empty->operand(1)) && zero && equals(*zero, 0);
+    if (!is_of_norms || !is_only_read_by(graph, *exponential->result(), {guard})) return {};
+  }
+  const bool is_closed = is_only_read_by(graph, *difference->result(), {exponential}) &&
+                         are_scores_read_by(graph, *scores, {difference});
+  if (!is_closed) return {};
+  return Softmax{scores, scores->type().shape.size() - 1, guard != nullptr, norms};
+}
+
+// The same behind an `attend`, whose kernel gives them as well.
+Value* norms_again(Graph& graph, const Value& norms) {
+  const Node& node = *norms.producer()->operand(0)->producer();
+  Value* again = graph.log_sum_exp(node.operand(0), node.attr<Shape>("lhs"),
+                                   node.attr<Shape>("reduced")[0], node.attr<Shape>("range"),
+                                   node.attr<bool>("empty_is_zero"), node.result()->type().shape);
+  return graph.reshape(again, norms.type().shape);
+}
+
+void erase_unread(Graph& graph, Node* node) {
+  if (node == nullptr || node->op() == Op::kExtern || node->results().size() != 1 ||
+      !node->result()->users().empty() || graph.is_output(node->result()))
+    return;
+  const std::vector<Value*> operands = node->operands();
+  graph.erase(node);
+  for (Value* operand : operands) erase_unread(graph, operand->producer());
+}
+
 // That of a quotient, or of the node which makes the quotient's empty rows 0.
 std::optional<Softmax> softmax_of(const Graph& graph, const Node& weights_node) {
+  if (auto found = softmax_of_norms(graph, weights_node)) return found;
   const Node* guard = weights_node.op() == Op::kWhere ? &weights_node : nullptr;
   const Node* below = guard != nullptr ? guard->operand(2)->producer() : &weights_node;
   if (below == nullptr || below->op() != Op::kDiv) return {};
@@ -247,7 +318,8 @@ std::optional<Softmax> softmax_of(const Graph& graph, const Node& weights_node) 
       is_only_read_by(graph, sum, {&quotient}) &&
       is_only_read_by(graph, *difference->result(), {exponential}) &&
       is_only_read_by(graph, *difference->operand(1), {difference}) &&
-      is_only_read_by(graph, *scores, {difference, difference->operand(1)->producer(), is_hidden});
+      are_scores_read_by(graph, *scores,
+                         {difference, difference->operand(1)->producer(), is_hidden});
   if (!is_closed) return {};
   return Softmax{scores, *dim, guard != nullptr};
 }
@@ -263,7 +335,8 @@ std::optional<Weights> weights_of(const Graph& graph, Access access, const Node*
                                   const Assumptions& assumptions) {
   const Node* node = access.value->producer();
   if (node == nullptr || !is_only_read_by(graph, *access.value, {reader})) return {};
-  if (node->op() == Op::kDiv || node->op() == Op::kWhere) return Weights{access, {}};
+  if (node->op() == Op::kDiv || node->op() == Op::kWhere || node->op() == Op::kExp)
+    return Weights{access, {}};
   if (is_single_index_map(node->op()))
     return weights_of(graph, operand_access(*node, access.index, assumptions), node, assumptions);
   if (node->op() == Op::kCast)
@@ -289,21 +362,6 @@ Value* product_of(Graph& graph, const std::vector<Value*>& factors, const Tensor
   }
   if (all == nullptr || all->type().shape == scores.shape) return all;
   return graph.expand(all, scores.shape);
-}
-
-// The contraction that scores are computed from, or a call that may become one.
-Node* product_below(Value* scores) {
-  std::vector<Value*> values = {scores};
-  for (size_t i = 0; i < values.size(); ++i) {
-    Node* node = values[i]->producer();
-    if (node == nullptr || std::find(values.begin(), values.begin() + static_cast<ptrdiff_t>(i),
-                                     values[i]) != values.begin() + static_cast<ptrdiff_t>(i))
-      continue;
-    if (node->op() == Op::kContract || is_product_call(*node)) return node;
-    if (is_single_index_map(node->op()) || op_info(node->op()).op_class == OpClass::kPointwise)
-      values.insert(values.end(), node->operands().begin(), node->operands().end());
-  }
-  return nullptr;
 }
 
 bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node* node) {
@@ -344,19 +402,32 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   const auto columns = type.shape.back().as_constant();
   if (!columns || *columns > kMostAttentionColumns || *columns <= 1)
     return rewriter.no_match(*node, "values are wide, or of unknown width");
-  Node* below = product_below(softmax->scores);
-  if (below == nullptr) return rewriter.no_match(*node, "scores come from no product");
-  if (is_product_call(*below) && !contract_call(graph, options, below))
+  const std::vector<Node*> below = products_below({softmax->scores});
+  if (below.empty()) return rewriter.no_match(*node, "scores come from no product");
+  if (is_product_call(*below.front()) && !contract_call(graph, options, below.front()))
     return rewriter.no_match(*node, "the product that makes scores stays a call");
-  return rewriter.replace_by_new(node, [&] {
+  Value* moved = nullptr;
+  Value* lhs = product->lhs;
+  const bool has_changed = rewriter.replace_by_new(node, [&] {
     // In the place of the call a contraction may stand now, whose result may be read as values too.
     Value* rows = with_dense_rows(graph, plain_product(*node)->rhs);
     Value* scores = softmax_of(graph, weights)->scores;
     Value* factors = product_of(graph, found->factors, scores->type());
-    return graph.attend(scores, rows, factors, access.index, product->rhs_index,
-                        product->reduced[0], {0, product->reduced[0]}, softmax->empty_is_zero,
-                        type.shape, type.dtype);
+    Value* means =
+        graph.attend(scores, rows, factors, access.index, product->rhs_index, product->reduced[0],
+                     {0, product->reduced[0]}, softmax->empty_is_zero, type.shape, type.dtype);
+    if (softmax->norms != nullptr) moved = norms_again(graph, *softmax->norms);
+    return means;
   });
+  if (moved != nullptr) {
+    erase_unread(graph, lhs->producer());
+    // All that is left to read these are results of the graph.
+    if (softmax->norms->users().empty()) {
+      graph.replace_all_uses(softmax->norms, moved);
+      erase_unread(graph, softmax->norms->producer());
+    }
+  }
+  return has_changed;
 }
 
 }  // namespace

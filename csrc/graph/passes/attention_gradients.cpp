@@ -8,6 +8,7 @@
 #include "graph/attention_call.h"
 #include "graph/contraction.h"
 #include "graph/index_map.h"
+#include "graph/passes/contractions.h"
 #include "graph/rewriter.h"
 
 namespace mlcc::graph {
@@ -115,6 +116,14 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
       node, [&] { return build(rewriter.graph(), *call, *node, accumulator); });
 }
 
+// Of a node whose weights and gradients of scores are computed from calls.
+bool contract_scores(Graph& graph, const PassOptions& options, const Node& node) {
+  bool has_changed = false;
+  for (Node* product : products_below({node.operand(0), node.operand(1)}))
+    if (is_product_call(*product)) has_changed |= contract_call(graph, options, product);
+  return has_changed;
+}
+
 }  // namespace
 
 bool is_attention_gradient_call(const Node& node) {
@@ -128,7 +137,10 @@ bool attention_gradients(Graph& graph, const AttentionGradientOptions& options) 
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
   for (Node* node : graph.nodes())
-    if (is_attention_gradient_call(*node)) has_changed |= rewrite(rewriter, options, node);
+    if (is_attention_gradient_call(*node))
+      has_changed |= rewrite(rewriter, options, node);
+    else if (node->op() == Op::kAttendGradients)
+      has_changed |= contract_scores(graph, options, *node);
   return has_changed;
 }
 

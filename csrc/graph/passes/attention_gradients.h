@@ -14,9 +14,10 @@
 //   %4: f32[2, 80, 4, 64] = reshape slice %3 ..
 //   %5: f32[2, 4, 80, 64] = permute %4 ..
 //
-// Elements of 16 bits become f32 first. Requires a verified graph, and PassOptions::tiles where
-// code for contractions is wanted. Keeps dtypes, shapes and strides; leaves values without users
-// to dce. Few queries, and heads that share keys, stay with the call.
+// Of an `attend_gradients` that is there, products which its scores are computed from become
+// contractions. Elements of 16 bits become f32 first. Requires a verified graph, and
+// PassOptions::tiles where code for contractions is wanted. Keeps dtypes, shapes and strides;
+// leaves values without users to dce. Few queries, and heads that share keys, stay with the call.
 #pragma once
 
 #include "graph/passes/options.h"

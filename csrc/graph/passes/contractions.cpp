@@ -8,6 +8,7 @@
 
 #include "graph/arguments.h"
 #include "graph/contraction.h"
+#include "graph/index_map.h"
 #include "graph/passes/pack_operands.h"
 #include "graph/rewriter.h"
 
@@ -177,6 +178,20 @@ std::optional<Product> plain_product(const Node& node) {
   const ProductCall* call = call_of(node);
   if (call == nullptr || call->first != 0 || !is_well_formed(node, *call)) return std::nullopt;
   return product_of(node.operand(0), node.operand(1));
+}
+
+std::vector<Node*> products_below(std::vector<Value*> values) {
+  std::vector<Node*> products;
+  for (size_t i = 0; i < values.size(); ++i) {
+    Node* node = values[i]->producer();
+    const auto here = values.begin() + static_cast<ptrdiff_t>(i);
+    if (node == nullptr || std::find(values.begin(), here, values[i]) != here) continue;
+    if (node->op() == Op::kContract || is_product_call(*node))
+      products.push_back(node);
+    else if (is_single_index_map(node->op()) || op_info(node->op()).op_class == OpClass::kPointwise)
+      values.insert(values.end(), node->operands().begin(), node->operands().end());
+  }
+  return products;
 }
 
 bool contract_call(Graph& graph, const PassOptions& options, Node* call) {

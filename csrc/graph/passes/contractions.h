@@ -36,6 +36,10 @@ struct Product {
 // Of a contraction, or of a call that adds nothing to it.
 std::optional<Product> plain_product(const Node& node);
 
+// The nearest products, calls or contractions, that values are computed from pointwise and through
+// index maps.
+std::vector<Node*> products_below(std::vector<Value*> values);
+
 // Computes such a call by `product`, which is given operands of the same rank, 2 or 3, and the
 // dtype of its result, with what the call adds to it on the accumulators. False where there is no
 // code for it, or `worth` of the product and the machine say that the call is faster.

@@ -1,10 +1,12 @@
 #include "graph/passes/key_ranges.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "graph/attention.h"
 #include "graph/constants.h"
@@ -198,12 +200,48 @@ class MaskReader {
   std::string key_, row_;  // axes; row_: empty where none is known
 };
 
-// Of weights that are exponentials of scores and norms.
+// Operands of which any being 0 makes the node's result 0, but for infinite numbers and NaN.
+std::vector<const Value*> factors_in(const Node& node) {
+  const Op op = node.op();
+  if (op == Op::kMul) return {node.operand(0), node.operand(1)};
+  if (op == Op::kCast || op == Op::kCopy || op == Op::kNeg || op == Op::kDiv)
+    return {node.operand(0)};
+  if (op == Op::kWhere)
+    for (const size_t i : {1, 2})
+      if (const auto zero = constant_of(*node.operand(3 - i)); zero && equals(*zero, 0))
+        return {node.operand(i)};
+  return {};
+}
+
+// An exponential of the value's own shape that it is a product of.
+const Node* exponential_in(const Value& value) {
+  const Node* node = value.producer();
+  if (node == nullptr || node->op() == Op::kExp) return node;
+  for (const Value* factor : factors_in(*node))
+    if (factor->type().shape == value.type().shape)
+      if (const Node* found = exponential_in(*factor)) return found;
+  return nullptr;
+}
+
+// Whether the value is 0 wherever the exponential, which has its shape, is.
+bool vanishes_with(const Value& value, const Node& exponential) {
+  const Node* node = value.producer();
+  if (node == nullptr || value.type().shape != exponential.result()->type().shape) return false;
+  if (node == &exponential) return true;
+  if (node->op() == Op::kSub || node->op() == Op::kAdd)
+    return vanishes_with(*node->operand(0), exponential) &&
+           vanishes_with(*node->operand(1), exponential);
+  const std::vector<const Value*> factors = factors_in(*node);
+  return std::any_of(factors.begin(), factors.end(),
+                     [&](const Value* factor) { return vanishes_with(*factor, exponential); });
+}
+
+// Of weights that are exponentials of scores and norms, perhaps with factors.
 bool rewrite_gradients(const Rewriter& rewriter, Node* node) {
   Graph& graph = rewriter.graph();
   const Value& weights = *node->operand(0);
-  const Node* exponential = weights.producer();
-  if (exponential == nullptr || exponential->op() != Op::kExp) return false;
+  const Node* exponential = exponential_in(weights);
+  if (exponential == nullptr || !vanishes_with(*node->operand(1), *exponential)) return false;
   const Node* difference = exponential->operand(0)->producer();
   if (difference == nullptr || difference->op() != Op::kSub) return false;
   Value* scores = difference->operand(0);

@@ -1,0 +1,325 @@
+"""Training of attention that is written as its parts: no matrix of scores is saved, and gradients are eager's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import mlcc
+from benchmarks import suite
+from mlcc import _saved_scores
+from tests.python.accuracy import check_all, errors, to_double
+
+Function = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if small heads were worth it."""
+    monkeypatch.setattr(_saved_scores, "_LEAST_SCORES", 1)
+    monkeypatch.setattr(_saved_scores, "_LEAST_SHORT_SCORES", 1)
+
+
+def heads(
+    queries: int, keys: int, width: int, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
+    return [torch.randn(2, 3, length, width, dtype=dtype) for length in (queries, keys, keys)]
+
+
+def step(function: Function, inputs: list[torch.Tensor], grad: torch.Tensor) -> list[torch.Tensor]:
+    """The result and the gradients, under one seed."""
+    torch.manual_seed(7)
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    result = function(*leaves)
+    return [result.detach(), *torch.autograd.grad(result, leaves, grad)]
+
+
+def compiled_step(
+    function: Function, inputs: list[torch.Tensor], grad: torch.Tensor, dynamic: bool = False
+) -> list[torch.Tensor]:
+    torch._dynamo.reset()
+    return step(torch.compile(function, backend="mlcc", dynamic=dynamic), inputs, grad)
+
+
+def check(
+    function: Function,
+    inputs: list[torch.Tensor],
+    exact: Function | None = None,
+    dynamic: bool = False,
+) -> None:
+    """Results and gradients are as good as eager's, and lie alike. `exact`: the function without random numbers.
+
+    Gradients may err by an epsilon of norms more, which their weights are made from.
+    """
+    with torch.no_grad():
+        grad = torch.randn_like(function(*inputs))
+    found = compiled_step(function, inputs, grad, dynamic)
+    eager = step(exact or function, inputs, grad)
+    best = step(exact or function, to_double(inputs), grad.double())
+    if grad.dtype == torch.float64:
+        torch.testing.assert_close(found, eager, rtol=1e-11, atol=1e-11)
+    else:
+        check_all(found[:1], eager[:1], best[:1])
+        epsilon = torch.finfo(grad.dtype).eps
+        for one, other, reference in zip(found[1:], eager[1:], best[1:], strict=True):
+            allowed = 2 * errors(other, reference).largest + 4 * epsilon
+            assert errors(one, reference).largest < allowed
+    assert [x.stride() for x in found[1:]] == [x.stride() for x in eager[1:]]
+
+
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(5 * torch.tanh(q @ k.mT / 5), -1) @ v
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    is_seen = torch.arange(q.shape[-2])[:, None] >= torch.arange(k.shape[-2])
+    return torch.softmax((q @ k.mT).masked_fill(~is_seen, -math.inf), -1) @ v
+
+
+def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(0.1 * q[0, 0] @ k[0, 0].t(), -1) @ v[0, 0]
+
+
+def turned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((k @ q.mT).mT * 0.3, -1) @ v
+
+
+def heads_in_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    return plain(q, k, v).transpose(1, 2).flatten(2)
+
+
+def shared_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return plain(q, *(x[:, :1].expand(-1, 3, -1, -1) for x in (k, v)))
+
+
+FUNCTIONS = [plain, capped, causal, one_head, turned, heads_in_rows, shared_keys]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions(function: Function, dynamic: bool, mlcc_log: Any) -> None:
+    with mlcc_log("fallback") as calls:
+        for queries, keys, width in ((97, 103, 48), (64, 70, 64), (200, 90, 20)):
+            check(function, heads(queries, keys, width), dynamic=dynamic)
+    assert not calls
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    for function in (plain, causal, shared_keys):
+        check(function, heads(101, 111, 32, dtype))
+
+
+def dropped_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+
+
+def dropped_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=0.25, is_causal=True)
+
+
+def dropped_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1, dtype=torch.float32)
+    return F.dropout(weights.to(q.dtype), 0.25) @ v
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", [dropped_call, dropped_causal, dropped_parts])
+def test_dropout(function: Function, dtype: torch.dtype, dynamic: bool, mlcc_log: Any) -> None:
+    """Weights tell what was kept where values are rows of the identity."""
+    q, k, v = heads(100, 80, 40, dtype)
+    identity = torch.eye(80, dtype=dtype).expand(2, 3, -1, -1)
+    grad = torch.zeros(2, 3, 100, 40, dtype=dtype)
+    halves = [identity[..., :40].contiguous(), identity[..., 40:].contiguous()]
+    with mlcc_log("fallback") as calls:
+        weights = [compiled_step(function, [q, k, half], grad, dynamic)[0] for half in halves]
+    # Forward, few queries of 16-bit floats stay calls.
+    assert dtype != torch.float32 or not [call for call in calls if "bmm" in call]
+    kept = torch.cat(weights, -1) != 0
+    places = torch.arange(100)[:, None] >= torch.arange(80)
+    is_seen = places if function is dropped_causal else torch.ones_like(places)
+    assert abs(kept[..., is_seen].double().mean() - 0.75) < 0.02
+    assert not kept[..., ~is_seen].any()
+
+    def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~is_seen, -math.inf)
+        return torch.softmax(scores, -1) * kept / 0.75 @ v
+
+    check(function, [q, k, v], exact, dynamic)
+
+
+@pytest.mark.usefixtures("small")
+def test_dropout_differs_from_call_to_call() -> None:
+    compiled = torch.compile(dropped_parts, backend="mlcc", dynamic=False)
+    inputs = [x.requires_grad_() for x in heads(90, 90, 16)]
+    assert not torch.equal(compiled(*inputs), compiled(*inputs))
+
+
+def test_masks_are_those_of_eager_kernels() -> None:
+    """One of two graphs may run eagerly: random bits follow from the seed and the place alone."""
+
+    def mask(seed: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mlcc.dropout_mask(seed, [3, 1000, 7], 0.7)
+
+    for number in (0, 1, (1 << 63) - 1, 0x123456789ABCDEF):
+        seed = torch.tensor(number)
+        found = torch.compile(mask, backend="mlcc")(seed)
+        assert torch.equal(found, mask(seed))
+        assert abs(found.double().mean() - 0.7) < 0.02
+
+
+@pytest.mark.parametrize("outer", [(), (3,), (2, 3)])
+def test_gradients_as_an_op(outer: tuple[int, ...]) -> None:
+    """What eager's kernel and the node of the graph IR give is the same, in the same layout."""
+    shapes = [(70, 50), (70, 50), (70, 24), (70, 16), (50, 16)]
+    operands = [torch.randn(*outer, *shape) for shape in shapes]
+    function = torch.ops.mlcc.attend_gradients
+    found = torch.compile(function, backend="mlcc")(*operands)
+    for one, other in zip(found, function(*operands), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        assert one.stride() == other.stride()
+
+
+@pytest.mark.usefixtures("small")
+def test_rows_without_keys() -> None:
+    """The call gives zeros, also as gradients; a softmax NaN."""
+    inputs = heads(80, 90, 32)
+    is_seen = torch.rand(80, 90) > 0.5
+    is_seen[3] = False
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, dropout_p=0.5)
+
+    def parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((q @ k.mT).masked_fill(~is_seen, -math.inf), -1) @ v
+
+    grad = torch.randn(2, 3, 80, 32)
+    result, of_queries, *others = compiled_step(call, inputs, grad)
+    assert result[..., 3, :].count_nonzero() == of_queries[..., 3, :].count_nonzero() == 0
+    assert all(x.isfinite().all() for x in (of_queries, *others))
+    found, eager = compiled_step(parts, inputs, grad), step(parts, inputs, grad)
+    torch.testing.assert_close(found, eager, equal_nan=True, rtol=1e-4, atol=1e-4)
+    assert found[0][..., 3, :].isnan().all()
+
+
+@pytest.mark.usefixtures("small")
+def test_large_scores() -> None:
+    """Norms are as large as scores, and exponentials of differences as exact as these."""
+    q, k, v = heads(80, 90, 32)
+    found, eager = (
+        one(
+            lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v,
+            [30 * q, 30 * k, v],
+            v[..., :1].new_ones(2, 3, 80, 32),
+        )
+        for one in (compiled_step, step)
+    )
+    torch.testing.assert_close(found, eager, rtol=1e-2, atol=1e-2)
+
+
+def biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Scores get what is trained as well: a value of queries and keys has a reader of its own."""
+    return torch.softmax(q @ k.mT + q[..., :1] * 0.5 + v[..., 0].unsqueeze(-2), -1) @ v
+
+
+def returned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    weights = torch.softmax(q @ k.mT, -1)
+    return weights @ v + weights.square().sum(-1, keepdim=True)
+
+
+def of_itself(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ q.mT / 8, -1) @ q + k[..., :1, :] * v[..., :1, :]
+
+
+def layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        q = q + plain(q, k, v)
+    return q
+
+
+def checkpointed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return checkpoint(plain, q, k, v, use_reentrant=False)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("function", [biased, returned, of_itself, layers, checkpointed])
+def test_what_is_more_than_attention(function: Function) -> None:
+    check(function, heads(96, 104, 16))
+
+
+def test_parts_of_gradients_alone() -> None:
+    """Keys and values that are not trained."""
+    q, k, v = heads(600, 600, 16)
+    leaf = q.requires_grad_()
+    grad = torch.randn(2, 3, 600, 16)
+    compiled = torch.compile(plain, backend="mlcc", dynamic=False)
+    found = torch.autograd.grad(compiled(leaf, k, v), leaf, grad)
+    torch.testing.assert_close(found, torch.autograd.grad(plain(leaf, k, v), leaf, grad))
+
+
+@pytest.mark.usefixtures("small")
+def test_jit() -> None:
+    inputs, grad = heads(90, 110, 32), torch.randn(2, 3, 90, 32)
+    torch.testing.assert_close(step(mlcc.jit(plain), inputs, grad), step(plain, inputs, grad))
+
+
+@pytest.mark.usefixtures("small")
+def test_products_of_another_dtype() -> None:
+    """Products in f64 are no part of scores in f32."""
+
+    def mixed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((q.double() @ k.double().mT).float(), -1) @ v
+
+    inputs, grad = heads(80, 90, 16), torch.randn(2, 3, 80, 16)
+    torch.testing.assert_close(compiled_step(mixed, inputs, grad), step(mixed, inputs, grad))
+    with torch.no_grad():
+        found = torch.compile(mixed, backend="mlcc", dynamic=False)(*inputs)
+        torch.testing.assert_close(found, mixed(*inputs))
+
+
+@pytest.mark.parametrize("function", [plain, dropped_call, dropped_parts])
+def test_scores_are_nowhere_in_memory(function: Function) -> None:
+    """4,096 queries and keys: scores would take 64 MiB, as they do where random numbers are eager's."""
+
+    def peak(**options: Any) -> int:
+        torch._dynamo.reset()
+        inputs = [torch.randn(1, 1, 4096, 16, requires_grad=True) for _ in range(3)]
+        grad = torch.randn(1, 1, 4096, 16)
+        options["idle_memory_mb"] = 0
+        compiled = torch.compile(function, backend="mlcc", dynamic=False, options=options)
+
+        def once() -> Any:
+            return torch.autograd.grad(compiled(*inputs), inputs, grad)
+
+        # Else blocks that a step has freed count as in use before the next one.
+        with mlcc.config.patch(idle_memory_mb=0):
+            once()
+            peak = suite.peak_bytes(once)
+        if peak is None:
+            pytest.skip("this system does not tell")
+        return peak
+
+    assert peak() < 24 * 2**20
+    assert peak(fallback_random=True) > 48 * 2**20
