@@ -70,7 +70,8 @@ def attend_gradients(
     of the outer dimensions, lie beside each other in the rows of the results.
     """
     results = of_scores @ keys, of_scores.mT @ queries, weights.mT @ of_means
-    return tuple(_with_heads_in_rows(one) for one in results)  # type: ignore[return-value]
+    of_queries, of_keys, of_values = map(_with_heads_in_rows, results)
+    return of_queries, of_keys, of_values
 
 
 def _with_heads_in_rows(x: torch.Tensor) -> torch.Tensor:

@@ -347,7 +347,7 @@ class _Builder:
         """Rewrites the graph."""
         found = self._found
         chain = self._weights()
-        for node in (*found.path, *chain):
+        for node in (*found.path, *chain, *_constants_of(found.path)):
             _torch_compat.recompute(node)
         with self._graph.inserting_before(found.worth):
             found.worth.replace_all_uses_with(self._worth())
@@ -365,7 +365,8 @@ class _Builder:
         quotient.replace_all_uses_with(chain[-1])
         for node in others:
             with self._graph.inserting_before(node):
-                if node is self._found.guard:
+                is_guard = node is self._found.guard
+                if is_guard:
                     chain.append(self._call(_aten.eq.Scalar, norms, -math.inf))
                     zero = self._call(_aten.full.default, [], 0.0, dtype=self._dtype)
                     chain += [zero, self._call(_aten.where.self, chain[-1], zero, node.args[2])]
@@ -535,6 +536,20 @@ def _transposed(node: Any) -> Node | None:
         wanted = [*range(rank - 2), rank - 1, rank - 2]
         return node.args[0] if [dim % rank for dim in node.args[1]] == wanted else None
     return None
+
+
+def _constants_of(nodes: list[Node]) -> set[Node]:
+    """What they read that is computed from no input, as masks of places are: the core knows these, not saved ones."""
+    found: set[Node] = set()
+    for operand in {one for node in nodes for one in node.all_input_nodes} - set(nodes):
+        above = _ancestors([operand])
+        if all(node.op == "call_function" and not _is_random(node) for node in above):
+            found |= above
+    return found
+
+
+def _is_random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _aliases(node: Node) -> list[Node]:

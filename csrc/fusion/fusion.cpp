@@ -204,7 +204,7 @@ class Planner {
       plan_.inlined.insert(&node);
       return;
     }
-    if (readers.size() != 1 && !is_read_by_one(node) && !is_read_by_one_attention(node)) return;
+    if (readers.size() != 1 && !is_read_by_one(node) && !serves_one_attention(node)) return;
     const Node& reader = *readers.front();
     if (is_read_elsewhere(*node.result(), reader)) return;
     const bool only_copies = copies_words(reader) && node.op() != Op::kPad && node.op() != Op::kCat;
@@ -248,30 +248,13 @@ class Planner {
            });
   }
 
-  // Whether one kernel alone reads the value, for several of the values that it makes of its
-  // scores: what dropout keeps, for weights and for gradients.
-  bool is_read_by_one_attention(const Node& node) const {
-    std::vector<const Node*> nodes = {&node};
-    const Node* attention = nullptr;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      std::vector<const Node*> readers;
-      collect_readers(nodes[i]->result(), false, readers);
-      for (const Node* reader : readers) {
-        if (is_attention(*reader) ? attention != nullptr && reader != attention
-                                  : !makes_part_of_scores(*reader))
-          return false;
-        if (is_attention(*reader))
-          attention = reader;
-        else if (std::find(nodes.begin(), nodes.end(), reader) == nodes.end())
-          nodes.push_back(reader);
-      }
-    }
-    return attention != nullptr;
-  }
-
-  bool makes_part_of_scores(const Node& node) const {
-    return scores_.count(&node) || (graph::op_info(node.op()).op_class == OpClass::kPointwise &&
-                                    !plan_.required.count(node.result()));
+  bool serves_one_attention(const Node& node) const {
+    const auto readers_of = [this](const Node& one, std::vector<const Node*>& readers) {
+      collect_readers(one.result(), false, readers);
+    };
+    return is_read_by_one_attention(node, readers_of, [this](const Node& one) {
+      return scores_.count(&one) || (is_inlinable(one) && !plan_.required.count(one.result()));
+    });
   }
 
   // Whether `reader` would compute elements of the node's result more than once.

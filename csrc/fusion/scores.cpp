@@ -55,6 +55,28 @@ std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& no
   return scores;
 }
 
+bool is_read_by_one_attention(
+    const Node& node, const std::function<void(const Node&, std::vector<const Node*>&)>& readers_of,
+    const std::function<bool(const Node&)>& makes_part) {
+  std::vector<const Node*> nodes = {&node};
+  const Node* attention = nullptr;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    std::vector<const Node*> readers;
+    readers_of(*nodes[i], readers);
+    for (const Node* reader : readers) {
+      if (is_attention(*reader)) {
+        if (attention != nullptr && reader != attention) return false;
+        attention = reader;
+      } else if (!makes_part(*reader)) {
+        return false;
+      } else if (std::find(nodes.begin(), nodes.end(), reader) == nodes.end()) {
+        nodes.push_back(reader);
+      }
+    }
+  }
+  return attention != nullptr;
+}
+
 std::vector<graph::Access> scores_read(const Node& attention, const Index& position) {
   std::vector<graph::Access> reads = graph::score_operands(attention);
   if (Value* factors = graph::factors_of(attention))

@@ -26,6 +26,14 @@ struct ScoreRules {
 std::unordered_set<const graph::Node*> find_inlined_scores(const std::vector<graph::Node*>& nodes,
                                                            const ScoreRules& rules);
 
+// Whether one node of attention alone reads a value, for several of the values that its kernel
+// makes of scores: what dropout keeps, for weights and for gradients. `makes_part`: whether the
+// kernel would make the value of a node.
+bool is_read_by_one_attention(
+    const graph::Node& node,
+    const std::function<void(const graph::Node&, std::vector<const graph::Node*>&)>& readers_of,
+    const std::function<bool(const graph::Node&)>& makes_part);
+
 // What a node whose axes stand at `position` reads of operands that lie over the axes of scores.
 std::vector<graph::Access> scores_read(const graph::Node& attention,
                                        const std::vector<SymExpr>& position);

@@ -89,7 +89,9 @@ def through_aot(function: Any, graphs: list[Imported]) -> Any:
             forward=compiler,
             backward=compiler,
             inference=compiler,
-            partition=_recompute.partition(GENERATED),
+            partition=_recompute.partition(
+                GENERATED, {"contractions": False, "fallback_random": False}
+            ),
             decompositions=decompositions.table(GENERATED),
             cache_key=None,
         )

@@ -507,6 +507,31 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
   });
 }
 
+bool has_rows(Value* value) { return strided_view(value)->strides.back().equals_constant(1); }
+
+// Operands of attention that tiles read in vectors along their last dimension.
+bool rewrite_rows(const Rewriter& rewriter, Node* node) {
+  Graph& graph = rewriter.graph();
+  const bool is_attend = node->op() == Op::kAttend;
+  const std::vector<Value*> of = node->operands();
+  const auto all_have_rows = [&] {
+    return is_attend ? attention_axes(*node).has_value() || has_rows(of[1])
+                     : std::all_of(of.begin() + 2, of.end(), has_rows);
+  };
+  if (all_have_rows()) return false;
+  return rewriter.replace_by_new(node, [&] {
+    const auto rows = [&](size_t i) {
+      return has_rows(of[i]) ? of[i] : graph.pointwise(Op::kCopy, {of[i]});
+    };
+    const auto& range = node->attr<Shape>("range");
+    if (!is_attend) return graph.attend_gradients(of[0], of[1], rows(2), rows(3), rows(4), range);
+    const TensorType& type = node->result()->type();
+    return graph.attend(of[0], rows(1), factors_of(*node), node->attr<Shape>("lhs"),
+                        node->attr<Shape>("rhs"), node->attr<Shape>("reduced")[0], range,
+                        node->attr<bool>("empty_is_zero"), type.shape, type.dtype);
+  });
+}
+
 }  // namespace
 
 bool is_packed(const Node& contraction, DType dtype, const Graph& graph) {
@@ -520,6 +545,9 @@ bool pack_operands(Graph& graph, const PackOptions& options) {
   if (!options.tiles) return false;
   const Rewriter rewriter(graph, options);
   bool has_changed = false;
+  for (Node* node : graph.nodes())
+    if (node->op() == Op::kAttend || node->op() == Op::kAttendGradients)
+      has_changed |= rewrite_rows(rewriter, node);
   for (Node* node : graph.nodes())
     if (node->op() == Op::kContract)
       has_changed |= rewrite(rewriter, options, node);
