@@ -47,12 +47,6 @@ def dropout_mask(seed: torch.Tensor, sizes: Sequence[int], kept: float) -> torch
     return (left.to(torch.int32) < bound_of_words(kept)).reshape(sizes)
 
 
-@_op("log_sum_exp(Tensor scores) -> Tensor")
-def log_sum_exp(scores: torch.Tensor) -> torch.Tensor:
-    """Logarithms of sums of exponentials along the last dimension, which stays; f32 or f64."""
-    return torch.logsumexp(scores, -1, keepdim=True)
-
-
 @_op(
     "attend_gradients(Tensor weights, Tensor of_scores, Tensor of_means, Tensor queries, Tensor keys)"
     " -> (Tensor, Tensor, Tensor)"
@@ -88,15 +82,9 @@ def _dropout_mask(importer: Importer, node: Node) -> Tensor:
     return importer.pointwise("lt", words, limit, dtype="bool")
 
 
-def _log_sum_exp(importer: Importer, node: Node) -> Tensor:
-    scores = importer.tensor(node.args[0])
-    norms = Tensor(importer.builder.log_sum_exp(scores.handle), scores.dtype)
-    return importer.reshape(norms, importer.shape(node.meta["val"]))
-
-
 def _attend_gradients(importer: Importer, node: Node) -> list[Tensor]:
     operands = [importer.tensor(one) for one in node.args]
-    handle = importer.builder.attend_gradients([one.handle for one in operands])
+    handle = importer.builder.attend_gradients(*(one.handle for one in operands))
     everything = Tensor(handle, operands[0].dtype)
     begin: Any = 0
     results = []
@@ -120,6 +108,5 @@ def _as_heads(importer: Importer, part: Tensor, shape: list[Any]) -> Tensor:
 
 HANDLERS: dict[str, Handler] = {
     "mlcc.dropout_mask.default": _dropout_mask,
-    "mlcc.log_sum_exp.default": _log_sum_exp,
     "mlcc.attend_gradients.default": _attend_gradients,
 }

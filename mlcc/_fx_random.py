@@ -98,8 +98,8 @@ def _uniform(importer: Importer, node: Node, dtype: str) -> Tensor:
 
 
 def bound_of_words(probability: float) -> int:
-    """What 32 random bits, as an i32, stay below with the given probability, which is less than 1."""
-    return int(math.ldexp(probability, 32)) - (1 << 31)
+    """What 32 random bits, as an i32, stay below with the given probability; with that of 1 but once in 2^32 times."""
+    return min(int(math.ldexp(probability, 32)), (1 << 32) - 1) - (1 << 31)
 
 
 def _is_kept(importer: Importer, node: Node, fake: torch.Tensor, probability: float) -> Tensor:

@@ -1,10 +1,10 @@
 """Attention that is written as its parts, trained: its backward pass computes weights again instead of reading them.
 
 The graph of a training step saves the matrix of weights, that of scores and what dropout kept, each as large as queries
-times keys. All of them follow from queries, keys, a norm for each query and a seed. Where the graph has a softmax whose
-weights multiply values, perhaps behind dropout, and the whole gradient of that,
+times keys. All of them follow from queries, keys, two numbers for each query and a seed. Where the graph has a softmax
+whose weights multiply values, perhaps behind dropout, and the whole gradient of that,
 
-- the backward pass makes scores again and weights of them, exp(scores - norm),
+- the backward pass makes scores again and weights of them, exp(scores - largest) / sum, with these two saved,
 - the mean of the weights' gradients, sum(of_weights * weights), becomes sum(of_means * means), which is the same number
   (T. Dao et al., "FlashAttention", 2022), and
 - the gradients of queries, keys and values become one op.
@@ -58,18 +58,18 @@ def compute_again(partition: Callable[..., Any], pointwise: Container[str]) -> C
 
 def _rewrite(graph: Graph, num_results: int, pointwise: Container[str]) -> None:
     for quotient in graph.find_nodes(op="call_function", target=_aten.div.Tensor):
-        scores = softmax_operand(quotient)
+        scores = _softmax_operand(quotient)
         if scores is None:
             continue
         try:
             found = _Search(graph, num_results, pointwise).attention(scores, quotient)
         except _NoMatchError:
             continue
-        if _is_worth_it(found):
+        if _make_worth_it(found):
             _Builder(graph, found).build()
 
 
-def softmax_operand(quotient: Any) -> Node | None:
+def _softmax_operand(quotient: Any) -> Node | None:
     """x of exp(x - max(x)) / sum(..), along the last dimension, if the node is such a quotient."""
     if not _is_call(quotient, _aten.div.Tensor):
         return None
@@ -159,11 +159,12 @@ class _Search:
         chain, means = self._weights(softmax[-1])
         of_values = self._gradient_of_values(means)
         worth, of_softmax, of_weights = self._gradient_of_softmax(softmax[-1])
-        product = self._product_above(of_weights)
+        product = self._product_above(of_weights, chain)
         _require(product.args[0] is of_values.args[1])
         _require(_transposed(product.args[1]) is means.args[1])
         of_scores, of_queries, of_keys = self._gradients_of_rows(of_softmax)
         path = self._path(scores, quotient, guard)
+        _check_forms(scores, path, means, of_values, product, of_queries, of_keys)
         chain = [*softmax, *chain]
         products = of_values, worth, of_scores, of_queries, of_keys
         return _Attention(scores, path, guard, chain, means, *products)
@@ -242,15 +243,24 @@ class _Search:
         )
         return sums, difference, _only(set(product.args) - names)
 
-    def _product_above(self, node: Node) -> Node:
-        """That of gradients of means and values, which reaches weights through factors."""
+    def _product_above(self, node: Node, chain: list[Node]) -> Node:
+        """That of gradients of means and values, which reaches weights through what dropouts keep and nothing else."""
+        dropouts = {one for one in chain if _is_call(one, _aten.native_dropout.default)}
+        scale = math.prod(1 - one.args[1] for one in dropouts)
+        masks = []
         while not _is_call(node, *_PRODUCTS):
             _require(len(node.users) == 1 and node not in self._results)
-            if _is_call(node, _aten.mul.Tensor):
-                node = _only(one for one in node.args if one in self._gradients)
+            if _is_call(node, _aten.mul.Tensor, _aten.mul.Scalar):
+                factor = _only(one for one in node.args if one not in self._gradients)
+                node = _only(one for one in node.args if one is not factor)
+                mask, number = _kept(factor)
+                masks += [mask] if mask is not None else []
+                scale *= number
             else:
                 _require(_is_call(node, *_SAME, *_CASTS))
                 node = node.args[0]
+        _require(len(masks) == len(dropouts) and set(masks) == dropouts)
+        _require(math.isclose(scale, 1, rel_tol=1e-6))
         return node
 
     def _gradients_of_rows(self, node: Node) -> tuple[_Turned, _RowGradient, _RowGradient]:
@@ -315,8 +325,8 @@ class _Search:
         )
 
 
-def _is_worth_it(attention: _Attention) -> bool:
-    """Whether there is code for these sizes. Widths of heads that are symbols become numbers, by guards."""
+def _make_worth_it(attention: _Attention) -> bool:
+    """Whether there is fast code for these sizes. Widths of heads that are symbols become numbers, by guards."""
     scores, means = attention.scores.meta["val"], attention.means.meta["val"]
     products = [attention.path[0], attention.means, attention.of_values]
     is_double = {one.args[0].meta["val"].dtype == torch.float64 for one in products}
@@ -328,11 +338,40 @@ def _is_worth_it(attention: _Attention) -> bool:
         return False
     is_short = means.dtype.itemsize < 4
     least = _LEAST_SHORT_SCORES if is_short else _LEAST_SCORES
-    return (
-        _torch_compat.hint_of(queries) * _torch_compat.hint_of(keys) >= least
-        and _torch_compat.is_known(means.shape[-2] == queries)
-        and _attention_widths.become_numbers(attention.scores.graph, keys, widths)
-    )
+    return _torch_compat.hint_of(queries) * _torch_compat.hint_of(
+        keys
+    ) >= least and _attention_widths.become_numbers(attention.scores.graph, keys, widths)
+
+
+def _check_forms(
+    scores: Node,
+    path: list[Node],
+    means: Node,
+    of_values: Node,
+    of_weights: Node,
+    of_queries: _RowGradient,
+    of_keys: _RowGradient,
+) -> None:
+    """All products are of matrices of queries or keys, as many of them as there are matrices of scores."""
+    *outer, queries, keys = scores.meta["val"].shape
+    count = math.prod(outer)
+
+    def check(product: Node, rows: Any, columns: Any = None, is_transposed: bool = False) -> None:
+        *others, height, width = product.meta["val"].shape
+        if is_transposed:
+            height, width = width, height
+        wanted = [math.prod(others) == count, height == rows]
+        wanted += [width == columns] if columns is not None else []
+        _require(all(map(_torch_compat.is_known, wanted)))
+
+    (product,) = (node for node in path if _is_call(node, *_PRODUCTS))
+    height = product.meta["val"].shape[-2]
+    check(product, queries, keys, not _torch_compat.is_known(height == queries))
+    check(means, queries)
+    check(of_values, keys)
+    check(of_weights, queries, keys)
+    check(of_queries.product, queries, None, of_queries.is_transposed)
+    check(of_keys.product, keys, None, of_keys.is_transposed)
 
 
 class _Builder:
@@ -346,47 +385,38 @@ class _Builder:
     def build(self) -> None:
         """Rewrites the graph."""
         found = self._found
-        chain = self._weights()
-        for node in (*found.path, *chain, *_constants_of(found.path)):
+        weights, sums = found.chain[0].args
+        difference = weights.args[0]
+        saved = [difference.args[1], sums]
+        again = [*found.path, *_constants_of(found.path), difference, weights]
+        for node in found.chain:
+            if _is_call(node, _aten.native_dropout.default):
+                again += self._drawn(node)
+            else:
+                again.append(node)
+            if found.guard is not None and node is found.guard:
+                is_empty, zeros, _ = found.guard.args
+                saved.append(is_empty)
+                again.append(zeros)
+        for node in again:
             _torch_compat.recompute(node)
+        for node in saved:
+            _torch_compat.save(node)
         with self._graph.inserting_before(found.worth):
             found.worth.replace_all_uses_with(self._worth())
         self._replace_gradients()
 
-    def _weights(self) -> list[Node]:
-        """The softmax as exponentials of scores less norms, and dropout as a function of a seed."""
-        quotient, *others = self._found.chain
-        chain: list[Node] = []
-        with self._graph.inserting_before(quotient):
-            norms = self._call(_attention_ops.log_sum_exp, self._found.scores)
-            _torch_compat.save(norms)
-            chain.append(self._call(_aten.sub.Tensor, self._found.scores, norms))
-            chain.append(self._call(_aten.exp.default, chain[-1]))
-        quotient.replace_all_uses_with(chain[-1])
-        for node in others:
-            with self._graph.inserting_before(node):
-                is_guard = node is self._found.guard
-                if is_guard:
-                    chain.append(self._call(_aten.eq.Scalar, norms, -math.inf))
-                    zero = self._call(_aten.full.default, [], 0.0, dtype=self._dtype)
-                    chain += [zero, self._call(_aten.where.self, chain[-1], zero, node.args[2])]
-                    node.replace_all_uses_with(chain[-1])
-                elif _is_call(node, _aten.native_dropout.default):
-                    chain += self._drawn(node)
-                else:
-                    chain.append(node)
-        return chain
-
     def _drawn(self, dropout: Node) -> list[Node]:
-        """Nodes in the place of dropout."""
+        """Nodes in the place of dropout, of which the backward pass computes all but the seed again."""
         weights, share, _ = dropout.args
         kwargs = {"dtype": torch.int64, "device": torch.device("cpu")}
-        seed = self._call(_aten.randint.low, 0, (1 << 63) - 1, [], **kwargs)
+        with self._graph.inserting_before(dropout):
+            seed = self._call(_aten.randint.low, 0, (1 << 63) - 1, [], **kwargs)
+            mask = self._call(_attention_ops.dropout_mask, seed, self._sizes(weights), 1 - share)
+            kept = self._call(_aten.mul.Tensor, self._cast(weights), self._cast(mask))
+            scaled = self._call(_aten.mul.Tensor, kept, 1 / (1 - share))
+            dropped = self._cast(scaled, weights.meta["val"].dtype)
         _torch_compat.save(seed)
-        mask = self._call(_attention_ops.dropout_mask, seed, self._sizes(weights), 1 - share)
-        kept = self._call(_aten.mul.Tensor, self._cast(weights), self._cast(mask))
-        scaled = self._call(_aten.mul.Tensor, kept, 1 / (1 - share))
-        dropped = self._cast(scaled, weights.meta["val"].dtype)
         for result in list(dropout.users):
             result.replace_all_uses_with((dropped, mask)[result.args[1]])
             self._graph.erase_node(result)
@@ -515,6 +545,23 @@ def _is_guard(node: Node, scores: Node, weights: Node) -> bool:
     )
 
 
+def _kept(factor: Any) -> tuple[Node | None, float]:
+    """The dropout whose mask a factor is, if it is one, and the number that it is multiplied with."""
+    number = 1.0
+    while isinstance(factor, Node):
+        if _is_call(factor, operator.getitem) and factor.args[1] == 1:
+            return factor.args[0], number
+        if _is_call(factor, _aten.mul.Tensor, _aten.mul.Scalar):
+            value, by = factor.args
+            _require(isinstance(by, int | float))
+            factor, number = value, number * by
+        else:
+            _require(_is_call(factor, *_SAME, *_CASTS))
+            factor = factor.args[0]
+    _require(isinstance(factor, int | float))
+    return None, factor * number
+
+
 def _is_share(share: Any) -> bool:
     return isinstance(share, float) and 0 < share < 1
 
@@ -543,13 +590,17 @@ def _constants_of(nodes: list[Node]) -> set[Node]:
     found: set[Node] = set()
     for operand in {one for node in nodes for one in node.all_input_nodes} - set(nodes):
         above = _ancestors([operand])
-        if all(node.op == "call_function" and not _is_random(node) for node in above):
+        if all(map(_is_pure, above)):
             found |= above
     return found
 
 
-def _is_random(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+def _is_pure(node: Node) -> bool:
+    """Whether it is an op of torch's own that gives the same each time."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable or not schema.name.startswith(("aten::", "prims::")):
+        return False
+    return torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
 
 
 def _aliases(node: Node) -> list[Node]:

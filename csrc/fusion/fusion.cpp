@@ -493,7 +493,7 @@ class Planner {
     const Index axes = axis_symbols(group.domain.size());
     Join join;
     join.reduced = group.reduced;
-    if (node.op() == Op::kLogSumExp && !group.nodes.empty() && group.nodes.front() != &node)
+    if (graph::is_score_norm(node) && !group.nodes.empty() && group.nodes.front() != &node)
       return join_of_norm(node, group);
     if (auto padded = padded_position(node, group)) {
       join.read_position = *std::move(padded);
@@ -850,7 +850,7 @@ class Planner {
   void place(Node* node) {
     if (node->op() == Op::kSizeResult || folds(*node)) return;
     if (node->op() == Op::kExtern) return place_extern(node);
-    if (options_.fuse && node->op() == Op::kLogSumExp && joins_any(node, attends_beside(*node)))
+    if (options_.fuse && graph::is_score_norm(*node) && joins_any(node, attends_beside(*node)))
       return;
     if (options_.fuse && is_contraction(*node) && joins_any(node, products_beside(*node))) return;
     if (options_.fuse && !is_alone(*node) && !comes_in_tiles(*node)) {

@@ -208,6 +208,10 @@ std::optional<ScoreProduct> product_at(Node* product, Index place, const Attenti
 
 bool is_attention(const Node& node) { return op_info(node.op()).op_class == OpClass::kAttention; }
 
+bool is_score_norm(const Node& node) {
+  return is_attention(node) && node.op() != Op::kAttend && node.op() != Op::kAttendGradients;
+}
+
 std::optional<AttentionAxes> attention_axes(const Node& attention) {
   if (attention.op() == Op::kAttendGradients) {
     const size_t keys = contraction_extents(attention).size() - 1;

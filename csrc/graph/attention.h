@@ -16,6 +16,9 @@ constexpr int64_t kFewQueries = 8;
 
 bool is_attention(const Node& node);
 
+// Numbers for each row of scores, which the kernel of an `attend` of these scores gives as well.
+bool is_score_norm(const Node& node);
+
 // Which axis of such a node does what. The last one of all is that of keys, which means reduce.
 struct AttentionAxes {
   size_t rows;     // queries: of those that values do not know the last one that has a length

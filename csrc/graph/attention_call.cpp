@@ -77,6 +77,13 @@ std::optional<AttentionCall> read_attention_call(const Node& node, size_t first,
   return found;
 }
 
+std::optional<int64_t> group_of_heads(const SymExpr& heads, const SymExpr& shared) {
+  if (heads == shared) return 1;
+  const auto all = heads.as_constant(), number = shared.as_constant();
+  if (!all || !number || *number == 0 || *all % *number != 0) return {};
+  return *all / *number;
+}
+
 std::string_view refusal(const AttentionCall& call, std::initializer_list<const Value*> others,
                          const TileOptions& tiles) {
   const TensorType& type = call.queries->type();

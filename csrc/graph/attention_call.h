@@ -28,6 +28,9 @@ struct AttentionCall {
 // caller to see.
 std::optional<AttentionCall> read_attention_call(const Node& node, size_t first, size_t rest);
 
+// How many heads of queries share one of keys; nothing where they do not, or numbers are unknown.
+std::optional<int64_t> group_of_heads(const SymExpr& heads, const SymExpr& shared);
+
 // Why there is no code for the call; `others`: operands beside queries, keys and values that have
 // their dtype as well. Empty: there is.
 std::string_view refusal(const AttentionCall& call, std::initializer_list<const Value*> others,

@@ -46,7 +46,7 @@ constexpr std::array kAttend = {
     AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics},
     AttrSpec{"rhs", AttrKind::kIndex}};
 constexpr std::array kAttendGradients = {AttrSpec{"range", AttrKind::kIndex}};
-constexpr std::array kLogSumExp = {
+constexpr std::array kScoreNorm = {
     AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
     AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics}};
 
@@ -73,7 +73,7 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kContract) return kContract;
   if (op == Op::kAttend) return kAttend;
   if (op == Op::kAttendGradients) return kAttendGradients;
-  if (op == Op::kLogSumExp) return kLogSumExp;
+  if (op == Op::kLogSumExp || op == Op::kLargestScore || op == Op::kScoreSum) return kScoreNorm;
   return {};
 }
 

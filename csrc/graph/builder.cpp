@@ -188,10 +188,10 @@ Value* Graph::attend(Value* scores, Value* values, Value* factors, std::vector<S
                {dtype, std::move(shape), {}});
 }
 
-Value* Graph::log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
-                          std::vector<SymExpr> range, bool empty_is_zero,
-                          std::vector<SymExpr> shape) {
-  return build(Op::kLogSumExp, {scores},
+Value* Graph::score_norm(Op op, Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
+                         std::vector<SymExpr> range, bool empty_is_zero,
+                         std::vector<SymExpr> shape) {
+  return build(op, {scores},
                {{"empty_is_zero", empty_is_zero},
                 {"lhs", std::move(lhs)},
                 {"range", std::move(range)},
@@ -201,6 +201,7 @@ Value* Graph::log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
 
 Value* Graph::attend_gradients(Value* weights, Value* of_scores, Value* of_means, Value* queries,
                                Value* keys, std::vector<SymExpr> range) {
+  if (range.empty() && !weights->type().shape.empty()) range = {0, weights->type().shape.back()};
   return build(Op::kAttendGradients, {weights, of_scores, of_means, queries, keys},
                {{"range", std::move(range)}});
 }

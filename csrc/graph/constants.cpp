@@ -67,6 +67,11 @@ bool equals(const Constant& constant, int64_t number) {
   return constant.real == static_cast<double>(number) && !is_negative_zero(constant);
 }
 
+bool is_lowest(const Value& value) {
+  const auto number = constant_of(value);
+  return number && is_float(number->dtype) && std::isinf(number->real) && number->real < 0;
+}
+
 bool is_negative_zero(const Constant& constant) {
   return is_float(constant.dtype) && constant.real == 0 && std::signbit(constant.real);
 }

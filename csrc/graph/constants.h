@@ -19,6 +19,7 @@ std::optional<Constant> constant_of(const Value& value);
 // Whether it is exactly this number; +0.0 and -0.0 differ, see is_negative_zero.
 bool equals(const Constant& constant, int64_t number);
 bool is_negative_zero(const Constant& constant);
+bool is_lowest(const Value& value);  // whether all of it is -inf
 
 // The number after a cast, rounded like one at run time. Nothing for a float outside an integer's
 // range.

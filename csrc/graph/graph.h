@@ -312,20 +312,22 @@ class Graph {
   Value* attend(Value* scores, Value* values, Value* factors, std::vector<SymExpr> lhs,
                 std::vector<SymExpr> rhs, SymExpr keys, std::vector<SymExpr> range,
                 bool empty_is_zero, std::vector<SymExpr> shape, DType dtype);
-  // result[d0, ..] = log(sum of all w[k]) of the same; where none counts -inf, or 0 likewise.
-  Value* log_sum_exp(Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
-                     std::vector<SymExpr> range, bool empty_is_zero, std::vector<SymExpr> shape);
+  // Of the same, by the op: log(sum of all w[k]), where none counts -inf, or 0 likewise; the
+  // largest score, else -inf; the sum of exp(scores[lhs] - largest), else 0.
+  Value* score_norm(Op op, Value* scores, std::vector<SymExpr> lhs, SymExpr keys,
+                    std::vector<SymExpr> range, bool empty_is_zero, std::vector<SymExpr> shape);
   // Three sums of products over scores, one behind the other in a result of one dimension. With
   // outer dimensions (.., h), q queries and k keys:
   //   of queries [.., q, h, width]: of_scores[.., h, q, k] * keys[.., h, k, width] over k
   //   of keys [.., k, h, width]: of_scores[.., h, q, k] * queries[.., h, q, width] over q
   //   of values [.., k, h, columns]: weights[.., h, q, k] * of_means[.., h, q, columns] over q
   // Weights and `of_scores` count for k in range [range[0], range[1]), two expressions over the
-  // axes of all dimensions of the weights but the last one, monotone along each.
+  // axes of all dimensions of the weights but the last one, monotone along each; all of them if
+  // there is none.
   //
   // All have one dtype, f32 or f64.
   Value* attend_gradients(Value* weights, Value* of_scores, Value* of_means, Value* queries,
-                          Value* keys, std::vector<SymExpr> range);
+                          Value* keys, std::vector<SymExpr> range = {});
   // Operands are brought into the order of their references in the arguments, one per reference.
   std::vector<Value*> extern_call(ExternCall call, std::vector<Value*> operands,
                                   std::vector<TensorType> results);

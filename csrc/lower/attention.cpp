@@ -129,15 +129,20 @@ class AttentionLowering : private AttentionNest {
   void emit_norms(Expr sum, Expr largest, Block& block) {
     evaluator_.push(&block);
     for (const Node* node : context_.group.nodes) {
-      if (node->op() == Op::kLogSumExp) {
-        Expr norm = apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest});
-        if (node->attr<bool>("empty_is_zero")) norm = zero_where_empty(sum, norm);
-        emit_value(*node, let(norm, "norm", block));
-      } else if (node_.op() == Op::kLogSumExp) {
+      if (graph::is_score_norm(*node)) {
+        emit_value(*node, let(norm_of(*node, sum, largest), "norm", block));
+      } else if (graph::is_score_norm(node_)) {
         emit_value(*node, evaluator_.evaluate_node(*node, nodes_.position(*node)));
       }
     }
     evaluator_.pop();
+  }
+
+  Expr norm_of(const Node& node, Expr sum, Expr largest) {
+    if (node.op() == Op::kLargestScore) return largest;
+    if (node.op() == Op::kScoreSum) return sum;
+    const Expr norm = apply(ScalarOp::kAdd, {apply(ScalarOp::kLog, {sum}), largest});
+    return node.attr<bool>("empty_is_zero") ? zero_where_empty(sum, norm) : norm;
   }
 
   void emit_value(const Node& node, Expr element) {
@@ -162,7 +167,7 @@ class AttentionLowering : private AttentionNest {
     mean = let(loop::Cast::make(arena_, dtype, mean), "mean", block);
     evaluator_.push(&block);
     for (const Node* node : context_.group.nodes) {
-      if (node->op() == Op::kLogSumExp) continue;
+      if (graph::is_score_norm(*node)) continue;
       emit_value(*node,
                  node == &node_ ? mean : evaluator_.evaluate_node(*node, nodes_.position(*node)));
     }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "graph/contraction.h"
 #include "graph/control_flow.h"
 #include "graph/text.h"
 #include "support/error.h"
@@ -460,35 +459,17 @@ void bind_updates_and_scans(Builder& builder) {
           py::arg("x"), py::arg("dim"), py::arg("combine"));
 }
 
-// Along the last dimension of scores, of all their keys.
-Value* log_sum_exp(graph::Graph& graph, Value* scores) {
-  std::vector<SymExpr> shape = scores->type().shape, axes;
-  MLCC_USER_CHECK(!shape.empty(), "log_sum_exp: scores have no dimensions");
-  for (size_t d = 0; d < shape.size(); ++d) axes.push_back(SymExpr::symbol(graph::axis_name(d)));
-  const SymExpr keys = shape.back();
-  shape.pop_back();
-  return graph.log_sum_exp(scores, std::move(axes), keys, {0, keys}, false, std::move(shape));
-}
-
 void bind_attention(Builder& builder) {
-  builder
-      .def(
-          "log_sum_exp",
-          [](const GraphBuilder& b, const ValueHandle& scores) {
-            return b.handle(log_sum_exp(b.graph(), b.value(scores)));
-          },
-          py::arg("scores"))
-      .def(
-          "attend_gradients",
-          [](const GraphBuilder& b, const Handles& operands) {
-            const std::vector<Value*> of = values_of(b, operands);
-            MLCC_USER_CHECK(of.size() == 5, "attend_gradients: found ", of.size(),
-                            " operands, expected 5");
-            const SymExpr keys = of[0]->type().shape.empty() ? 0 : of[0]->type().shape.back();
-            return b.handle(
-                b.graph().attend_gradients(of[0], of[1], of[2], of[3], of[4], {0, keys}));
-          },
-          py::arg("operands"));
+  builder.def(
+      "attend_gradients",
+      [](const GraphBuilder& b, const ValueHandle& weights, const ValueHandle& of_scores,
+         const ValueHandle& of_means, const ValueHandle& queries, const ValueHandle& keys) {
+        return b.handle(b.graph().attend_gradients(b.value(weights), b.value(of_scores),
+                                                   b.value(of_means), b.value(queries),
+                                                   b.value(keys)));
+      },
+      py::arg("weights"), py::arg("of_scores"), py::arg("of_means"), py::arg("queries"),
+      py::arg("keys"));
 }
 
 void bind_extern(Builder& builder) {

@@ -405,6 +405,11 @@ class RandomGraph {
     return {first, flip_coin(50) ? SymExpr::min(row + 1, keys) : keys};
   }
 
+  Op pick_norm() {
+    if (flip_coin(50)) return Op::kLogSumExp;
+    return flip_coin(50) ? Op::kLargestScore : Op::kScoreSum;
+  }
+
   // A value attends to itself, along its last but one dimension.
   void add_attention(Value* value) {
     const DType dtype = dtype_of(value);
@@ -435,8 +440,8 @@ class RandomGraph {
                              keys, range, empty_is_zero, shape, dtype));
     of_scores.pop_back();
     if (flip_coin(40))
-      add_value(graph_->log_sum_exp(scores, index(rank - 2, rank - 1), keys, range, empty_is_zero,
-                                    of_scores));
+      add_value(graph_->score_norm(pick_norm(), scores, index(rank - 2, rank - 1), keys, range,
+                                   empty_is_zero, of_scores));
   }
 
   // What three alike values get from a value's products with another one, as weights and gradients

@@ -331,6 +331,23 @@ def test_factors_of_weights(
         torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
 
 
+def whole_numbers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Weights that are cut to whole numbers are no weights of a softmax."""
+    return (torch.softmax(q @ k.mT, -1) * 127).to(torch.int8).to(v.dtype) * 0.1 @ v
+
+
+def first_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.mT, -1)[..., :30] @ v[..., :30, :]
+
+
+@pytest.mark.parametrize("function", [whole_numbers, first_keys])
+def test_what_is_no_mean_of_all_values(function: Callable[..., torch.Tensor]) -> None:
+    q, k, v = heads(70, 60, 32)
+    with torch.no_grad():
+        found = torch.compile(function, backend="mlcc", dynamic=False)(q, k, v)
+        torch.testing.assert_close(found, function(q, k, v), rtol=1e-4, atol=1e-4)
+
+
 def test_values_are_what_scores_are_made_of() -> None:
     x, y = torch.randn(40, 64), torch.randn(40, 64)
 

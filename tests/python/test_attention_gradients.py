@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import mlcc
 from benchmarks import suite
-from tests.python.accuracy import check_all, to_double
+from tests.python.accuracy import check_all, check_form, to_double
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +44,10 @@ def check(
         torch.testing.assert_close(found, eager, rtol=1e-11, atol=1e-11)
     else:
         check_all(found, eager, exact)
-    assert [x.stride() for x in found] == [x.stride() for x in eager]
+    for one, other in zip(found, eager, strict=True):
+        check_form(one, other)
     torch._dynamo.reset()
     return found
-
-
-SIZES = [(64, 64, 64), (97, 103, 80), (130, 20, 9), (200, 259, 128), (70, 300, 256), (100, 1, 16)]
 
 
 SIZES = [(64, 64, 64), (97, 103, 80), (130, 20, 9), (200, 259, 128), (70, 300, 256), (100, 1, 16)]
@@ -96,6 +94,22 @@ def test_masks(dynamic: bool) -> None:
             tensors,
             dynamic,
         )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shared", [1, 2])
+def test_grouped_heads(shared: int, dynamic: bool, mlcc_log: Any) -> None:
+    q = torch.randn(2, 4, 90, 32)
+    k, v = (torch.randn(2, shared, 110, 32) for _ in range(2))
+    mask = torch.randn(90, 110)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        causal = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return causal + F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+    with mlcc_log("fallback") as calls:
+        check(attend, [q, k, v, torch.randn(2, 4, 90, 32)], dynamic)
+    assert not calls
 
 
 def test_masks_that_are_computed() -> None:

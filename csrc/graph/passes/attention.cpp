@@ -11,6 +11,7 @@
 #include "graph/attention_call.h"
 #include "graph/constants.h"
 #include "graph/contraction.h"
+#include "graph/effects.h"
 #include "graph/index_map.h"
 #include "graph/inference.h"
 #include "graph/passes/contractions.h"
@@ -48,11 +49,9 @@ bool fits(AttentionCall& call, const Node& node) {
   const Shape &q = call.queries->type().shape, &k = call.keys->type().shape,
               &v = call.values->type().shape;
   if (node.result()->type().shape != Shape{q[0], q[1], q[2], v[3]}) return false;
-  if (q[1] == k[1]) return true;
-  const auto heads = q[1].as_constant(), shared = k[1].as_constant();
-  if (!heads || !shared || *shared == 0 || *heads % *shared != 0) return false;
-  call.group = *heads / *shared;
-  return true;
+  const auto group = group_of_heads(q[1], k[1]);
+  call.group = group.value_or(1);
+  return group.has_value();
 }
 
 // Heads that share keys as a dimension of their own: [batch, shared, group, ..].
@@ -121,8 +120,8 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
                                index(true, reduced, last), keys, {0, limit}, true, shape, dtype);
   if (wants_norms) {
     shape.pop_back();
-    results.norms = graph.log_sum_exp(scores, index(false, row, last), keys, {0, limit}, true,
-                                      std::move(shape));
+    results.norms = graph.score_norm(Op::kLogSumExp, scores, index(false, row, last), keys,
+                                     {0, limit}, true, std::move(shape));
   }
   return results;
 }
@@ -172,24 +171,21 @@ struct Softmax {
   Value* scores;
   size_t dim;
   bool empty_is_zero = false;  // rows in which all scores are -inf are 0 instead of NaN
-  Value* norms = nullptr;      // logarithms of sums, if it is made of these
+  // Numbers for each row.
+  Value *sum = nullptr, *largest = nullptr;
+  Value* is_empty = nullptr;  // null: nothing asks
 };
+
+// But for the caller.
+bool is_read_by(const Value& value, std::initializer_list<const Node*> by) {
+  return std::all_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+    return std::find(by.begin(), by.end(), user) != by.end();
+  });
+}
 
 bool is_only_read_by(const Graph& graph, const Value& value,
                      std::initializer_list<const Node*> by) {
-  return !graph.is_output(&value) &&
-         std::all_of(value.users().begin(), value.users().end(), [&](const Node* user) {
-           return std::find(by.begin(), by.end(), user) != by.end();
-         });
-}
-
-// The same of scores, whose norms one kernel gives as well.
-bool are_scores_read_by(const Graph& graph, const Value& scores,
-                        std::initializer_list<const Node*> by) {
-  return !graph.is_output(&scores) &&
-         std::all_of(scores.users().begin(), scores.users().end(), [&](const Node* user) {
-           return user->op() == Op::kLogSumExp || std::find(by.begin(), by.end(), user) != by.end();
-         });
+  return !graph.is_output(&value) && is_read_by(value, by);
 }
 
 const Node* producer_of(const Value& value, Op op) {
@@ -206,11 +202,6 @@ std::optional<size_t> reduced_dim(const Value& reduced, Op op, const Value& valu
   return static_cast<size_t>(dims[0]);
 }
 
-bool is_lowest(const Value& value) {
-  const auto number = constant_of(value);
-  return number && is_float(number->dtype) && number->real == -kInfinity;
-}
-
 // where(all(s == -inf), 0, ..), as torch's _safe_softmax has it around a softmax of s: the
 // comparison of scores.
 const Node* empty_rows(const Graph& graph, const Node& guard, const Value& quotient) {
@@ -224,72 +215,14 @@ const Node* empty_rows(const Graph& graph, const Node& guard, const Value& quoti
   if (all == nullptr || !zero || !equals(*zero, 0)) return nullptr;
   const Node* is_hidden = producer_of(*all->operand(0), Op::kEq);
   if (is_hidden == nullptr) return nullptr;
-  return is_lowest(*is_hidden->operand(1)) && is_only_read_by(graph, is_empty, {&guard}) &&
+  return is_lowest(*is_hidden->operand(1)) && is_read_by(is_empty, {&guard}) &&
                  is_only_read_by(graph, *is_hidden->result(), {all})
              ? is_hidden
              : nullptr;
 }
 
-// Logarithms of sums along the last dimension, which stays, as a graph has them where gradients
-// compute weights again: what they are of.
-Value* normed_scores(const Value& norms) {
-  const Node* reshape = producer_of(norms, Op::kReshape);
-  const Node* node =
-      reshape != nullptr ? producer_of(*reshape->operand(0), Op::kLogSumExp) : nullptr;
-  if (node == nullptr) return nullptr;
-  Value* scores = node->operand(0);
-  Shape index, shape = scores->type().shape;
-  for (size_t d = 0; d < shape.size(); ++d) index.push_back(SymExpr::symbol(axis_name(d)));
-  const SymExpr keys = shape.back();
-  shape.back() = 1;
-  const bool are_rows = norms.type().shape == shape && node->attr<Shape>("lhs") == index &&
-                        node->attr<Shape>("range") == Shape{0, keys};
-  return are_rows ? scores : nullptr;
-}
-
-// That of exp(s - norms), or of the node which makes 0 of rows whose norm is -inf.
-std::optional<Softmax> softmax_of_norms(const Graph& graph, const Node& weights_node) {
-  const Node* guard = weights_node.op() == Op::kWhere ? &weights_node : nullptr;
-  const Node* exponential = guard != nullptr ? guard->operand(2)->producer() : &weights_node;
-  if (exponential == nullptr || exponential->op() != Op::kExp) return {};
-  const Node* difference = producer_of(*exponential->operand(0), Op::kSub);
-  if (difference == nullptr) return {};
-  Value *scores = difference->operand(0), *norms = difference->operand(1);
-  if (normed_scores(*norms) != scores) return {};
-  if (guard != nullptr) {
-    const auto zero = constant_of(*guard->operand(1));
-    const Node* is_empty = producer_of(*guard->operand(0), Op::kEq);
-    const bool is_of_norms = is_empty != nullptr && is_empty->operand(0) == norms &&
-                             is_lowest(*is_empty->operand(1)) && zero && equals(*zero, 0);
-    if (!is_of_norms || !is_only_read_by(graph, *exponential->result(), {guard})) return {};
-  }
-  const bool is_closed = is_only_read_by(graph, *difference->result(), {exponential}) &&
-                         are_scores_read_by(graph, *scores, {difference});
-  if (!is_closed) return {};
-  return Softmax{scores, scores->type().shape.size() - 1, guard != nullptr, norms};
-}
-
-// The same behind an `attend`, whose kernel gives them as well.
-Value* norms_again(Graph& graph, const Value& norms) {
-  const Node& node = *norms.producer()->operand(0)->producer();
-  Value* again = graph.log_sum_exp(node.operand(0), node.attr<Shape>("lhs"),
-                                   node.attr<Shape>("reduced")[0], node.attr<Shape>("range"),
-                                   node.attr<bool>("empty_is_zero"), node.result()->type().shape);
-  return graph.reshape(again, norms.type().shape);
-}
-
-void erase_unread(Graph& graph, Node* node) {
-  if (node == nullptr || node->op() == Op::kExtern || node->results().size() != 1 ||
-      !node->result()->users().empty() || graph.is_output(node->result()))
-    return;
-  const std::vector<Value*> operands = node->operands();
-  graph.erase(node);
-  for (Value* operand : operands) erase_unread(graph, operand->producer());
-}
-
 // That of a quotient, or of the node which makes the quotient's empty rows 0.
 std::optional<Softmax> softmax_of(const Graph& graph, const Node& weights_node) {
-  if (auto found = softmax_of_norms(graph, weights_node)) return found;
   const Node* guard = weights_node.op() == Op::kWhere ? &weights_node : nullptr;
   const Node* below = guard != nullptr ? guard->operand(2)->producer() : &weights_node;
   if (below == nullptr || below->op() != Op::kDiv) return {};
@@ -315,13 +248,60 @@ std::optional<Softmax> softmax_of(const Graph& graph, const Node& weights_node) 
     return {};
   const bool is_closed =
       is_only_read_by(graph, weights, {sum.producer(), &quotient}) &&
-      is_only_read_by(graph, sum, {&quotient}) &&
+      is_read_by(sum, {&quotient}) &&
       is_only_read_by(graph, *difference->result(), {exponential}) &&
-      is_only_read_by(graph, *difference->operand(1), {difference}) &&
-      are_scores_read_by(graph, *scores,
-                         {difference, difference->operand(1)->producer(), is_hidden});
+      is_read_by(*difference->operand(1), {difference}) &&
+      is_only_read_by(graph, *scores, {difference, difference->operand(1)->producer(), is_hidden});
   if (!is_closed) return {};
-  return Softmax{scores, *dim, guard != nullptr};
+  return Softmax{scores,
+                 *dim,
+                 guard != nullptr,
+                 quotient.operand(1),
+                 difference->operand(1),
+                 guard != nullptr ? guard->operand(0) : nullptr};
+}
+
+// A number for each row of scores behind an `attend` of them, whose kernel gives it as well; as
+// `like` has it.
+Value* row_number(Graph& graph, Op op, const Softmax& softmax, const Value& like) {
+  Shape shape = softmax.scores->type().shape, index;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const size_t axis = d == softmax.dim ? shape.size() - 1 : d < softmax.dim ? d : d - 1;
+    index.push_back(SymExpr::symbol(axis_name(axis)));
+  }
+  const SymExpr keys = shape[softmax.dim];
+  shape.erase(shape.begin() + static_cast<ptrdiff_t>(softmax.dim));
+  Value* number =
+      graph.score_norm(op, softmax.scores, index, keys, {0, keys}, false, std::move(shape));
+  return graph.reshape(number, like.type().shape);
+}
+
+// What a graph that trains saves of a softmax, in the order in which nothing reads it any more once
+// the softmax is gone, and the same numbers from the kernel that attends.
+using Saved = std::vector<std::pair<Value*, Value*>>;
+Saved saved_numbers(Graph& graph, const Softmax& softmax) {
+  Saved saved;
+  if (graph.is_output(softmax.sum))
+    saved.emplace_back(softmax.sum, row_number(graph, Op::kScoreSum, softmax, *softmax.sum));
+  const bool is_empty_saved = softmax.is_empty != nullptr && graph.is_output(softmax.is_empty);
+  if (!graph.is_output(softmax.largest) && !is_empty_saved) return saved;
+  Value* largest = row_number(graph, Op::kLargestScore, softmax, *softmax.largest);
+  if (is_empty_saved) {
+    const TensorType& type = largest->type();
+    Value* lowest = graph.full({}, type.dtype, -kInfinity, type.device);
+    saved.emplace_back(softmax.is_empty, graph.pointwise(Op::kEq, {largest, lowest}));
+  }
+  if (graph.is_output(softmax.largest)) saved.emplace_back(softmax.largest, largest);
+  return saved;
+}
+
+void erase_unread(Graph& graph, Node* node) {
+  if (node == nullptr || has_effects(*node) || node->results().size() != 1 ||
+      !node->result()->users().empty() || graph.is_output(node->result()))
+    return;
+  const std::vector<Value*> operands = node->operands();
+  graph.erase(node);
+  for (Value* operand : operands) erase_unread(graph, operand->producer());
 }
 
 // Where the weights of a product come from, and what they are multiplied with before it.
@@ -335,11 +315,10 @@ std::optional<Weights> weights_of(const Graph& graph, Access access, const Node*
                                   const Assumptions& assumptions) {
   const Node* node = access.value->producer();
   if (node == nullptr || !is_only_read_by(graph, *access.value, {reader})) return {};
-  if (node->op() == Op::kDiv || node->op() == Op::kWhere || node->op() == Op::kExp)
-    return Weights{access, {}};
+  if (node->op() == Op::kDiv || node->op() == Op::kWhere) return Weights{access, {}};
   if (is_single_index_map(node->op()))
     return weights_of(graph, operand_access(*node, access.index, assumptions), node, assumptions);
-  if (node->op() == Op::kCast)
+  if (node->op() == Op::kCast && is_float(access.value->type().dtype))
     return weights_of(graph, {node->operand(0), access.index}, node, assumptions);
   if (node->op() != Op::kMul) return {};
   for (const size_t i : {0, 1}) {
@@ -387,6 +366,8 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
     if (d == softmax->dim ? !(access.index[d] == SymExpr::symbol(keys))
                           : access.index[d].contains(keys))
       return rewriter.no_match(*node, "the product runs along another dimension than the softmax");
+  if (!(product->reduced[0] == softmax->scores->type().shape[softmax->dim]))
+    return rewriter.no_match(*node, "the product takes a part of the weights");
   const DType accumulator = softmax->scores->type().dtype;
   const DType values = product->rhs->type().dtype;
   if (!is_float(accumulator) || dtype_size(accumulator) < 4 ||
@@ -406,28 +387,28 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
   if (below.empty()) return rewriter.no_match(*node, "scores come from no product");
   if (is_product_call(*below.front()) && !contract_call(graph, options, below.front()))
     return rewriter.no_match(*node, "the product that makes scores stays a call");
-  Value* moved = nullptr;
+  Saved saved;
   Value* lhs = product->lhs;
   const bool has_changed = rewriter.replace_by_new(node, [&] {
     // In the place of the call a contraction may stand now, whose result may be read as values too.
     Value* rows = with_dense_rows(graph, plain_product(*node)->rhs);
-    Value* scores = softmax_of(graph, weights)->scores;
-    Value* factors = product_of(graph, found->factors, scores->type());
-    Value* means =
-        graph.attend(scores, rows, factors, access.index, product->rhs_index, product->reduced[0],
-                     {0, product->reduced[0]}, softmax->empty_is_zero, type.shape, type.dtype);
-    if (softmax->norms != nullptr) moved = norms_again(graph, *softmax->norms);
+    const Softmax softmax = *softmax_of(graph, weights);
+    Value* factors = product_of(graph, found->factors, softmax.scores->type());
+    Value* means = graph.attend(softmax.scores, rows, factors, access.index, product->rhs_index,
+                                product->reduced[0], {0, product->reduced[0]},
+                                softmax.empty_is_zero, type.shape, type.dtype);
+    saved = saved_numbers(graph, softmax);
     return means;
   });
-  if (moved != nullptr) {
-    erase_unread(graph, lhs->producer());
-    // All that is left to read these are results of the graph.
-    if (softmax->norms->users().empty()) {
-      graph.replace_all_uses(softmax->norms, moved);
-      erase_unread(graph, softmax->norms->producer());
-    }
+  if (!has_changed) return false;
+  erase_unread(graph, lhs->producer());
+  for (const auto& [number, again] : saved) {
+    if (!number->users().empty()) continue;
+    Node* before = number->producer();
+    graph.replace_all_uses(number, again);
+    erase_unread(graph, before);
   }
-  return has_changed;
+  return true;
 }
 
 }  // namespace

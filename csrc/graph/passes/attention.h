@@ -3,7 +3,9 @@
 // What it does: aten._scaled_dot_product_flash_attention_for_cpu becomes a contraction of queries
 // and keys, pointwise ops that scale and mask its scores, `attend`, and `logsumexp` where the
 // call's second result is used. A product of a softmax's result, which nothing else reads, becomes
-// `attend` of that softmax's operand, and the product that the scores come from a contraction.
+// `attend` of that softmax's operand, and the product that the scores come from a contraction. What
+// multiplies weights in between, as dropout does, is its third operand. Sums and largest scores
+// that the graph hands out are norms behind it.
 //
 //   %0: f32[2, 4, 8, 64], %1: f32[2, 4, 8] =
 //     extern "aten._scaled_dot_product_flash_attention_for_cpu.default"(%q, %k, %v)
@@ -15,7 +17,8 @@
 //
 // Requires a verified graph, and PassOptions::tiles where code for contractions is wanted. Queries
 // that share keys (grouped heads) get an axis of their own. Keeps dtypes and shapes; values that
-// nobody sees in memory may lie in another way afterwards. Leaves values without users to dce.
+// nobody sees in memory may lie in another way afterwards. Erases what is left of a softmax that
+// hands out numbers, and leaves other values without users to dce.
 #pragma once
 
 #include "graph/passes/options.h"

@@ -35,11 +35,26 @@ std::optional<GradientCall> read_call(const Node& node) {
   const Shape &q = attention->queries->type().shape, &k = attention->keys->type().shape;
   const SymExpr& columns = attention->values->type().shape[3];
   const Shape means = {q[0], q[1], q[2], columns};
-  const bool fits = q[1] == k[1] && call.means->type().shape == means &&
-                    call.of_means->type().shape == means &&
+  const bool fits = call.means->type().shape == means && call.of_means->type().shape == means &&
                     call.norms->type().shape == Shape{q[0], q[1], q[2]};
-  if (!fits) return {};
+  const auto group = group_of_heads(q[1], k[1]);
+  if (!fits || !group) return {};
+  call.attention.group = *group;
   return call;
+}
+
+// Keys or values that several heads share, as if each had its own.
+Value* for_each_head(Graph& graph, Value* shared, int64_t group) {
+  if (group == 1) return shared;
+  Shape shape = shared->type().shape;
+  const SymExpr heads = shape[1] * group;
+  shape.insert(shape.begin() + 2, SymExpr(1));
+  Value* value = graph.reshape(shared, shape);
+  shape[2] = group;
+  value = graph.expand(value, shape);
+  shape.erase(shape.begin() + 2);
+  shape[1] = heads;
+  return graph.reshape(value, std::move(shape));
 }
 
 // Of rows of one side with rows of the other, over their width.
@@ -55,13 +70,19 @@ Value* products(Graph& graph, Value* rows, Value* columns) {
                         rows->type().dtype);
 }
 
-// A part of the result of attend_gradients, [batch, rows, heads, width], as torch sees it.
-Value* part_of(Graph& graph, Value* all, SymExpr& begin, const TensorType& type) {
+// A part of the result of attend_gradients, [batch, rows, heads, width], as torch sees it: added up
+// over `group` heads that share rows.
+Value* part_of(Graph& graph, Value* all, SymExpr& begin, const TensorType& type, int64_t group) {
   const Shape& shape = type.shape;
-  const SymExpr length = product(shape);
+  const SymExpr length = product(shape) * group;
   Value* part = graph.slice(all, 0, begin, length, 1);
   begin = begin + length;
-  part = graph.reshape(part, {shape[0], shape[2], shape[1], shape[3]});
+  if (group > 1) {
+    part = graph.reshape(part, {shape[0], shape[2], shape[1], group, shape[3]});
+    part = graph.reduce(Op::kSum, part, {3}, false);
+  } else {
+    part = graph.reshape(part, {shape[0], shape[2], shape[1], shape[3]});
+  }
   return graph.cast(graph.permute(part, {0, 2, 1, 3}), type.dtype);
 }
 
@@ -70,8 +91,10 @@ std::vector<Value*> build(Graph& graph, const GradientCall& call, const Node& no
   const auto prepared = [&](Value* value) {
     return with_dense_rows(graph, graph.cast(value, accumulator));
   };
-  Value *queries = prepared(call.attention.queries), *keys = prepared(call.attention.keys),
-        *values = prepared(call.attention.values), *of_means = prepared(call.of_means);
+  const int64_t group = call.attention.group;
+  Value *queries = prepared(call.attention.queries), *of_means = prepared(call.of_means);
+  Value* keys = for_each_head(graph, prepared(call.attention.keys), group);
+  Value* values = for_each_head(graph, prepared(call.attention.values), group);
   const Device device = queries->type().device;
   const auto number = [&](double value) { return graph.full({}, accumulator, value, device); };
   const Shape& shape = call.attention.queries->type().shape;
@@ -98,7 +121,7 @@ std::vector<Value*> build(Graph& graph, const GradientCall& call, const Node& no
   SymExpr begin = 0;
   std::vector<Value*> gradients;
   for (const auto& result : node.results())
-    gradients.push_back(part_of(graph, all, begin, result->type()));
+    gradients.push_back(part_of(graph, all, begin, result->type(), gradients.empty() ? 1 : group));
   return gradients;
 }
 

@@ -17,7 +17,8 @@
 // Of an `attend_gradients` that is there, products which its scores are computed from become
 // contractions. Elements of 16 bits become f32 first. Requires a verified graph, and
 // PassOptions::tiles where code for contractions is wanted. Keeps dtypes, shapes and strides;
-// leaves values without users to dce. Few queries, and heads that share keys, stay with the call.
+// leaves values without users to dce. Heads that share keys get copies of them, whose gradients are
+// added up. Few queries stay with the call.
 #pragma once
 
 #include "graph/passes/options.h"

@@ -25,12 +25,6 @@ constexpr int kMostLevels = 24;
 // What is added to a place, so that no place leaves an i32.
 constexpr int64_t kFarthest = int64_t{1} << 30;
 
-bool is_lowest(const Value& value) {
-  const auto constant = constant_of(value);
-  return constant && is_float(constant->dtype) &&
-         constant->real == -std::numeric_limits<double>::infinity();
-}
-
 double value_of(const Constant& constant) {
   return is_float(constant.dtype) ? constant.real : static_cast<double>(constant.integer);
 }
@@ -276,8 +270,9 @@ bool rewrite(const Rewriter& rewriter, Node* node) {
   const bool empty_is_zero = node->attr<bool>("empty_is_zero");
   const TensorType& type = node->result()->type();
   return rewriter.replace_by_new(node, [&] {
-    if (node->op() == Op::kLogSumExp)
-      return graph.log_sum_exp(scores, at.index, keys, reader.range(), empty_is_zero, type.shape);
+    if (is_score_norm(*node))
+      return graph.score_norm(node->op(), scores, at.index, keys, reader.range(), empty_is_zero,
+                              type.shape);
     return graph.attend(scores, node->operand(1), factors_of(*node), at.index,
                         node->attr<Index>("rhs"), keys, reader.range(), empty_is_zero, type.shape,
                         type.dtype);

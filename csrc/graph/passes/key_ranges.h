@@ -1,11 +1,11 @@
 // key_ranges: masks that compare places of queries and keys become ranges of keys.
 //
-// What it does: where scores of `attend` or `logsumexp`, or those of whose exponentials the weights
-// of `attend_gradients` are, are -inf outside of a range of keys,
+// What it does: where scores of `attend` and of its norms are -inf outside of a range of keys,
 // because a comparison of places says so, the node takes this range, so that its kernel leaves out
-// blocks of keys which no query of a tile sees. Causal masks and sliding windows are such: whatever
-// adds up comparisons `k <= q + c` and `k > q - w` by `and`. A mask that says no more than the
-// range is left out.
+// blocks of keys which no query of a tile sees. So does `attend_gradients` where its weights and
+// gradients of scores are products, sums and quotients of exponentials of such scores. Causal masks
+// and sliding windows are such: whatever adds up comparisons `k <= q + c` and `k > q - w` by `and`.
+// A mask that says no more than the range is left out.
 //
 //   %0: i64[8] = iota {start = 0, step = 1}
 //   %1: i64[8, 1] = reshape %0

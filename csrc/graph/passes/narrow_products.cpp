@@ -24,7 +24,7 @@ bool is_f32(const Value& value) { return value.type().dtype == DType::kF32; }
 bool has_gradients_of_attention(const Graph& graph) {
   const auto nodes = graph.nodes();
   return std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
-    return node->op() == Op::kLogSumExp || node->op() == Op::kAttendGradients;
+    return is_score_norm(*node) || node->op() == Op::kAttendGradients;
   });
 }
 

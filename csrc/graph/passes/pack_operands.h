@@ -5,8 +5,8 @@
 // columns. Where the operand is static the copy is made once and kept. Where an instruction adds up
 // several products, as many terms lie side by side inside of the columns, the last ones filled up
 // with zeros too; so do keys of an attention's values. What attention reads in rows has their
-// elements side by side. Keys of few queries stay as they are. An
-// operand whose terms lie apart, as those of a transposed matrix, is copied for many columns.
+// elements side by side. Keys of few queries stay as they are. An operand whose terms lie apart, as
+// those of a transposed matrix, is copied for many columns.
 //
 //   %0: f32[8, 40] = contract %x, %w {lhs = [d0, d2], reduced = [3], rhs = [d2, d1]}
 //   =>

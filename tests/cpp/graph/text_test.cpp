@@ -79,8 +79,10 @@ std::unique_ptr<Graph> all_ops_graph() {
   Value* scores = outputs.back();
   outputs.push_back(graph->attend(scores, x, nullptr, {axis(0), axis(2)}, {axis(2), axis(1)}, s0,
                                   {0, axis(0) + 1}, true, {s0, 4}, DType::kF32));
-  outputs.push_back(
-      graph->log_sum_exp(scores, {axis(0), axis(1)}, s0, {0, axis(0) + 1}, false, {s0}));
+  outputs.push_back(graph->score_norm(Op::kLogSumExp, scores, {axis(0), axis(1)}, s0,
+                                      {0, axis(0) + 1}, false, {s0}));
+  for (const Op op : {Op::kLargestScore, Op::kScoreSum})
+    outputs.push_back(graph->score_norm(op, scores, {axis(0), axis(1)}, s0, {0, s0}, false, {s0}));
   outputs.push_back(graph->attend_gradients(scores, scores, x, x, x, {0, axis(0) + 1}));
   ExternCall call{"my.op.default", {ArgRef{0}, s0 * 3, -1e-7, true, "t"}, {}, {}};
   call.kwargs.emplace_back("layout", ArgEnum{"layout", "strided"});
