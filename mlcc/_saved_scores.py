@@ -127,9 +127,7 @@ class _Attention:
     scores: Node
     path: list[Node]  # from the product of queries and keys to the scores
     guard: Node | None  # the choice of 0 where a row has no keys
-    chain: list[
-        Node
-    ]  # from the quotient of the softmax to the left operand of the product with values
+    chain: list[Node]  # from the quotient of the softmax to the left operand of that with values
     means: Node  # that product
     of_values: Node  # a product of the left operand, transposed, and gradients of means
     worth: Node  # sums of gradients of weights times weights

@@ -310,7 +310,7 @@ struct Weights {
   std::vector<Value*> factors;
 };
 
-// Of its left operand, through index maps, casts and factors, which lie as weights do.
+// Of its left operand, through index maps, casts, copies and factors, which lie as weights do.
 std::optional<Weights> weights_of(const Graph& graph, Access access, const Node* reader,
                                   const Assumptions& assumptions) {
   const Node* node = access.value->producer();
@@ -318,7 +318,8 @@ std::optional<Weights> weights_of(const Graph& graph, Access access, const Node*
   if (node->op() == Op::kDiv || node->op() == Op::kWhere) return Weights{access, {}};
   if (is_single_index_map(node->op()))
     return weights_of(graph, operand_access(*node, access.index, assumptions), node, assumptions);
-  if (node->op() == Op::kCast && is_float(access.value->type().dtype))
+  const bool is_cast = node->op() == Op::kCast && is_float(access.value->type().dtype);
+  if (is_cast || node->op() == Op::kCopy)
     return weights_of(graph, {node->operand(0), access.index}, node, assumptions);
   if (node->op() != Op::kMul) return {};
   for (const size_t i : {0, 1}) {
