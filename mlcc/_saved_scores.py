@@ -173,7 +173,8 @@ class _Search:
             (user, alias)
             for alias in _aliases(node)
             for user in alias.users
-            if not _is_call(user, *_ALIASES) and (user in self._forward) == in_forward
+            if not _is_call(user, *_ALIASES, _aten.sym_size.int)
+            and (user in self._forward) == in_forward
         ]
 
     def _softmax(self, scores: Node, quotient: Node) -> tuple[Node | None, list[Node]]:
