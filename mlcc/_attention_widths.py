@@ -60,9 +60,9 @@ def become_numbers(graph: Graph, keys: Any, widths: Sequence[Any]) -> bool:
     if not all(map(_torch_compat.follows_from_inputs, [keys, *symbols])):
         return False
     most = min(_MOST_WIDTH, _torch_compat.hint_of(keys) - 1)
-    text = hash(str(graph))
     if not all(1 < _torch_compat.hint_of(size) <= most for size in widths):
         return False
+    text = hash(str(graph))
     if _num_fixed[text] == _MOST_VALUES:
         return False
     _num_fixed[text] += 1

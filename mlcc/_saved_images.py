@@ -129,9 +129,9 @@ def _is_row_major(value: Any) -> bool:
 
 def _channels_last(graph: Graph, node: Node) -> Node:
     dims = [0, *range(2, node.meta["val"].dim()), 1]
-    view = _call(graph, torch.ops.aten.permute.default, (node, dims), {})
+    view = _torch_compat.add_call(graph, torch.ops.aten.permute.default, (node, dims), {})
     kwargs = {"memory_format": torch.contiguous_format}
-    return _call(graph, torch.ops.aten.clone.default, (view,), kwargs)
+    return _torch_compat.add_call(graph, torch.ops.aten.clone.default, (view,), kwargs)
 
 
 def _read_channels_last(graph: Graph, placeholder: Node, value: Any) -> None:
@@ -141,13 +141,8 @@ def _read_channels_last(graph: Graph, placeholder: Node, value: Any) -> None:
     readers = list(placeholder.users)
     dims = [0, value.dim() - 1, *range(1, value.dim() - 1)]
     with graph.inserting_after(last):
-        view = _call(graph, torch.ops.aten.permute.default, (placeholder, dims), {})
+        view = _torch_compat.add_call(
+            graph, torch.ops.aten.permute.default, (placeholder, dims), {}
+        )
     for reader in readers:
         reader.replace_input_with(placeholder, view)
-
-
-def _call(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-    node = graph.call_function(target, args, kwargs)
-    values = [one.meta["val"] if isinstance(one, Node) else one for one in args]
-    node.meta["val"] = _torch_compat.run_on_fakes(target, values, kwargs)
-    return node

@@ -49,24 +49,37 @@ def compute_again(partition: Callable[..., Any], pointwise: Container[str]) -> C
     def partition_without_weights(
         joint: GraphModule, *args: Any, num_fwd_outputs: int, **kwargs: Any
     ) -> Any:
-        _rewrite(joint.graph, num_fwd_outputs, pointwise)
-        joint.recompile()
+        if _rewrite(joint.graph, num_fwd_outputs, pointwise):
+            joint.recompile()
         return partition(joint, *args, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
     return partition_without_weights
 
 
-def _rewrite(graph: Graph, num_results: int, pointwise: Container[str]) -> None:
+def _rewrite(graph: Graph, num_results: int, pointwise: Container[str]) -> bool:
+    """Whether there was such attention."""
+    has_changed = False
     for quotient in graph.find_nodes(op="call_function", target=_aten.div.Tensor):
         scores = _softmax_operand(quotient)
-        if scores is None:
+        if scores is None or not _are_many(scores, _LEAST_SCORES):
             continue
         try:
+            # Anew for each: the graph changes.
             found = _Search(graph, num_results, pointwise).attention(scores, quotient)
         except _NoMatchError:
             continue
         if _make_worth_it(found):
             _Builder(graph, found).build()
+            has_changed = True
+    return has_changed
+
+
+def _are_many(scores: Node, least: int) -> bool:
+    """Whether a head has at least so many scores; adds no guard."""
+    sizes = scores.meta["val"].shape[-2:]
+    if len(sizes) < 2 or not all(map(_torch_compat.follows_from_inputs, sizes)):
+        return False
+    return math.prod(map(_torch_compat.hint_of, sizes)) >= least
 
 
 def _softmax_operand(quotient: Any) -> Node | None:
@@ -125,7 +138,7 @@ class _RowGradient:
 @dataclass(frozen=True)
 class _Attention:
     scores: Node
-    path: list[Node]  # from the product of queries and keys to the scores
+    path: list[Node]  # from the product of queries and keys, the first of them, to the scores
     guard: Node | None  # the choice of 0 where a row has no keys
     chain: list[Node]  # from the quotient of the softmax to the left operand of that with values
     means: Node  # that product
@@ -144,11 +157,7 @@ class _Search:
         results = [one for one in output.args[0] if isinstance(one, Node)]
         self._results = set(results)
         self._forward = _ancestors(set(output.args[0][:num_results]) & self._results)
-        self._gradients: set[Node] = set()  # what depends on gradients of results
-        for node in graph.nodes:
-            is_given = node.op == "placeholder" and "tangents" in str(node.target)
-            if is_given or not self._gradients.isdisjoint(node.all_input_nodes):
-                self._gradients.add(node)
+        self._gradients = _torch_compat.gradients_in(graph)
         self._pointwise = pointwise
 
     def attention(self, scores: Node, quotient: Node) -> _Attention:
@@ -331,15 +340,10 @@ def _make_worth_it(attention: _Attention) -> bool:
     is_double = {one.args[0].meta["val"].dtype == torch.float64 for one in products}
     if scores.device.type != "cpu" or is_double != {scores.dtype == torch.float64}:
         return False
-    *_, queries, keys = scores.shape
-    widths = [attention.path[0].args[0].meta["val"].shape[-1], means.shape[-1]]
-    if not all(map(_torch_compat.follows_from_inputs, [queries, keys])):
+    if means.dtype.itemsize < 4 and not _are_many(attention.scores, _LEAST_SHORT_SCORES):
         return False
-    is_short = means.dtype.itemsize < 4
-    least = _LEAST_SHORT_SCORES if is_short else _LEAST_SCORES
-    return _torch_compat.hint_of(queries) * _torch_compat.hint_of(
-        keys
-    ) >= least and _attention_widths.become_numbers(attention.scores.graph, keys, widths)
+    widths = [attention.path[0].args[0].meta["val"].shape[-1], means.shape[-1]]
+    return _attention_widths.become_numbers(attention.scores.graph, scores.shape[-1], widths)
 
 
 def _check_forms(
@@ -363,7 +367,7 @@ def _check_forms(
         wanted += [width == columns] if columns is not None else []
         _require(all(map(_torch_compat.is_known, wanted)))
 
-    (product,) = (node for node in path if _is_call(node, *_PRODUCTS))
+    product = path[0]
     height = product.meta["val"].shape[-2]
     check(product, queries, keys, not _torch_compat.is_known(height == queries))
     check(means, queries)
@@ -495,10 +499,7 @@ class _Builder:
     # -- nodes
 
     def _call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        node = self._graph.call_function(target, args, kwargs)
-        values = torch.fx.map_arg(args, lambda one: one.meta["val"])
-        node.meta["val"] = _torch_compat.run_on_fakes(target, values, kwargs)
-        return node
+        return _torch_compat.add_call(self._graph, target, args, kwargs)
 
     def _cast(self, node: Node, dtype: torch.dtype | None = None) -> Node:
         dtype = dtype or self._dtype

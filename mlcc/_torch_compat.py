@@ -138,6 +138,16 @@ def save(node: torch.fx.Node) -> None:
     node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
+def gradients_in(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """What depends on gradients of results, in the graph of both passes, and these themselves."""
+    found: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        is_given = node.op == "placeholder" and "tangents" in str(node.target)
+        if node.op != "output" and (is_given or not found.isdisjoint(node.all_input_nodes)):
+            found.add(node)
+    return found
+
+
 def _save_overwritten(graph: torch.fx.Graph) -> None:
     """Let the backward pass read a copy of what the forward pass overwrites.
 
@@ -147,10 +157,7 @@ def _save_overwritten(graph: torch.fx.Graph) -> None:
     copy = torch.ops.aten.copy_.default
     writes = [node for node in graph.nodes if node.target is copy]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    backward = {node for node in inputs if "tangents" in str(node.target)}
-    for node in graph.nodes:
-        if node.op != "output" and not backward.isdisjoint(node.all_input_nodes):
-            backward.add(node)
+    backward = gradients_in(graph)
     needed = set(backward)
     for node in reversed(graph.nodes):
         if node in needed:
@@ -375,6 +382,16 @@ def run_on_fakes(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     mode = detect_fake_mode(torch.utils._pytree.tree_leaves((args, kwargs)))
     with mode or contextlib.nullcontext():
         return function(*args, **kwargs)
+
+
+def add_call(
+    graph: torch.fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.fx.Node:
+    """A new node, with what it gives for fake tensors in its metadata."""
+    node = graph.call_function(target, args, kwargs)
+    values = torch.fx.map_arg(args, lambda one: one.meta["val"])
+    node.meta["val"] = run_on_fakes(target, values, kwargs)
+    return node
 
 
 def trace_on_fakes(
