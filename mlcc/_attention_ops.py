@@ -47,6 +47,13 @@ def dropout_mask(seed: torch.Tensor, sizes: Sequence[int], kept: float) -> torch
     return (left.to(torch.int32) < bound_of_words(kept)).reshape(sizes)
 
 
+@torch.library.register_fake("mlcc::dropout_mask", lib=_library)
+def _fake_mask(seed: torch.Tensor, sizes: Sequence[int], kept: float) -> torch.Tensor:
+    """Else a trace with symbolic sizes computes all rounds on fake tensors, half a second."""
+    del kept
+    return seed.new_empty(sizes, dtype=torch.bool)
+
+
 @_op(
     "attend_gradients(Tensor weights, Tensor of_scores, Tensor of_means, Tensor queries, Tensor keys)"
     " -> (Tensor, Tensor, Tensor)"
