@@ -586,10 +586,10 @@ def _transposed(node: Any) -> Node | None:
 
 
 def _constants_of(nodes: list[Node]) -> set[Node]:
-    """What they read that is computed from no input, as masks of places are: the core knows these, not saved ones."""
+    """What they read that is computed from sizes alone, as masks of places are: the core knows these, not saved ones."""
     found: set[Node] = set()
     for operand in {one for node in nodes for one in node.all_input_nodes} - set(nodes):
-        above = _ancestors([operand])
+        above = _tensors_above(operand)
         if all(map(_is_pure, above)):
             found |= above
     return found
@@ -612,10 +612,22 @@ def _aliases(node: Node) -> list[Node]:
 
 def _ancestors(nodes: Iterable[Node]) -> set[Node]:
     """The nodes and all that they are computed from."""
-    found = set(nodes)
+    return _reached(nodes, lambda _: True)
+
+
+def _tensors_above(node: Node) -> set[Node]:
+    """The node and what it is computed from, but for numbers."""
+    return _reached(
+        [node], lambda one: not isinstance(one.meta.get("val"), torch.types.py_sym_types)
+    )
+
+
+def _reached(nodes: Iterable[Node], counts: Callable[[Node], bool]) -> set[Node]:
+    """The nodes that count, and all that they are computed from by way of such."""
+    found = set(filter(counts, nodes))
     waiting = list(found)
     while waiting:
-        new = set(waiting.pop().all_input_nodes) - found
+        new = set(filter(counts, waiting.pop().all_input_nodes)) - found
         found |= new
         waiting += new
     return found

@@ -85,6 +85,11 @@ def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.softmax((q @ k.mT).masked_fill(~is_seen, -math.inf), -1) @ v
 
 
+def lower(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    is_seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    return torch.softmax((q @ k.mT).masked_fill(~is_seen, -math.inf), -1) @ v
+
+
 def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.softmax(0.1 * q[0, 0] @ k[0, 0].t(), -1) @ v[0, 0]
 
@@ -107,7 +112,7 @@ def undropped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return F.dropout(torch.softmax(q @ k.mT / 8, -1), 0.0) @ v
 
 
-FUNCTIONS = [plain, capped, causal, one_head, turned, heads_in_rows, shared_keys, undropped]
+FUNCTIONS = [plain, capped, causal, lower, one_head, turned, heads_in_rows, shared_keys, undropped]
 
 
 @pytest.mark.usefixtures("small")
@@ -384,6 +389,29 @@ def test_products_of_another_dtype() -> None:
     with torch.no_grad():
         found = torch.compile(mixed, backend="mlcc", dynamic=False)(*inputs)
         torch.testing.assert_close(found, mixed(*inputs))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("entry", ["compile", "dynamic", "jit"])
+@pytest.mark.parametrize("function", [plain, causal, lower, dropped_causal])
+def test_nothing_as_large_as_scores_is_saved(function: Function, entry: str) -> None:
+    """Nor a mask that follows from sizes: where the core does not know it, blocks that it hides are computed."""
+    inputs = [x.requires_grad_() for x in heads(120, 130, 16)]
+    if entry == "jit":
+        compiled = mlcc.jit(function)
+    else:
+        compiled = torch.compile(function, backend="mlcc", dynamic=entry == "dynamic")
+    compiled(*inputs)
+    saved: list[int] = []
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        saved.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        compiled(*inputs)
+    assert len(saved) >= 3
+    assert max(saved) < 120 * 130
 
 
 @pytest.mark.parametrize("function", [plain, undropped, dropped_call, dropped_parts])
