@@ -158,7 +158,8 @@ schedule::Machine machine_of(const Command& command) {
           .mixes_signs = command.has_vnni,
           .multiplies_tiles = command.has_amx,
           .has_scarce_loads = command.has_wide_tiles,
-          .transforms_images = true};
+          .transforms_images = true,
+          .widens_weights = true};
 }
 
 void run_passes(graph::Graph& graph, const Command& command) {

@@ -48,11 +48,13 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .dots_shorts = target.vector_bits > 128,
           .dots_bytes = target.vector_bits > 128 || has_feature(target, "dotprod"),
           .mixes_signs = has_feature(target, "avx512vnni") || has_feature(target, "avxvnni"),
+          .multiplies_halves = has_feature(target, "fp16fml"),
           .multiplies_tiles = has_feature(target, "amx-bf16") && has_feature(target, "amx-int8"),
           .streaming_bytes = streaming_bytes,
           .last_level_bytes = schedule::last_level_cache_bytes(),
           .has_scarce_loads = !is_amd && target.vector_bits == 512,  // measured: decision 0025
           .transforms_images = options.winograd && options.weights != "steal",
+          .widens_weights = options.weights != "steal",
           .prefetches_pages = is_amd};
 }
 

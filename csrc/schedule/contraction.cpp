@@ -279,12 +279,28 @@ int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors) {
   return (rows + tile - 1) / tile * tile;
 }
 
+namespace {
+
+bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
+bool is_short_float(DType dtype) { return is_float(dtype) && dtype_size(dtype) == 2; }
+
+}  // namespace
+
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs) {
-  const auto is_byte = [](DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; };
   if (machine.dots_bf16 && lhs == DType::kBF16 && rhs == DType::kBF16) return 2;
   if (machine.dots_shorts && lhs == DType::kI16 && rhs == DType::kI16) return 2;
   if (machine.dots_bytes && is_byte(lhs) && is_byte(rhs)) return 4;
   return 1;
+}
+
+std::optional<DType> wider_dtype(const Machine& machine, DType lhs, DType rhs) {
+  if (dot_terms(machine, lhs, rhs) == 4) {
+    const bool has_shorts = machine.dots_shorts && !machine.mixes_signs;
+    return has_shorts ? std::optional(DType::kI16) : std::nullopt;
+  }
+  if (!is_short_float(lhs) || !is_short_float(rhs) || dot_terms(machine, lhs, rhs) > 1) return {};
+  const bool are_halves = lhs == DType::kF16 && rhs == DType::kF16;
+  return are_halves && machine.multiplies_halves ? std::nullopt : std::optional(DType::kF32);
 }
 
 int64_t terms_of_register(const Machine& machine, DType lhs, DType rhs) {

@@ -129,6 +129,10 @@ int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors = kV
 // does.
 int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
 
+// What operands of many rows are better widened to once than by each tile, where no instruction
+// multiplies them as they are.
+std::optional<DType> wider_dtype(const Machine& machine, DType lhs, DType rhs);
+
 // Terms in a row of a register of a whole tile, where such registers multiply them (see
 // Machine::multiplies_tiles), in words; else 0.
 int64_t terms_of_register(const Machine& machine, DType lhs, DType rhs);

@@ -18,6 +18,8 @@ struct Machine {
   // Whether of these bytes it takes one as unsigned and the other as signed, twice as fast as
   // others take both as they are.
   bool mixes_signs = false;
+  // Whether it multiplies f16 and adds up in f32, without a conversion of its own (NEON).
+  bool multiplies_halves = false;
   // Whether registers of 16 rows of 64 bytes (AMX) multiply words of bf16, and of bytes of any
   // sign.
   bool multiplies_tiles = false;
@@ -30,6 +32,8 @@ struct Machine {
   // Whether a CPU's 3x3 convolutions may be computed from transformed images and filters
   // (Winograd).
   bool transforms_images = false;
+  // Whether weights may be packed in another dtype than their own.
+  bool widens_weights = false;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;
 

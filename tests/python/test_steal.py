@@ -98,11 +98,11 @@ def test_values_stay_and_memory_does_not(case: Case) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(SIZE, SIZE), (333, 257), (320, 255)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_every_bit_comes_back(dtype: torch.dtype, sizes: tuple[int, int], compiler: Any) -> None:
     module = torch.nn.Linear(*sizes, dtype=dtype)
-    integers = torch.int16 if dtype == torch.bfloat16 else torch.int32
+    integers = torch.int32 if dtype == torch.float32 else torch.int16
     module.weight.view(integers).random_()  # NaN among them
     bits, x = module.weight.view(integers).clone(), torch.randn(64, sizes[0], dtype=dtype)
     compiled = compiler(module)

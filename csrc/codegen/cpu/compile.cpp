@@ -1,5 +1,6 @@
 #include "codegen/cpu/compile.h"
 
+#include <llvm/IR/OptBisect.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
@@ -12,6 +13,7 @@
 #include "codegen/cpu/optimize.h"
 #include "codegen/cpu/supported.h"
 #include "codegen/cpu/target_machine.h"
+#include "loop/mutator.h"
 #include "loop/text.h"
 #include "support/error.h"
 
@@ -53,6 +55,28 @@ std::string print_module(const llvm::Module& module) {
   return text;
 }
 
+// Whether tiles widen elements one by one.
+bool widens_elements(const loop::Kernel& kernel) {
+  bool found = false;
+  const auto visit = [&](loop::Stmt stmt) {
+    if (stmt->kind != loop::StmtKind::kContract) return;
+    const auto& contract = *loop::as<loop::Contract>(stmt);
+    const DType sum = contract.c.buffer->dtype;
+    found |= is_float(sum) && contract.a.buffer->dtype != sum;
+  };
+  for (const loop::Block& phase : kernel.phases) loop::for_each_stmt(phase, visit);
+  return found;
+}
+
+// Leaves instructions in the order in which they were emitted.
+class KeepsOrder final : public llvm::OptPassGate {
+ public:
+  bool isEnabled() const override { return true; }
+  bool shouldRunPass(llvm::StringRef pass, llvm::StringRef) override {
+    return pass != "Machine Instruction Scheduler";
+  }
+};
+
 }  // namespace
 
 Result<CompileOutput> compile_kernel(const CompileInput& input) {
@@ -70,6 +94,10 @@ Result<CompileOutput> compile_kernel(const CompileInput& input) {
   if (auto reason = why_unsupported(kernel, options)) return unsupported(*reason);
 
   llvm::LLVMContext context;
+  // The scheduler mixes steps of depth. Where there are but 16 registers for vectors, sums spill to
+  // make room for elements that wait to be widened.
+  KeepsOrder keeps_order;
+  if (input.vector_bits == 256 && widens_elements(kernel)) context.setOptPassGate(keeps_order);
   llvm::Module module(kernel.name, context);
   module.setTargetTriple(machine->getTargetTriple().str());
   module.setDataLayout(machine->createDataLayout());

@@ -199,12 +199,16 @@ class TileEmitter {
   }
 
   // Steps of depth in a round of the innermost loop. Where an element takes several instructions to
-  // prepare, counting is hidden behind these, and longer rounds make the scheduler spill.
+  // prepare, counting is hidden behind these, and longer rounds make the scheduler spill, as they
+  // do where a step takes all registers there are.
   int64_t count_copies() const {
     const int64_t products = rows_ * static_cast<int64_t>(groups_.size());
     int64_t copies = 1;
     while (copies < sets_) copies *= 2;
-    if (needs_.per_row > 1 || (c_.has.neon && product_->widens_elements())) return copies;
+    const bool takes_all =
+        products + needs_.of_step(static_cast<int64_t>(groups_.size())) >= needs_.registers;
+    if (needs_.per_row > 1 || takes_all || (c_.has.neon && product_->widens_elements()))
+      return copies;
     while (copies < kMostCopies && 2 * copies * products <= kProductsOfRound) copies *= 2;
     return copies;
   }

@@ -22,7 +22,7 @@ constexpr int64_t kMostGroups = 8;
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t most_rows(int64_t groups, const RegisterNeeds& needs) {
-  const int64_t left = needs.registers - needs.constants - needs.per_row - groups * needs.per_group;
+  const int64_t left = needs.registers - needs.of_step(groups);
   return std::max<int64_t>(left / groups, groups == 1 ? 1 : 0);
 }
 
@@ -101,7 +101,7 @@ int64_t count_sets(int64_t rows, int64_t groups, int64_t latency, const Register
   const int64_t sums = rows * groups;
   const auto wanted =
       static_cast<uint64_t>(std::max(kLeastSets, divide_up(kSumsOfCycle * latency, sums)));
-  const int64_t left = needs.registers - needs.constants - needs.per_row - groups * needs.per_group;
+  const int64_t left = needs.registers - needs.of_step(groups);
   const auto fitting = static_cast<uint64_t>(std::max<int64_t>(left / sums, 1));
   return static_cast<int64_t>(std::min(std::bit_ceil(wanted), std::bit_floor(fitting)));
 }

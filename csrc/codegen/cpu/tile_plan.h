@@ -12,6 +12,9 @@ struct RegisterNeeds {
   int64_t constants = 0;   // for the whole block
   int64_t per_row = 1;     // of A, one row at a time
   int64_t per_group = 1;   // of B, masks and the like: one group of columns
+
+  // Those beside the sums.
+  int64_t of_step(int64_t groups) const { return constants + per_row + groups * per_group; }
 };
 
 // Neighbouring columns in one vector, from column `first` of the block on.

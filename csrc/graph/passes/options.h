@@ -49,6 +49,10 @@ struct TileOptions {
   std::function<int64_t(DType lhs, DType rhs)> terms;
   // Whether of bytes it multiplies unsigned with signed ones.
   std::function<bool()> mixes_signs;
+  // What both are better widened to once than by each tile, if many rows are multiplied; and
+  // whether weights may be.
+  std::function<std::optional<DType>(DType lhs, DType rhs)> wider_dtype;
+  std::function<bool()> widens_weights;
   // Terms in a row of a register of a whole tile, where there are such that multiply words of them,
   // bytes of any sign; else 0.
   std::function<int64_t(DType lhs, DType rhs)> terms_of_register;

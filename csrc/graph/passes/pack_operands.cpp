@@ -20,11 +20,14 @@ using Shape = std::vector<SymExpr>;
 // as long as a library.
 int64_t rows_worth_packing(DType dtype) { return dtype_size(dtype) >= 4 ? 64 : 256; }
 
-// Rows of bytes that are worth widening the other operand to 16 bits, and if only the kernel knows
-// their number, so many expected ones. With 256-bit vectors 4 x 4096 x 4096 runs at 201 GOP/s so,
+// Rows that are worth widening the other operand, and if only the kernel knows their number, so
+// many expected ones. Bytes to 16 bits, with 256-bit vectors: 4 x 4096 x 4096 runs at 201 GOP/s so,
 // at 155 where each tile widens what it reads, 512 x 512 x 512 at 213 and 147; with 512-bit ones
-// (no VNNI) 4 rows at 229 and 303, 12 at 401 and 323. One row waits for twice the memory: 0.5.
-constexpr int64_t kRowsWorthShorts = 8, kExpectedRowsWorthShorts = 64;
+// (no VNNI) 4 rows at 229 and 303, 12 at 401 and 323. One row waits for twice the memory: 0.5. f16
+// to f32, by 768 x 3072 with 512-bit vectors: 1 row 11 GFLOP/s and 14, 4 rows 37 and 39, 8 rows 81
+// and 46, 16 rows 100 and 47; 512 x 768 x 1024 120 and 66.
+constexpr int64_t kRowsWorthWidening = 8;
+constexpr int64_t kExpectedRowsWorthShorts = 64, kExpectedRowsWorthFloats = 16;
 
 // Rows and columns from which on copies of the rows with whole words, and with whole rows of
 // registers, are worth their time where registers of whole tiles take them: 16 x 1000 x 257 486
@@ -244,10 +247,10 @@ bool reads_terms_apart(const Node& node, size_t operand, const Graph& graph) {
          graph.expected(rows_beside(node, operand)) >= rows_worth_packing(value.type().dtype);
 }
 
-// Columns of a panel of the operand, of whose terms so many lie side by side.
-int64_t panel_columns(const Node& node, const Columns& columns, DType accumulator, int64_t terms,
-                      const Graph& graph, const TileOptions& tiles) {
-  const DType dtype = node.operand(columns.operand)->type().dtype;
+// Columns of a panel of the operand, which is packed in a dtype; so many of its terms lie side by
+// side.
+int64_t panel_columns(const Node& node, const Columns& columns, DType dtype, DType accumulator,
+                      int64_t terms, const Graph& graph, const TileOptions& tiles) {
   if (!tiles.panel_columns || dtype != accumulator || terms > 1) return tiles.columns(accumulator);
   const SymExpr rows = rows_beside(node, columns.operand);
   const auto& reduced = node.attr<Shape>("reduced");
@@ -314,12 +317,17 @@ bool wants_other_sign(const Node& node, const Columns& columns, int64_t terms,
   return terms == 4 && has_all && node.operand(0)->type().dtype == node.operand(1)->type().dtype;
 }
 
-// Whether rows that multiply bytes are so many that both operands are better widened to 16 bits
-// once than by each tile, where no instruction takes bytes.
-bool wants_shorts(const SymExpr& rows, int64_t expected, int64_t terms, const TileOptions& tiles) {
-  return terms == 4 && tiles.mixes_signs && !tiles.mixes_signs() &&
-         tiles.terms(DType::kI16, DType::kI16) == 2 &&
-         expected >= (rows.is_constant() ? kRowsWorthShorts : kExpectedRowsWorthShorts);
+// What both operands are widened to once; of the one that is packed so many terms lie side by side.
+std::optional<DType> wider_dtype(const Node& node, const Columns& columns, int64_t terms,
+                                 const Graph& graph, const TileOptions& tiles) {
+  const DType lhs = node.operand(0)->type().dtype, rhs = node.operand(1)->type().dtype;
+  if (!tiles.wider_dtype || terms != tiles.terms(lhs, rhs)) return std::nullopt;
+  const SymExpr rows = rows_beside(node, columns.operand);
+  const int64_t expected = is_float(lhs) ? kExpectedRowsWorthFloats : kExpectedRowsWorthShorts;
+  const int64_t worth = rows.is_constant() ? kRowsWorthWidening : expected;
+  const bool is_weight = is_static_value(*node.operand(columns.operand));
+  if (graph.expected(rows) < worth || (is_weight && !tiles.widens_weights())) return std::nullopt;
+  return tiles.wider_dtype(lhs, rhs);
 }
 
 // Bytes with their highest bit flipped and of the other sign: 128 more than signed ones, 128 less
@@ -400,8 +408,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   Value* value = node->operand(columns->operand);
   const auto dim = static_cast<size_t>(columns->dims[columns->axis]);
   Graph& graph = rewriter.graph();
-  const SymExpr all_rows = rows_beside(*node, columns->operand);
-  const int64_t rows = graph.expected(all_rows);
+  const int64_t rows = graph.expected(rows_beside(*node, columns->operand));
   const bool has_many_rows = rows >= rows_worth_packing(value->type().dtype);
   if (!is_static_value(*value) && !has_many_rows && is_dense_along(*value, dim) &&
       !reads_words(*node, rows, *options.tiles))
@@ -424,35 +431,55 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const bool is_copied = is_apart || whole;
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
-    const bool is_widened = wants_shorts(all_rows, rows, terms, *options.tiles);
-    const int64_t of_word = is_widened ? 2 : terms;
+    const auto wider = wider_dtype(*node, *columns, terms, graph, *options.tiles);
+    const int64_t of_word = wider ? options.tiles->terms(*wider, *wider) : terms;
     std::vector<Value*> operands = node->operands();
     Shape index, reduced = node->attr<Shape>("reduced");
-    Value* wide = is_widened ? graph.cast(value, DType::kI16) : value;
-    const int64_t width =
-        panel_columns(*node, *columns, *accumulator, of_word, graph, *options.tiles);
+    Value* wide = wider ? graph.cast(value, *wider) : value;
+    const int64_t width = panel_columns(*node, *columns, wide->type().dtype, *accumulator, of_word,
+                                        graph, *options.tiles);
     const Cut cut{width, of_word, whole.value_or(of_word)};
     operands[columns->operand] = pack(graph, wide, *node, *columns, cut, index);
-    if (has_other_sign || is_widened || is_copied)
+    if (has_other_sign || wider || is_copied)
       operands[other] = with_whole_words(graph, *node, other, cut.filled_terms, reduced);
     Value* offsets = nullptr;
     if (has_other_sign) {
       operands[other] = with_other_sign(graph, operands[other]);
       offsets = sum_of_offsets(graph, value, *node, *columns);
-    } else if (is_widened) {
-      operands[other] = graph.cast(operands[other], DType::kI16);
+    } else if (wider) {
+      operands[other] = graph.cast(operands[other], *wider);
     } else if (is_copied) {
       operands[other] = graph.pointwise(Op::kCopy, {operands[other]});
     }
     Shape lhs = node->attr<Shape>("lhs"), rhs = node->attr<Shape>("rhs");
     (columns->operand == 0 ? lhs : rhs) = std::move(index);
     const TensorType& type = node->result()->type();
-    const bool is_cast = has_other_sign || is_widened;
+    const bool is_cast = has_other_sign || wider;
     Value* sums =
         graph.contract(operands[0], operands[1], std::move(lhs), std::move(rhs), std::move(reduced),
-                       type.shape, is_cast ? DType::kI32 : type.dtype);
+                       type.shape, is_cast ? *accumulator : type.dtype);
     if (offsets != nullptr) sums = graph.pointwise(Op::kSub, {sums, offsets});
     return is_cast ? graph.cast(sums, type.dtype) : sums;
+  });
+}
+
+// Values of attention in the dtype that each tile would widen them to.
+bool widen_values(const Rewriter& rewriter, const TileOptions& tiles, Node* node) {
+  Graph& graph = rewriter.graph();
+  Value* values = node->operand(1);
+  const DType dtype = values->type().dtype;
+  const auto axes = attention_axes(*node);
+  if (!tiles.wider_dtype || !is_float(dtype) || !axes) return false;
+  const auto wider = tiles.wider_dtype(dtype, dtype);
+  const SymExpr& rows = node->result()->type().shape[axes->rows];
+  if (!wider || graph.expected(rows) < kRowsWorthWords) return false;
+  const TensorType& type = node->result()->type();
+  return rewriter.replace_by_new(node, [&] {
+    Value* means = graph.attend(node->operand(0), graph.cast(values, *wider), factors_of(*node),
+                                node->attr<Shape>("lhs"), node->attr<Shape>("rhs"),
+                                node->attr<Shape>("reduced")[0], node->attr<Shape>("range"),
+                                node->attr<bool>("empty_is_zero"), type.shape, *wider);
+    return graph.cast(means, type.dtype);
   });
 }
 
@@ -465,7 +492,8 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
   Value* values = node->operand(1);
   const DType dtype = values->type().dtype;
   const int64_t terms = options.tiles->terms ? options.tiles->terms(dtype, dtype) : 1;
-  if (terms == 1 || !is_float(dtype)) return false;
+  if (terms == 1) return widen_values(rewriter, *options.tiles, node);
+  if (!is_float(dtype)) return false;
   const SymExpr& rows = node->result()->type().shape[axes->rows];
   if (!is_static_value(*values) && graph.expected(rows) < kRowsWorthWords)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");

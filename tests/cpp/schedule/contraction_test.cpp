@@ -299,6 +299,22 @@ TEST(Contraction, dot_instructions_take_terms_that_lie_side_by_side) {
   EXPECT_EQ(dot_terms(machine, DType::kF32, DType::kBF16), 1);
 }
 
+TEST(Contraction, what_no_instruction_multiplies_is_widened) {
+  Machine machine = machine_of(512);
+  EXPECT_EQ(wider_dtype(machine, DType::kF16, DType::kF16), DType::kF32);
+  EXPECT_EQ(wider_dtype(machine, DType::kBF16, DType::kF16), DType::kF32);
+  EXPECT_EQ(wider_dtype(machine, DType::kF32, DType::kF32), std::nullopt);
+  EXPECT_EQ(wider_dtype(machine, DType::kI8, DType::kI8), std::nullopt);
+  machine.dots_bf16 = machine.dots_shorts = machine.dots_bytes = true;
+  EXPECT_EQ(wider_dtype(machine, DType::kBF16, DType::kBF16), std::nullopt);
+  EXPECT_EQ(wider_dtype(machine, DType::kF16, DType::kF16), DType::kF32);
+  EXPECT_EQ(wider_dtype(machine, DType::kI8, DType::kI8), DType::kI16);
+  EXPECT_EQ(wider_dtype(machine, DType::kI16, DType::kI16), std::nullopt);
+  machine.mixes_signs = machine.multiplies_halves = true;
+  EXPECT_EQ(wider_dtype(machine, DType::kI8, DType::kI8), std::nullopt);
+  EXPECT_EQ(wider_dtype(machine, DType::kF16, DType::kF16), std::nullopt);
+}
+
 TEST(Contraction, rows_of_one_tile_read_a_matrix_as_it_lies) {
   EXPECT_EQ(most_rows_unpacked(machine_of(256), DType::kF32, DType::kF32), 6);
   EXPECT_EQ(most_rows_unpacked(machine_of(512), DType::kF32, DType::kF32), 64);
