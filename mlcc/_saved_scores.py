@@ -586,7 +586,7 @@ def _transposed(node: Any) -> Node | None:
 
 
 def _constants_of(nodes: list[Node]) -> set[Node]:
-    """What they read that is computed from sizes alone, as masks of places are: the core knows these, not saved ones."""
+    """What they read that follows from sizes, as masks of places do: the core knows these, but not saved ones."""
     found: set[Node] = set()
     for operand in {one for node in nodes for one in node.all_input_nodes} - set(nodes):
         above = _tensors_above(operand)
