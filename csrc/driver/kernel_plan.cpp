@@ -49,6 +49,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .dots_bytes = target.vector_bits > 128 || has_feature(target, "dotprod"),
           .mixes_signs = has_feature(target, "avx512vnni") || has_feature(target, "avxvnni"),
           .multiplies_halves = has_feature(target, "fp16fml"),
+          .has_library_of_halves = has_feature(target, "avx512fp16"),
           .multiplies_tiles = has_feature(target, "amx-bf16") && has_feature(target, "amx-int8"),
           .streaming_bytes = streaming_bytes,
           .last_level_bytes = schedule::last_level_cache_bytes(),

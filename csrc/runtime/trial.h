@@ -38,7 +38,8 @@ Result<TrialResult> try_both(const Contender& first, const Contender& second,
                              const std::function<int64_t(std::string_view)>& value_of,
                              const ParallelFor& parallel_for, const TrialLimits& limits = {});
 
-// The same of whatever two functions do, which have run before. A reason where one takes too long.
+// The same of whatever two functions do, which have run before. Where one takes too long, a few
+// runs of each must do: a reason unless one takes several times as long as the other.
 Result<TrialResult> time_in_turns(const std::function<void()>& first,
                                   const std::function<void()>& second, double most_seconds);
 

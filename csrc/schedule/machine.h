@@ -20,6 +20,8 @@ struct Machine {
   bool mixes_signs = false;
   // Whether it multiplies f16 and adds up in f32, without a conversion of its own (NEON).
   bool multiplies_halves = false;
+  // Whether libraries multiply f16 as fast as f32, where the CPU computes with it (AVX-512 FP16).
+  bool has_library_of_halves = false;
   // Whether registers of 16 rows of 64 bytes (AMX) multiply words of bf16, and of bytes of any
   // sign.
   bool multiplies_tiles = false;

@@ -127,7 +127,7 @@ TEST(Trial, TellsWhyThereIsNone) {
                 Plan().with("first", quick_kernel), Plan().with("first", quick_kernel),
                 [](std::string_view) { return 5; }, kSerial)),
             "the kernels are the same");
-  EXPECT_EQ(reason(trial(slow_kernel, quick_kernel, {.seconds = 1e-4})), "it takes too long");
+  EXPECT_EQ(reason(trial(slow_kernel, slow_kernel, {.seconds = 1e-4})), "it takes too long");
   EXPECT_THAT(reason(trial(quick_kernel, slow_kernel, {.bytes = 1000})), HasSubstr("bytes"));
   EXPECT_EQ(reason(trial(quick_kernel, failing_kernel)), "out of bounds");
 }
@@ -142,6 +142,19 @@ TEST(TimeInTurns, ComparesWhateverFunctionsDo) {
   EXPECT_GE(found->ratio, found->low_ratio);
   EXPECT_GE(calls, 9);
   EXPECT_EQ(time_in_turns(wait, wait, 0.0001).reason(), "it takes too long");
+}
+
+TEST(TimeInTurns, AFewRunsTellWhoIsFarAhead) {
+  int calls = 0;
+  const auto wait = [&] {
+    ++calls;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  const auto found = time_in_turns(wait, [] {}, 0.001);
+  ASSERT_TRUE(found);
+  EXPECT_GT(found->low_ratio, 4);
+  EXPECT_LT(time_in_turns([] {}, wait, 0.001)->high_ratio, 0.25);
+  EXPECT_LE(calls, 8);
 }
 
 TEST(MakeUp, FillsWithNumbersThatAreOrdinary) {

@@ -323,6 +323,11 @@ TEST(Contraction, rows_of_one_tile_read_a_matrix_as_it_lies) {
   machine.dots_bf16 = machine.dots_bytes = true;
   EXPECT_EQ(most_rows_unpacked(machine, DType::kBF16, DType::kBF16), 8);
   EXPECT_EQ(most_rows_unpacked(machine, DType::kU8, DType::kI8), 1);
+  EXPECT_EQ(most_rows_unpacked(machine, DType::kF16, DType::kF16), 256);
+  EXPECT_EQ(products_worth_packing(machine, DType::kF16, DType::kF16), 8);
+  machine.has_library_of_halves = true;
+  EXPECT_EQ(most_rows_unpacked(machine, DType::kF16, DType::kF16), 8);
+  EXPECT_EQ(products_worth_packing(machine, DType::kF16, DType::kF16), 1024);
 }
 
 TEST(Contraction, narrow_vectors_pack_for_many_rows_only) {
