@@ -24,9 +24,11 @@ bool is_on_cpu(const Value& value) {
 }
 
 bool is_plain(const Node& call) {
-  if (call.op() != Op::kExtern || !is_pure(call) || call.results().size() != 1) return false;
+  if (call.op() != Op::kExtern || !is_pure(call)) return false;
   const ExternCall& facts = call.extern_call();
-  return facts.regions.empty() && is_on_cpu(*call.result()) && !has_symbols(facts) &&
+  return facts.regions.empty() && !has_symbols(facts) &&
+         std::all_of(call.results().begin(), call.results().end(),
+                     [](const auto& result) { return is_on_cpu(*result); }) &&
          std::all_of(call.operands().begin(), call.operands().end(),
                      [](const Value* operand) { return is_on_cpu(*operand); });
 }
@@ -42,12 +44,15 @@ class Copier {
       if (input == nullptr) return nullptr;
       operands.push_back(input);
     }
-    TensorType type = call.result()->type();
-    type.shape = renamed(type.shape);
-    type.strides = renamed(type.strides);
+    std::vector<TensorType> types;
+    for (const auto& result : call.results()) {
+      TensorType& type = types.emplace_back(result->type());
+      type.shape = renamed(type.shape);
+      type.strides = renamed(type.strides);
+    }
     for (const auto& [name, symbol] : names_)
       into_->add_size_input(symbol, SymExpr::symbol(symbol));
-    into_->set_outputs(into_->extern_call(call.extern_call(), std::move(operands), {type}));
+    into_->set_outputs(into_->extern_call(call.extern_call(), std::move(operands), types));
     return std::move(into_);
   }
 

@@ -392,6 +392,22 @@ def test_products_of_another_dtype() -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_that_see_no_key(dynamic: bool) -> None:
+    """Their results are NaN, and so are gradients of all values, although the mask tells of a range."""
+
+    def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        behind = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+        return torch.softmax((q @ k.mT).masked_fill(behind >= 16, -math.inf), -1) @ v
+
+    inputs = heads(90, 60, 16)
+    grad = torch.randn(2, 3, 90, 16)
+    found = compiled_step(window, inputs, grad, dynamic)
+    assert found[-1].isnan().all()
+    torch.testing.assert_close(found, step(window, inputs, grad), equal_nan=True)
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("entry", ["compile", "dynamic", "jit"])
 @pytest.mark.parametrize("function", [plain, causal, lower, dropped_causal])
 def test_nothing_as_large_as_scores_is_saved(function: Function, entry: str) -> None:

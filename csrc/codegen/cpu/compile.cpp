@@ -62,7 +62,8 @@ bool widens_elements(const loop::Kernel& kernel) {
     if (stmt->kind != loop::StmtKind::kContract) return;
     const auto& contract = *loop::as<loop::Contract>(stmt);
     const DType sum = contract.c.buffer->dtype;
-    found |= is_float(sum) && contract.a.buffer->dtype != sum;
+    const bool is_same = contract.a.buffer->dtype == sum && contract.b.buffer->dtype == sum;
+    found |= is_float(sum) && !is_same;
   };
   for (const loop::Block& phase : kernel.phases) loop::for_each_stmt(phase, visit);
   return found;

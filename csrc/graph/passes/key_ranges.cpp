@@ -41,6 +41,7 @@ class MaskReader {
   }
 
   const Index& range() const { return range_; }
+  bool has_keys_for_each_row() const { return assumptions_.is_less(range_[0], range_[1]); }
 
   // Narrows the range to where the value may be other than -inf.
   void read_scores(const Access& at, int level = 0) {
@@ -244,6 +245,8 @@ bool rewrite_gradients(const Rewriter& rewriter, Node* node) {
   reader.read_scores({scores, score_operands(*node)[0].index});
   if (reader.range() == node->attr<Index>("range"))
     return rewriter.no_match(*node, "no mask tells of a range");
+  if (!reader.has_keys_for_each_row())  // its weights are NaN, and so are gradients of all values
+    return rewriter.no_match(*node, "a row may see no key");
   const std::vector<Value*> of = node->operands();
   return rewriter.replace_by_new(node, [&] {
     return graph.attend_gradients(of[0], of[1], of[2], of[3], of[4], reader.range());
