@@ -16,8 +16,10 @@ from tests.python.accuracy import check_all, check_form, to_double
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
+    """With code where a trial would decide."""
     torch.manual_seed(0)
-    yield
+    with mlcc.config.patch(prefer="code"):
+        yield
     torch._dynamo.reset()
 
 
@@ -186,3 +188,11 @@ def test_scores_are_nowhere_in_memory(contractions: bool) -> None:
     if peak is None:
         pytest.skip("this system does not tell")
     assert peak < 16 * 2**20 if contractions else peak > 32 * 2**20
+
+
+@pytest.mark.parametrize(("queries", "is_call"), [(255, True), (256, False)])
+def test_few_queries_may_be_a_call(queries: int, is_call: bool, mlcc_log: Any) -> None:
+    """Where a library is found to be faster, it computes them."""
+    with mlcc.config.patch(prefer="call"), mlcc_log("fallback") as calls:
+        check(F.scaled_dot_product_attention, heads(queries, 40, 16))
+    assert any("attention_for_cpu_backward" in call for call in calls) == is_call
