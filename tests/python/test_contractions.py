@@ -462,3 +462,14 @@ def test_last_panels_that_are_half_filled_up(dtype: torch.dtype, columns: int) -
         error = (expected.double() - exact).abs().max()
         rounding = terms * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
         assert (got.double() - exact).abs().max() <= 3 * error + rounding
+
+
+def test_products_of_an_image_with_itself() -> None:
+    """Passes moved a permute from one operand to the other and back, without an end."""
+
+    def squares(x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("...i,...i->...", x, x)
+
+    x = torch.randn(4, 1, 3, 8)[..., ::2]
+    found = torch.compile(squares, backend="mlcc", dynamic=False)(x)
+    torch.testing.assert_close(found, squares(x))

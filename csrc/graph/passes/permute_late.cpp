@@ -181,6 +181,14 @@ bool rewrite(const Rewriter& rewriter, Node* node, Images& images) {
   }
   if (permute == nullptr) return rewriter.no_match(*node, "it reads no image");
   const Dims dims = permute->attr<Dims>("dims");
+  // It would be permuted then, and the next turn would move that permute here again.
+  const bool has_other_image =
+      (is_pointwise(*node) || node->op() == Op::kCat) &&
+      std::any_of(node->operands().begin(), node->operands().end(), [&](const Value* operand) {
+        return images.count(operand) != 0 &&
+               shape_of(operand).size() == shape_of(node->result()).size();
+      });
+  if (has_other_image) return rewriter.no_match(*node, "another image lies as the result does");
   if (is_pointwise(*node) && shape_of(node->result()) != shape_of(permute->result()))
     return rewriter.no_match(*node, "its result is larger than the image");
   if (node->op() == Op::kReshape && num_kept(*node, dims) == 0)

@@ -28,6 +28,9 @@
 namespace mlcc::graph {
 namespace {
 
+// What is rewritten turn by turn is a chain of nodes at most, in all graphs that were seen.
+constexpr size_t kTurnsOfSmallGraphs = 64;
+
 // In the order of the enumeration.
 constexpr PassInfo kPasses[] = {
 #define GRAPH_PASS(enumerator, function, text, options, summary) {Pass::enumerator, text, summary},
@@ -105,7 +108,9 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   // Each of the five makes work for the others, so they take turns until none has any: every
   // rewrite leaves fewer nodes that are no constants, or moves a gather closer to the inputs or a
   // permute closer to the outputs.
-  for (bool has_changed = true; has_changed;) {
+  // Should one undo what another one does, the program does not wait for ever.
+  size_t turns = graph.nodes().size() + kTurnsOfSmallGraphs;
+  for (bool has_changed = true; has_changed && turns > 0; --turns) {
     // Before canonicalize: a rule like x * 1 sees a constant only once its casts and expands are
     // folded.
     has_changed = runner.run(Pass::kFoldConstants);
