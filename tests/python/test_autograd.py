@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -554,3 +555,11 @@ def test_gradients_of_results_that_overlap_themselves(
     (ours,) = torch.autograd.grad(found, x, weights)
     assert found.stride() == expected.stride()
     torch.testing.assert_close(ours, theirs)
+
+
+def test_hardswish_at_nan() -> None:
+    """Neither below -3 nor below 3: the gradient of the result, as in eager."""
+    x = torch.tensor([math.nan, -4.0, -3.0, -1.0, 3.0, 5.0], requires_grad=True)
+    grad = torch.full_like(x, -1.5)
+    found = torch.autograd.grad(mlcc.jit(F.hardswish, dynamic=False)(x), x, grad)
+    torch.testing.assert_close(found, torch.autograd.grad(F.hardswish(x), x, grad))
