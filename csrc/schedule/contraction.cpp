@@ -287,7 +287,7 @@ bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
 bool is_short_float(DType dtype) { return is_float(dtype) && dtype_size(dtype) == 2; }
 
 // Whether libraries multiply the dtype with instructions that tiles have none like.
-bool has_library(const Machine& machine, DType dtype) {
+bool has_faster_library(const Machine& machine, DType dtype) {
   return dtype == DType::kF16 && machine.has_library_of_halves;
 }
 
@@ -330,7 +330,7 @@ int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs) {
   const int64_t terms = dot_terms(machine, lhs, rhs);
   if (is_in_tile_registers(machine, lhs, rhs)) return 1;
   if (terms > 1) return terms == 2 ? 8 : 1;
-  if (has_library(machine, rhs)) return 8;
+  if (has_faster_library(machine, rhs)) return 8;
   if (dtype_size(rhs) < 4) return 256;
   const bool is_one_tile = machine.vector_bits < 512 || machine.has_scarce_loads;
   return is_float(rhs) && is_one_tile ? most_rows(machine) : 64;
@@ -348,7 +348,7 @@ int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs) {
 // stood at 0.93 of a library, and at 1.2 with its products.
 int64_t products_worth_packing(const Machine& machine, DType lhs, DType rhs) {
   if (is_in_tile_registers(machine, lhs, rhs)) return 2048;
-  if (has_library(machine, rhs)) return 1024;
+  if (has_faster_library(machine, rhs)) return 1024;
   if (dtype_size(rhs) < 4 && is_float(rhs) && dot_terms(machine, lhs, rhs) == 1) return 8;
   if (dtype_size(rhs) < 4) return 256;
   if (is_float(rhs) && machine.multiplies_tiles) return 1024;

@@ -21,6 +21,7 @@ constexpr int64_t kFewestQueries = 64;
 // Below so many a library is faster on some machines: 64 to 96 queries and keys stood at 0.63 to
 // 0.92 of it on a Xeon, at 1.8 to 3.4 on a Zen 5.
 constexpr int64_t kQueriesInDoubt = 256;
+constexpr double kProductsOfGradients = 5;  // of matrices
 
 struct GradientCall {
   AttentionCall attention;
@@ -138,7 +139,11 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const int64_t rows = rewriter.graph().expected(type.shape[2]);
   if (rows < kFewestQueries)
     return rewriter.no_match(*node, "few queries share what would be packed");
-  const Worth worth = rows < kQueriesInDoubt ? Worth::kLikelyCode : Worth::kCode;
+  const double products =
+      kProductsOfGradients * static_cast<double>(rewriter.graph().expected(
+                                 product(type.shape) * attention.keys->type().shape[2]));
+  const bool is_in_doubt = rows < kQueriesInDoubt && products <= kMostProductsInDoubt;
+  const Worth worth = is_in_doubt ? Worth::kLikelyCode : Worth::kCode;
   if (!options.wants_code(rewriter.graph(), *node, worth))
     return rewriter.no_match(*node, "a library is likely or found to be faster");
   const DType accumulator = *accumulator_dtype(type.dtype, type.dtype);

@@ -23,10 +23,6 @@ using Numbers = std::vector<int64_t>;
 // images that one kernel adds up, at most.
 constexpr int64_t kMostShifts = 9;
 
-// 1x1 convolutions with strides over several images stood at 0.75 of a library on a Zen 4. Larger
-// ones take too long to be run for a look.
-constexpr double kMostProductsInDoubt = 1 << 26;
-
 // [o, 1, ..] as [.., 1, o].
 Numbers weights_to_last(size_t spatial) {
   Numbers dims;
@@ -121,6 +117,7 @@ Worth worth_of_code(const Graph& graph, const Node& node, const Convolution& con
       std::all_of(window->begin(), window->end(), [](int64_t e) { return e == 1; });
   const bool steps =
       std::any_of(conv.stride.begin(), conv.stride.end(), [](int64_t s) { return s > 1; });
+  // With several images these stood at 0.75 of a library on a Zen 4.
   if (is_point && steps && !conv.is_transposed && lies_so && products <= kMostProductsInDoubt &&
       graph.expected(result.type().shape[0]) > 1)
     return Worth::kLikelyCode;

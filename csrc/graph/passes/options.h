@@ -72,6 +72,9 @@ struct TileOptions {
 // What the cost model says of code for a call, beside the call.
 enum class Worth : uint8_t { kCall, kLikelyCall, kLikelyCode, kCode };
 
+// Multiply-adds beyond which running both for a look would take too long.
+constexpr double kMostProductsInDoubt = 1 << 26;
+
 struct PassOptions {
   RewriteBudget* budget = nullptr;  // null: no limit
   std::function<void(const Node&, std::string_view reason)> on_no_match;

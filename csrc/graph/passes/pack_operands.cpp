@@ -44,8 +44,8 @@ constexpr int64_t kTermsOfColumn = 3;
 
 // What a measurement is worth: products with a static matrix where calls take about as long as what
 // stands around them (1 x 333 x 77 of f32: 0.92 of a library), and packing in each call around what
-// it is worth, up to a size at which running both once would take too long.
-constexpr double kRowsInDoubt = 8, kFewProducts = 1 << 17, kMostProductsInDoubt = 1 << 26;
+// it is worth.
+constexpr double kRowsInDoubt = 8, kFewProducts = 1 << 17;
 constexpr double kDoubt = 2, kWideDoubt = 16;
 
 // Of an operand whose index is axes alone: the dimension of each axis; -1: none.
@@ -472,23 +472,25 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   });
 }
 
+// The same attention with other values, which lie by `rhs`.
+Value* with_values(Graph& graph, const Node& attend, Value* values, Shape rhs, DType dtype) {
+  return graph.attend(attend.operand(0), values, factors_of(attend), attend.attr<Shape>("lhs"),
+                      std::move(rhs), attend.attr<Shape>("reduced")[0], attend.attr<Shape>("range"),
+                      attend.attr<bool>("empty_is_zero"), attend.result()->type().shape, dtype);
+}
+
 // Values of attention in the dtype that each tile would widen them to.
-bool widen_values(const Rewriter& rewriter, const TileOptions& tiles, Node* node) {
+bool widen_values(const Rewriter& rewriter, const TileOptions& tiles, Node* node,
+                  const SymExpr& rows) {
   Graph& graph = rewriter.graph();
   Value* values = node->operand(1);
   const DType dtype = values->type().dtype;
-  const auto axes = attention_axes(*node);
-  if (!tiles.wider_dtype || !is_float(dtype) || !axes) return false;
-  const auto wider = tiles.wider_dtype(dtype, dtype);
-  const SymExpr& rows = node->result()->type().shape[axes->rows];
+  const auto wider = tiles.wider_dtype ? tiles.wider_dtype(dtype, dtype) : std::nullopt;
   if (!wider || graph.expected(rows) < kQueriesWorthWidening) return false;
-  const TensorType& type = node->result()->type();
   return rewriter.replace_by_new(node, [&] {
-    Value* means = graph.attend(node->operand(0), graph.cast(values, *wider), factors_of(*node),
-                                node->attr<Shape>("lhs"), node->attr<Shape>("rhs"),
-                                node->attr<Shape>("reduced")[0], node->attr<Shape>("range"),
-                                node->attr<bool>("empty_is_zero"), type.shape, *wider);
-    return graph.cast(means, type.dtype);
+    Value* means =
+        with_values(graph, *node, graph.cast(values, *wider), node->attr<Shape>("rhs"), *wider);
+    return graph.cast(means, node->result()->type().dtype);
   });
 }
 
@@ -501,9 +503,9 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
   Value* values = node->operand(1);
   const DType dtype = values->type().dtype;
   const int64_t terms = options.tiles->terms ? options.tiles->terms(dtype, dtype) : 1;
-  if (terms == 1) return widen_values(rewriter, *options.tiles, node);
   if (!is_float(dtype)) return false;
   const SymExpr& rows = node->result()->type().shape[axes->rows];
+  if (terms == 1) return widen_values(rewriter, *options.tiles, node, rows);
   if (!is_static_value(*values) && graph.expected(rows) < kRowsWorthWords)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
   const Shape& rhs = node->attr<Shape>("rhs");
@@ -536,11 +538,7 @@ bool rewrite_values(const Rewriter& rewriter, const PassOptions& options, Node* 
                  {SymExpr::floordiv(key, terms), SymExpr::symbol(axis_name(axes->columns)),
                   SymExpr::mod(key, terms)});
     packed = graph.pointwise(Op::kCopy, {graph.permute(packed, std::move(order))});
-    const TensorType& type = node->result()->type();
-    return graph.attend(node->operand(0), packed, factors_of(*node), node->attr<Shape>("lhs"),
-                        std::move(index), node->attr<Shape>("reduced")[0],
-                        node->attr<Shape>("range"), node->attr<bool>("empty_is_zero"), type.shape,
-                        type.dtype);
+    return with_values(graph, *node, packed, std::move(index), node->result()->type().dtype);
   });
 }
 
@@ -560,12 +558,11 @@ bool rewrite_rows(const Rewriter& rewriter, Node* node) {
     const auto rows = [&](size_t i) {
       return has_rows(of[i]) ? of[i] : graph.pointwise(Op::kCopy, {of[i]});
     };
-    const auto& range = node->attr<Shape>("range");
-    if (!is_attend) return graph.attend_gradients(of[0], of[1], rows(2), rows(3), rows(4), range);
-    const TensorType& type = node->result()->type();
-    return graph.attend(of[0], rows(1), factors_of(*node), node->attr<Shape>("lhs"),
-                        node->attr<Shape>("rhs"), node->attr<Shape>("reduced")[0], range,
-                        node->attr<bool>("empty_is_zero"), type.shape, type.dtype);
+    if (!is_attend)
+      return graph.attend_gradients(of[0], of[1], rows(2), rows(3), rows(4),
+                                    node->attr<Shape>("range"));
+    return with_values(graph, *node, rows(1), node->attr<Shape>("rhs"),
+                       node->result()->type().dtype);
   });
 }
 
