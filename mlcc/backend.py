@@ -25,7 +25,9 @@ from mlcc import (
     _recompute,
     _recurrent,
     _reproducer,
+    _sharing,
     _torch_compat,
+    _views_of_inputs,
     config,
     decompositions,
     fx_import,
@@ -242,6 +244,7 @@ class Session:
         self._num_own = 0  # parameters and buffers of the module, which become the first inputs
         self._num_inputs = 0  # they and the arguments
         self._lasting: frozenset[int] = frozenset()  # arguments that live for many calls
+        self.sharing: _sharing.Sharing = ()  # of all inputs, where some of them overlap
 
     def compile(
         self, gm: Any, example_inputs: Sequence[Any], lasting: Iterable[int] = ()
@@ -250,11 +253,15 @@ class Session:
 
         `lasting` are places of arguments that live for many calls; StaticInputWrittenError if `gm` writes one of them.
         """
-        self._num_own = len(_own_tensors(gm))
-        self._num_inputs = self._num_own + len(example_inputs)
+        own = [tensor for _, tensor in _own_tensors(gm)]
+        inputs = [*own, *example_inputs]
+        self._num_own = len(own)
+        self._num_inputs = len(inputs)
         self._lasting = frozenset(self._num_own + place for place in lasting)
         if self.options["weights"] == "steal":
-            watch_weights([*(tensor for _, tensor in _own_tensors(gm)), *example_inputs])
+            watch_weights(inputs)
+        if _sharing.overlaps(inputs):
+            self.sharing = _sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -274,14 +281,21 @@ class Session:
     def written(self, gm: GraphModule, num_arguments: int) -> list[int]:
         """Which arguments the compiled `gm` writes into, in order.
 
-        Empty where AOTAutograd made other inputs of them: arguments that overlap become one, and its guards see to it
-        that they do in each call.
+        Empty where AOTAutograd made other inputs of them (`merged`).
         """
         own = _own_tensors(gm)
         places = [
             graph.written for graph in self.graphs if graph.num_inputs == len(own) + num_arguments
         ]
         return [place - len(own) for place in (places[0] if places else ()) if place >= len(own)]
+
+    def merged(self) -> _sharing.Sharing:
+        """How the arguments share memory, where AOTAutograd made one input of some that overlap.
+
+        The graph is for calls whose arguments lie in the same way, and guards do not tell all of it (torch 2.13).
+        """
+        took_all = all(graph.num_inputs == self._num_inputs for graph in self.graphs)
+        return () if took_all else self.sharing
 
     def only_graph(self) -> CompiledGraph | None:
         """The compiled graph, where its executable is all there is: no backward graph, no calls of Python."""
@@ -310,7 +324,8 @@ class Session:
             cpu = core.cpu_info(dict(self.options))
         except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
             cpu = str(error)
-        parts = [__version__, core.build_id(), code, self.mode, cpu]
+        state = _torch_compat.global_state(), self.sharing
+        parts = [__version__, core.build_id(), code, self.mode, cpu, state]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
@@ -321,6 +336,7 @@ class Session:
             del example_inputs  # the graph's metadata says it all
             if kind == "forward":
                 _check_is_differentiable(gm)
+                _torch_compat.allow_repeated_backward()
             if not self._lasting.isdisjoint(_torch_compat.written_inputs()[1]):
                 raise StaticInputWrittenError
             start = time.perf_counter()
@@ -362,6 +378,8 @@ class Session:
     def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:
         start = time.perf_counter()
         core = load_core()
+        if kind != "backward":
+            _views_of_inputs.take_from_inputs(gm, _torch_compat.outputs_made_again())
         if kind == "inference" and self.options["contractions"]:
             _attention_widths.fix_widths(gm)
         builder = core.GraphBuilder(kind)
@@ -485,23 +503,37 @@ def compile(
         return gm
     _recompiles.log()
     session = Session(mode, resolved)
-    compiled = session.compile(gm, example_inputs)
-    return _or_eager(compiled, gm, session.written(gm, len(example_inputs)))
+    try:
+        compiled = session.compile(gm, example_inputs)
+    except AssertionError as error:
+        if not session.sharing:
+            raise
+        # Views of some kinds beside each other, of which AOTAutograd makes no common input.
+        get_logger("fallback").info("a graph runs eagerly: %s", error)
+        return gm
+    return _or_eager(compiled, gm, session.written(gm, len(example_inputs)), session.merged())
 
 
 def _or_eager(
-    compiled: Callable[..., Any], gm: GraphModule, written: list[int]
+    compiled: Callable[..., Any], gm: GraphModule, written: list[int], merged: _sharing.Sharing
 ) -> Callable[..., Any]:
     """`compiled`, or `gm` where its arguments are not as they were when it was traced.
 
-    One that is written overlaps another one, or they carry forward-mode derivatives: kernels know nothing of those.
+    One that is written overlaps another one, or does so in another way, or they carry forward-mode derivatives: kernels
+    know nothing of those.
     """
     overlap = load_core().writes_overlap
     has_tangents = _torch_compat.has_tangents
 
+    def are_elsewhere(arguments: Sequence[Any]) -> bool:
+        own = [tensor for _, tensor in _own_tensors(gm)]
+        return _sharing.sharing_of([*own, *arguments]) != merged
+
     def run(*arguments: Any) -> Any:
         if written and overlap(arguments, written):
             reason = "an argument that is written overlaps another one"
+        elif merged and are_elsewhere(arguments):
+            reason = "arguments overlap in another way than those of the trace"
         elif has_tangents(arguments):
             reason = "an argument carries a forward-mode derivative"
         else:
