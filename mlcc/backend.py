@@ -511,16 +511,22 @@ def compile(
         # Views of some kinds beside each other, of which AOTAutograd makes no common input.
         get_logger("fallback").info("a graph runs eagerly: %s", error)
         return gm
-    return _or_eager(compiled, gm, session.written(gm, len(example_inputs)), session.merged())
+    written = session.written(gm, len(example_inputs))
+    integers = [i for i, one in enumerate(example_inputs) if isinstance(one, int | torch.SymInt)]
+    return _or_eager(compiled, gm, written, session.merged(), integers)
 
 
 def _or_eager(
-    compiled: Callable[..., Any], gm: GraphModule, written: list[int], merged: _sharing.Sharing
+    compiled: Callable[..., Any],
+    gm: GraphModule,
+    written: list[int],
+    merged: _sharing.Sharing,
+    integers: list[int],
 ) -> Callable[..., Any]:
     """`compiled`, or `gm` where its arguments are not as they were when it was traced.
 
-    One that is written overlaps another one, or does so in another way, or they carry forward-mode derivatives: kernels
-    know nothing of those.
+    One that is written overlaps another one, or does so in another way, an integer has more than 64 bits, or they carry
+    forward-mode derivatives: kernels know nothing of those.
     """
     overlap = load_core().writes_overlap
     has_tangents = _torch_compat.has_tangents
@@ -534,6 +540,8 @@ def _or_eager(
             reason = "an argument that is written overlaps another one"
         elif merged and are_elsewhere(arguments):
             reason = "arguments overlap in another way than those of the trace"
+        elif not all(-(2**63) <= arguments[place] < 2**63 for place in integers):
+            reason = "an integer has more than 64 bits"
         elif has_tangents(arguments):
             reason = "an argument carries a forward-mode derivative"
         else:

@@ -200,8 +200,11 @@ class Importer:
         self._check_symbols()
 
     def _declare_symbol(self, name: str, facts: _torch_compat.SymbolFacts) -> None:
-        low = _UNBOUNDED if facts.low is None else facts.low
-        self.builder.add_symbol(name, low, facts.high, facts.hint)
+        if facts.hint is not None and not -(2**63) <= facts.hint < 2**63:
+            raise GraphUnsupported(f"{facts.name} is {facts.hint}, which has more than 64 bits")
+        low = _UNBOUNDED if facts.low is None else max(facts.low, _UNBOUNDED)
+        high = None if facts.high is None or facts.high >= 2**63 else facts.high
+        self.builder.add_symbol(name, low, high, facts.hint)
         self._used_symbols[name] = facts.name
 
     def _check_symbols(self) -> None:
