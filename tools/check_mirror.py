@@ -41,7 +41,7 @@ COVERED_BY = {
     "_recompiles": "test_backend.py",
     "_recompute": "test_autograd.py",
     "_reproducer": "test_backend.py",
-    "_sharing": "test_warm.py",
+    "_sharing": "test_torch_caches.py",
     "_torch_compat": "test_backend.py",
     "_version": "test_package.py",
     "_views_of_inputs": "test_in_place.py",
