@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch._dynamo.utils import counters
 
 from tests.pool import Lost, Pool, Record, T
 
-BATCH = 200  # tasks between one time and the next: what is run again if a run is stopped
+BATCH = 100  # tasks between one time and the next: what is run again if a run is stopped
 
 
 @dataclass
@@ -39,6 +40,12 @@ class Warmth:
             self.stored += now["autograd_cache_saved"] - before.get("autograd_cache_saved", 0)
             self.loaded += now["autograd_cache_hit"] - before.get("autograd_cache_hit", 0)
 
+    def add(self, more: Warmth) -> None:
+        """Further work."""
+        self.digests += more.digests
+        self.stored += more.stored
+        self.loaded += more.loaded
+
     def difference(self, cold: Warmth) -> str:
         """What is not as it was the first time, or nothing."""
         if len(self.digests) != len(cold.digests):
@@ -59,6 +66,14 @@ class Warmth:
         return asdict(self)
 
 
+class Caches(Enum):
+    """What a worker is to do about torch's cache of graphs."""
+
+    NONE = "none"  # nothing
+    COLD = "cold"  # run a second time, after a reset
+    WARM = "warm"  # run on the caches of another process that did the same
+
+
 def difference(cold: Record | Lost, warm: Record | Lost) -> str:
     """What the outcome of a task on warm caches has otherwise than the first one, or nothing."""
     for outcome in (cold, warm):
@@ -68,6 +83,12 @@ def difference(cold: Record | Lost, warm: Record | Lost) -> str:
     if "error" in warm:
         return str(warm["error"])
     return Warmth(**warm["warmth"]).difference(Warmth(**cold["warmth"]))
+
+
+def without_digests(outcome: Record) -> Record:
+    """As it is kept; what was stored in torch's cache stands in it, so that a report can tell."""
+    rest = {name: value for name, value in outcome.items() if name != "warmth"}
+    return {**rest, "stored": outcome.get("warmth", {}).get("stored", 0)}
 
 
 def digests(leaves: Iterable[Any]) -> list[str]:

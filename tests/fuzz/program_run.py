@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tests.fuzz.torch_programs import Program
+from tests.memory import snapshot, write_over
 
 
 class Leaf(NamedTuple):
@@ -128,23 +129,3 @@ def _gradients(
     weights = [torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype).view(o.shape) for o in floats]
     found = torch.autograd.grad(floats, leaves, weights, allow_unused=True)
     return [gradient for gradient in found if gradient is not None]
-
-
-def snapshot(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides."""
-    plain = tensor.detach()
-    if plain._is_zerotensor():  # it has no memory
-        return torch.zeros(plain.shape, dtype=plain.dtype)
-    copied = plain.untyped_storage().clone()
-    return plain.new_empty(0).set_(copied, plain.storage_offset(), plain.shape, plain.stride())
-
-
-def write_over(results: Sequence[torch.Tensor], first: int) -> None:
-    """Other whole numbers into each, in order, from the `first`; what overlaps itself cannot be written to."""
-    for place, result in enumerate(results, first + 3):
-        numbers = torch.arange(result.numel()).remainder(7).add(place).reshape(result.shape)
-        try:
-            result.detach().copy_(numbers % 2 if result.dtype == torch.bool else numbers)
-        except RuntimeError as error:
-            if "single memory location" not in str(error):
-                raise

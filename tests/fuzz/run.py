@@ -30,7 +30,7 @@ from tests.fuzz.modes import DRAWS  # noqa: E402
 from tests.fuzz.program_check import TORCHS_OWN  # noqa: E402
 from tests.pool import Lost, Pool, Record  # noqa: E402
 from tests.store import Store  # noqa: E402
-from tests.warm import difference, twice  # noqa: E402
+from tests.warm import difference, twice, without_digests  # noqa: E402
 
 SECONDS = 180  # for one program, or one step of its reduction, on a busy machine
 PER_PROCESS = 500  # torch keeps what it has traced: a fresh process bounds the memory
@@ -120,7 +120,7 @@ def record_of(outcome: Record | Lost) -> dict[str, Any]:
     """What the store keeps; a program whose worker died or was too slow has failed."""
     if isinstance(outcome, Lost):
         return {"kind": outcome.reason, "text": "", "script": ""}
-    return {name: text for name, text in outcome.items() if name != "warmth"}
+    return without_digests(outcome)
 
 
 def _tell(task: Task, record: dict[str, Any]) -> None:
@@ -138,7 +138,8 @@ def report(records: Sequence[dict[str, Any]]) -> int:
     torchs_own = sum(count for kind, count in kinds.items() if kind.startswith(TORCHS_OWN))
     print(
         f"{len(records) - kinds.total()} of {len(records)} programs right,"
-        f" {torchs_own} wrong without mlcc as well"
+        f" {torchs_own} wrong without mlcc as well;"
+        f" {sum(record.get('stored', 0) for record in records)} graphs were stored in torch's cache"
     )
     return 1 if kinds.total() > torchs_own else 0
 
