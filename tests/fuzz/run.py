@@ -61,7 +61,7 @@ def main() -> int:
             [str(WORKER)], arguments.jobs, SECONDS, environment(folder), PER_PROCESS
         )
         run_programs(outcomes(pool, left, arguments.warm), len(left), store)
-    return report([store[task] for task in tasks])
+    return report([(task, store[task]) for task in tasks])
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -130,18 +130,22 @@ def _tell(task: Task, record: dict[str, Any]) -> None:
     (FOLDER / f"{task.mode}-{task.seed}.py").write_text(script)
 
 
-def report(records: Sequence[dict[str, Any]]) -> int:
-    """Print how many failed in which ways; the exit status."""
-    kinds = collections.Counter(record["kind"] for record in records if record["kind"])
-    for kind, count in kinds.most_common():
-        print(f"{count:5}  {kind}")
-    torchs_own = sum(count for kind, count in kinds.items() if kind.startswith(TORCHS_OWN))
+def report(results: Sequence[tuple[Task, dict[str, Any]]]) -> int:
+    """Print which failed in which ways; the exit status."""
+    seeds: collections.defaultdict[str, list[int]] = collections.defaultdict(list)
+    for task, record in results:
+        if record["kind"]:
+            seeds[record["kind"]].append(task.seed)
+    for kind, some in sorted(seeds.items(), key=lambda pair: -len(pair[1])):
+        print(f"{len(some):5}  {kind}: {' '.join(map(str, some))}")
+    failed = sum(map(len, seeds.values()))
+    torchs_own = sum(len(some) for kind, some in seeds.items() if kind.startswith(TORCHS_OWN))
     print(
-        f"{len(records) - kinds.total()} of {len(records)} programs right,"
+        f"{len(results) - failed} of {len(results)} programs right,"
         f" {torchs_own} wrong without mlcc as well;"
-        f" {sum(record.get('stored', 0) for record in records)} graphs were stored in torch's cache"
+        f" {sum(record.get('stored', 0) for _, record in results)} graphs were stored in torch's cache"
     )
-    return 1 if kinds.total() > torchs_own else 0
+    return 1 if failed > torchs_own else 0
 
 
 if __name__ == "__main__":

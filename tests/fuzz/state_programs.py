@@ -92,7 +92,7 @@ def draw_state_program(seed: int) -> Program:
     kinds = KINDS if program.holder and program.entry == "compile" else KINDS[:-1]
     wanted = draft.random.randint(2, 8)
     for _ in range(6 * wanted):
-        if len(draft.statements) == wanted:
+        if len(draft.statements) >= wanted:
             break
         ((choices, _, writes),) = draft.random.choices(kinds, [weight for _, weight, _ in kinds])
         for template in draft.random.choice(choices).split(" ; "):

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -49,8 +48,8 @@ def main() -> int:
         _warm_up(arguments.backend)
         for name in names:
             left = [way for way in ways if store.get((name, way)) is None]
-            run = functools.partial(run_model, name, left, arguments.backend, arguments.timeout)
-            for way, record in _twice(run) if arguments.warm else run():
+            run = run_twice if arguments.warm else run_model
+            for way, record in run(name, left, arguments.backend, arguments.timeout):
                 store.append((name, way), record)
                 print(_row(name, way, record), flush=True)
     records = [(name, way, store[name, way]) for name in names for way in ways]
@@ -74,9 +73,14 @@ def _warm_up(backend: str) -> None:
         pass
 
 
-def _twice(run: Callable[..., Iterator[tuple[str, Record]]]) -> Iterator[tuple[str, Record]]:
-    """Each way, cold and then by a process that finds the caches warm."""
-    cold, warm = (dict(run(caches=caches)) for caches in (Caches.COLD, Caches.WARM))
+def run_twice(
+    name: str, ways: Sequence[str], backend: str, timeout: float
+) -> Iterator[tuple[str, Record]]:
+    """Each way with its record, cold and then by a process that finds the caches warm."""
+    cold, warm = (
+        dict(run_model(name, ways, backend, timeout, caches))
+        for caches in (Caches.COLD, Caches.WARM)
+    )
     for way, record in cold.items():
         again = warm[way]
         if not record["reason"]:
