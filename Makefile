@@ -1,12 +1,13 @@
 # Each of these does all the set-up that it needs, on a fresh Debian 12+ or Ubuntu 24.04+ machine too, and
 # repeats cheaply. Variables: PYTHON (default python3), TORCH_INDEX (an index with other builds of torch),
-# TORCH=present (use the torch of PYTHON), JOBS (parallel compile jobs), N (programs of make fuzz).
+# TORCH=present (use the torch of PYTHON), JOBS (parallel compile jobs), N (programs of make fuzz),
+# MODE (their kind: programs or states).
 
 SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream fuzz tsan coverage-table bench peers wheel build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz nightly tsan coverage-table bench peers wheel build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager; PEERS=inductor adds a column"
@@ -19,7 +20,9 @@ help:
 	@echo "make models       architectures of transformers through mlcc; resumable"
 	@echo "make upstream     PyTorch's tests of Inductor through mlcc; FILE=<copy of test_torchinductor.py>; resumable"
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
-	@echo "make fuzz         N random programs (default 1000) through mlcc; resumable"
+	@echo "make fuzz         N random programs (default 1000) through mlcc, or with MODE=states around states and views; resumable"
+	@echo "make nightly      all of these long runs, cold and warm, with a page in build/nightly/; resumable"
+	@echo "                  PARTS=fuzz,models,... SCALE=0.01 (a hundredth of the work) FILE=<of make upstream>"
 	@echo "make bench        the memory-bound workloads beside eager and peers (docs/benchmarks.md); resumable"
 	@echo "                  BENCH=matmul, contraction_models, attention or training_steps: what is promised of contractions"
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
@@ -78,7 +81,13 @@ coverage-table: conformance
 fuzz:
 	@scripts/setup.sh test
 	@scripts/build.sh mlcc_package
-	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(FUZZ_ARGS)
+	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(if $(MODE),--mode $(MODE)) $(FUZZ_ARGS)
+
+nightly:
+	@scripts/setup.sh test
+	@scripts/build.sh mlcc_package
+	@scripts/python.sh tests/nightly.py $(if $(PARTS),--parts $(PARTS)) $(if $(SCALE),--scale $(SCALE)) \
+		$(if $(FILE),--upstream $(FILE)) $(NIGHTLY_ARGS)
 
 bench: build
 	@scripts/build.sh machine_limits

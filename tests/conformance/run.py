@@ -1,11 +1,15 @@
 """torch's own operator samples (op_db) through mlcc, on the CPU in five dtypes.
 
-usage: run.py [--ops NAME[,NAME...]] [--dtype NAME] [--backend NAME] [--gpu=emulate] [--sample N] [--every N] [--fresh]
+usage: run.py [--ops NAME[,NAME...]] [--dtype NAME] [--backend NAME] [--gpu=emulate] [--sample N] [--every N]
+              [--warm] [--fresh]
 
 All samples of every op forward, against eager; by a seed a third of them backward, a third with symbolic sizes, a third
-between pointwise ops. Two worker processes share the work; a crash or a sample that takes too long is a failure of that
-op and dtype. Results are appended to build/conformance-<backend>.jsonl, so a run that was stopped goes on where it was;
-rebuilt code starts afresh. With --gpu=emulate the kernels are those for a GPU, run by the emulator.
+between pointwise ops. After each call its results are written over, which shows whose memory they are. Two worker
+processes share the work; a crash or a sample that takes too long is a failure of that op and dtype. Results are
+appended to build/conformance-<backend>.jsonl, so a run that was stopped goes on where it was; rebuilt code starts
+afresh. With --warm all samples go through Dynamo, which torch's cache of graphs needs, and run again after a reset and
+in new processes on the caches of the first (tests/warm.py). With --gpu=emulate the kernels are those for a GPU, run by
+the emulator.
 
 known_failures.txt lists what is known to fail, a line "op dtype" each. The exit status is 1 if something else fails,
 or if something listed there passes.
@@ -27,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.pool import Lost, Pool, Record  # noqa: E402
 from tests.store import Store  # noqa: E402
+from tests.warm import difference, twice, without_digests  # noqa: E402
 
 KNOWN_FAILURES = Path(__file__).with_name("known_failures.txt")
 WORKER = Path(__file__).with_name("worker.py")
@@ -40,12 +45,15 @@ class Task(NamedTuple):
     op: str
     dtype: str
     samples: int | None
+    caches: str = "none"
 
 
 def main() -> int:
     """Run what was asked for and print the table; the exit status."""
     arguments = _parse_arguments()
     tasks = list_tasks(arguments.ops, arguments.dtype, arguments.every, arguments.sample)
+    if arguments.warm:
+        tasks = [task._replace(caches="cold") for task in tasks]
     store = Store(_store_path(arguments), arguments.fresh)
     left = [task for task in tasks if store.get(task) is None]
     print(f"{len(tasks)} ops and dtypes, {len(left)} to run", flush=True)
@@ -71,6 +79,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", choices=("off", "emulate"), default="off")
     parser.add_argument("--sample", type=int, metavar="N", help="only N samples per op and dtype")
     parser.add_argument("--every", type=int, default=1, help="only each n-th op of a seeded order")
+    parser.add_argument("--warm", action="store_true", help="and again, on the caches of the first")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one sample")
@@ -98,17 +107,26 @@ def check_tasks(
 ) -> Iterator[tuple[Task, Record]]:
     """Each task with its record, as they end, by `jobs` processes; a crash is one failed sample."""
     pool: Pool[Task] = Pool([str(WORKER), "--backend", backend], jobs, timeout, kept)
-    for task, outcome in pool.run(tasks):
-        yield task, _lost(task, outcome.reason) if isinstance(outcome, Lost) else outcome
+    cold = [task for task in tasks if task.caches == "cold"]
+    for task, outcome, again in twice(pool, cold, lambda task: task._replace(caches="warm")):
+        record = _record(task, outcome)
+        reason = difference(outcome, again) if record_ok(record) else ""
+        if reason:
+            record["reasons"] = [f"on warm caches: {reason}"]
+        yield task, record
+    for task, outcome in pool.run([task for task in tasks if task.caches == "none"]):
+        yield task, _record(task, outcome)
 
 
-def _lost(task: Task, reason: str) -> Record:
+def _record(task: Task, outcome: Record | Lost) -> Record:
+    if not isinstance(outcome, Lost):
+        return without_digests(outcome)
     return {
         **task._asdict(),
         "tried": 1,
         "passed": 0,
         "seconds": 0.0,
-        "reasons": [reason],
+        "reasons": [outcome.reason],
         "lost": True,
     }
 
@@ -149,6 +167,7 @@ def _every_nth(names: list[str], every: int) -> list[str]:
 
 def _store_path(arguments: argparse.Namespace) -> Path:
     name = arguments.backend + (f"-gpu-{arguments.gpu}" if arguments.gpu != "off" else "")
+    name += "-warm" if arguments.warm else ""
     name += f"-sample{arguments.sample}" if arguments.sample else ""
     return ROOT / "build" / f"conformance-{name}.jsonl"
 
@@ -182,6 +201,8 @@ def print_report(records: list[Record]) -> None:
         f"\na graph left to eager:        {_total(records, 'by_eager')} samples"
         f"\nrefused by torch's tracing:    {_total(records, 'untraced')} samples, under aot_eager too"
         f"\neager's own values vary:      {_total(records, 'unjudged')} samples, judged by shapes and strides"
+        f"\nmemory shared as by aot_eager:  {_total(records, 'foreseen')} samples, otherwise than in eager"
+        f"\nstored in torch's cache:       {_total(records, 'stored')} graphs"
         f"\ncrashes and time-outs:        {_total(records, 'lost')}"
     )
 

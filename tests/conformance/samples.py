@@ -18,7 +18,9 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mlcc import _torch_compat, fx_import
+from tests.memory import snapshot, write_over
 from tests.python.accuracy import judge
+from tests.warm import Caches, Warmth, digests
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Every sample is run forward; each third one in each of the other modes, by a seed.
@@ -61,9 +63,15 @@ class Outcome:
     by_eager: int = 0  # samples with a graph that the backend leaves to eager as a whole
     untraced: int = 0  # samples that torch's own tracing refuses: they fail under aot_eager too
     unjudged: int = 0  # samples that pass since eager itself gives other values each time
+    foreseen: int = (
+        0  # samples whose results share memory otherwise than in eager, under aot_eager too
+    )
     seconds: float = 0.0
     reasons: list[str] = field(default_factory=list)  # of failures, at most a few
     calls: dict[str, str] = field(default_factory=dict)  # ATen calls in compiled graphs, and why
+    warmth: Warmth = field(
+        default_factory=Warmth
+    )  # of what is right, where torch's cache takes part
 
     @property
     def ok(self) -> bool:
@@ -80,9 +88,12 @@ class Outcome:
 
 
 class OpCheck:
-    """Runs the samples of one OpInfo with one dtype."""
+    """Runs the samples of one OpInfo with one dtype; with caches, as Dynamo compiles them."""
 
-    def __init__(self, info: Any, dtype: torch.dtype, backend: Backend) -> None:
+    def __init__(
+        self, info: Any, dtype: torch.dtype, backend: Backend, caches: Caches = Caches.NONE
+    ) -> None:
+        self._caches = caches
         self._info = info
         self._dtype = dtype
         self._backend = backend
@@ -148,8 +159,10 @@ class OpCheck:
         return None if isinstance(found, expected) else f"eager raises {error!r}, here {found!r}"
 
     def _check_result(self, call: Call, eager: Result) -> str | None:
+        warmth = Warmth()
         try:
-            result = self._run_compiled(call)
+            with warmth.measured():
+                result = self._run_compiled(call)
         except Exception as error:
             if not _is_ours(error) and not self._runs_by_aot_eager(call):
                 self._outcome.untraced += 1
@@ -163,11 +176,45 @@ class OpCheck:
         if reason is not None and not self._is_deterministic(call, eager):
             self._outcome.unjudged += 1
             return None
+        reason = reason or self._compare_memory(call, result, eager)
+        if reason is None and self._caches is not Caches.NONE:
+            warmth.digests = result.digests()
+            reason = self._check_again(call, warmth) if self._caches is Caches.COLD else None
+            self._outcome.warmth.add(warmth)
         return reason
+
+    def _check_again(self, call: Call, cold: Warmth) -> str | None:
+        """What differs after a reset."""
+        warm = Warmth()
+        with warm.measured():
+            result, error = _attempt(lambda: self._run_compiled(call))
+        if error is not None:
+            return f"after a reset: {_describe(error)}"
+        warm.digests = result.digests()
+        reason = warm.difference(cold)
+        return f"after a reset: {reason}" if reason else None
+
+    def _compare_memory(self, call: Call, result: Result, eager: Result) -> str | None:
+        """What shares memory otherwise than in eager, and otherwise than as torch's own tracing has it."""
+        place = self._other_memory(result, eager)
+        if place is None:
+            return None
+        traced, error = _attempt(lambda: call.run(self._by_aot_eager(call)))
+        if error is None and self._other_memory(result, traced) is None:
+            self._outcome.foreseen += 1
+            return None
+        return f"inputs and outputs, as outputs are written over: tensor {place} is not as in eager"
+
+    def _other_memory(self, result: Result, eager: Result) -> int | None:
+        pairs = zip(result.memory, eager.memory, strict=True)
+        differ = (place for place, (a, b) in enumerate(pairs) if not self._is_close(a, b))
+        return next(differ, None)
 
     def _run_compiled(self, call: Call) -> Result:
         """Through AOTAutograd, or by Dynamo where tracing with fake tensors alone is refused."""
         _seed()
+        if self._caches is not Caches.NONE:
+            return call.run(self._by_dynamo(call))
         try:
             function = self._by_aot(call)
         except Exception as error:
@@ -195,11 +242,13 @@ class OpCheck:
         dynamic = call.mode is Mode.DYNAMIC
         return torch.compile(call.function, backend=self._backend, dynamic=dynamic)
 
-    def _runs_by_aot_eager(self, call: Call) -> bool:
+    def _by_aot_eager(self, call: Call) -> Function:
         torch._dynamo.reset()
         dynamic = call.mode is Mode.DYNAMIC
-        run = torch.compile(call.function, backend="aot_eager", dynamic=dynamic)
-        return _attempt(lambda: call.run(run))[1] is None
+        return torch.compile(call.function, backend="aot_eager", dynamic=dynamic)
+
+    def _runs_by_aot_eager(self, call: Call) -> bool:
+        return _attempt(lambda: call.run(self._by_aot_eager(call)))[1] is None
 
     def _is_deterministic(self, call: Call, eager: Result) -> bool:
         again = call.run(call.function)
@@ -283,10 +332,16 @@ class Result:
     gradients: list[Any]
     changed: list[torch.Tensor]
     shared: set[str]  # "input 0 and output 1", for each two that lie in one storage
+    memory: list[torch.Tensor]  # inputs and outputs after each output was written over
 
     def leaves(self) -> list[Any]:
         """All of them in order."""
         return [*self.outputs, *map(_row_major, self.gradients), *self.changed]
+
+    def digests(self) -> list[str]:
+        """Of all tensors."""
+        leaves = (*self.outputs, *self.gradients, *self.changed, *self.memory)
+        return digests([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
     def paired(self, other: Result) -> list[tuple[Any, Any]]:
         """Leaves of both."""
@@ -361,7 +416,13 @@ class Call:
         changed = [
             t.detach() for t, old in zip(tensors, self._tensors, strict=True) if _differ(t, old)
         ]
-        return Result(outputs, gradients, changed, _shared(tensors, outputs))
+        shared = _shared(tensors, outputs)
+        shown = [snapshot(one) if _is_strided(one) else one for one in outputs]
+        changed = [snapshot(one) for one in changed]
+        written = [one for one in outputs if _is_strided(one) and not one.is_inference()]
+        write_over(written)
+        memory = [snapshot(one) for one in (*tensors, *written) if _is_strided(one)]
+        return Result(shown, gradients, changed, shared, memory)
 
 
 def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> set[str]:

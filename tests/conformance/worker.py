@@ -1,7 +1,7 @@
 """A process that checks ops on demand: one JSON task a line on stdin, JSON lines on stdout.
 
-A task is {"op": full name, "dtype": name, "samples": how many, or null for all}. The answer: one {"at": sample}
-before each sample, then {"outcome": {...}}.
+A task is {"op": full name, "dtype": name, "samples": how many, or null for all, "caches": name}. The answer: one
+{"at": sample} before each sample, then {"outcome": {...}}.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import torch
 
 from tests.conformance.samples import Backend, OpCheck, Outcome, full_name
+from tests.warm import Caches
 from tests.worker import Work, load_backend, serve
 
 
@@ -43,7 +44,9 @@ def _check(
 ) -> Outcome:
     start = time.monotonic()
     try:
-        check = OpCheck(infos[task["op"]], getattr(torch, task["dtype"]), backend)
+        check = OpCheck(
+            infos[task["op"]], getattr(torch, task["dtype"]), backend, Caches(task["caches"])
+        )
         outcome = check.run(task["samples"], lambda index: at(f"sample {index}"))
     except Exception as error:  # of the check itself, not of the op: shown like a failure
         text = "".join(traceback.format_exception(error)[-2:])

@@ -13,6 +13,7 @@ gives.
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,9 +26,11 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlcc
+from tests.fuzz.program_run import Leaf, Subject, all_inputs, run_program
 from tests.fuzz.torch_programs import Program
 from tests.python.accuracy import InFloat64, Wrong, check_form
 from tests.python.roundings import OtherRoundings, perturbed
+from tests.warm import Warmth, digests
 
 NUM_PERTURBED = 2
 # Eager's own limits, told as such.
@@ -45,68 +48,110 @@ class Failure:
 # What the kind of a failure starts with that `aot_eager` shows as well.
 TORCHS_OWN = "aot_eager too: "
 
-Leaves = list[torch.Tensor]
+Inputs = list[list[torch.Tensor]]
 
 
-def run_program(program: Program, function: Any, inputs: Leaves) -> Leaves:
-    """Results, then the inputs as they are left, then gradients."""
-    given = [tensor.clone() if program.backward else tensor for tensor in inputs]
-    outputs = list(function(*given))
-    results = [*outputs, *given]
-    if not program.backward:
-        return results
-    floats = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
-    leaves = [tensor for tensor in inputs if tensor.requires_grad]
-    if floats and leaves:
-        weights = [torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype).view(o.shape) for o in floats]
-        grads = torch.autograd.grad(floats, leaves, weights, allow_unused=True)
-        results += [g for g in grads if g is not None]
-    return [tensor.detach() for tensor in results]
-
-
-def other_runs(program: Program) -> list[Leaves] | None:
+def other_runs(program: Program) -> list[list[Leaf]] | None:
     """Eager with other roundings and in float64; None if eager refuses one of them."""
     runs = []
     try:
         for seed in range(NUM_PERTURBED):
-            inputs = [perturbed(t, seed) for t in program.make_inputs()]
+            inputs = [[perturbed(t, seed) for t in call] for call in all_inputs(program)]
             with OtherRoundings(seed):
-                runs.append(run_program(program, program.function, inputs))
+                runs.append(_run_eagerly(program, inputs))
         doubles = [
-            t.detach().double().requires_grad_(t.requires_grad) if t.dtype.is_floating_point else t
-            for t in program.make_inputs()
+            [
+                t.detach().double().requires_grad_(t.requires_grad)
+                if t.dtype.is_floating_point
+                else t
+                for t in call
+            ]
+            for call in all_inputs(program)
         ]
         with InFloat64():
-            runs.append(run_program(program, program.function, doubles))
+            runs.append(_run_eagerly(program, doubles))
     except Exception:  # of eager, on purpose: it says that the program has no steady answer
         return None
     return runs
 
 
+def _run_eagerly(program: Program, inputs: Inputs | None = None) -> list[Leaf]:
+    return run_program(program, Subject.of(program), inputs)
+
+
 def check_program(program: Program) -> Failure | None:
-    """What is wrong with mlcc's answers on the program's sizes and, where sizes are symbols, on larger ones."""
-    if program.entry == "jit":
-        function: Any = mlcc.jit(program.function, dynamic=program.dynamic)
-    else:
-        torch._dynamo.reset()
-        function = torch.compile(program.function, backend="mlcc", dynamic=program.dynamic)
-    return _check_calls(program, function)
+    """What is wrong with mlcc's answers on the program's sizes and, where sizes are symbols, on larger ones.
+
+    A second time, after all that torch has compiled is forgotten but for its caches, they are the same.
+    """
+    return examine(program)[0]
+
+
+def examine(program: Program) -> tuple[Failure | None, Warmth]:
+    """What is wrong with a program, and what it gave the first time."""
+    cold = Warmth()
+    with cold.measured():
+        failure, shown = _check_calls(program, _compiled(program))
+    cold.digests = digests(shown)
+    if failure is None and shown:
+        failure = _check_again(program, cold)
+    return failure, cold
+
+
+def _check_again(program: Program, cold: Warmth) -> Failure | None:
+    try:
+        reason = run_again(program).difference(cold)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        return Failure(
+            f"after a reset raises {type(error).__name__} {_shape_of(text)}", text[:4000]
+        )
+    return Failure(f"after a reset {_shape_of(reason)}", reason) if reason else None
+
+
+def run_again(program: Program) -> Warmth:
+    """What a program gives at all sizes of which something can be said, on the caches of the first time."""
+    warm, shown = Warmth(), list[Leaf]()
+    with warm.measured(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        subject = _compiled(program)
+        for one in _sizes(program):
+            try:
+                _run_eagerly(one)
+            except Exception:
+                continue
+            shown += run_program(one, subject)
+    warm.digests = digests(shown)
+    return warm
+
+
+def _compiled(program: Program, backend: str = "mlcc") -> Subject:
+    if program.entry == "jit" and backend == "mlcc":
+        return Subject.of(program, functools.partial(mlcc.jit, dynamic=program.dynamic))
+    torch._dynamo.reset()
+    wrap = functools.partial(torch.compile, backend=backend, dynamic=program.dynamic)
+    return Subject.of(program, wrap)
 
 
 def fails_without_mlcc(program: Program, failure: Failure) -> bool:
     """Whether torch's own tracing with eager's kernels, `aot_eager`, fails in the same way."""
-    torch._dynamo.reset()
-    traced = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic)
-    other = _check_calls(program, traced)
+    other, _ = _check_calls(program, _compiled(program, "aot_eager"))
     return other is not None and other.kind.replace("aot_eager", "mlcc") == failure.kind
 
 
-def _check_calls(program: Program, function: Any) -> Failure | None:
-    for one in (program, program.resized()) if program.dynamic else (program,):
-        failure = _check_call(one, function)
-        if failure is not None:
-            return failure
-    return None
+def _sizes(program: Program) -> tuple[Program, ...]:
+    return (program, program.resized()) if program.dynamic else (program,)
+
+
+def _check_calls(program: Program, subject: Subject) -> tuple[Failure | None, list[Leaf]]:
+    """What is wrong, and what was shown at all sizes; nothing where nothing can be said of it."""
+    shown = []
+    for one in _sizes(program):
+        failure, leaves = _check_call(one, subject)
+        if failure is not None or leaves is None:
+            return failure, []
+        shown += leaves
+    return None, shown
 
 
 class _Judge:
@@ -114,10 +159,10 @@ class _Judge:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self.eager = run_program(program, program.function, program.make_inputs())
+        self.eager = _run_eagerly(program)
 
     @cached_property
-    def _others(self) -> list[Leaves]:
+    def _others(self) -> list[list[Leaf]]:
         """Nothing where eager refuses one of them."""
         runs = other_runs(self._program) or []
         return runs if all(len(run) == len(self.eager) for run in runs) else []
@@ -129,70 +174,88 @@ class _Judge:
 
     def check(self, result: torch.Tensor, place: int) -> None:
         """Raise Wrong unless one result is right."""
-        name, eager = f"result {place}", self.eager[place]
+        name, eager, _ = self.eager[place]
         try:
             compare(result, eager, [], name)  # near without any allowance: nothing to ask for
         except Wrong:
-            compare(result, eager, [run[place] for run in self._others], name)
+            compare(result, eager, [run[place].tensor for run in self._others], name)
 
 
-def _check_call(program: Program, function: Any) -> Failure | None:
+def _check_call(program: Program, subject: Subject) -> tuple[Failure | None, list[Leaf] | None]:
+    """What is wrong at one size, and what was shown; None where mlcc need not take the program."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             judge = _Judge(program)
         except Exception:
-            return None  # of these sizes
+            return None, []  # of these sizes
         try:
-            ours = run_program(program, function, program.make_inputs())
+            ours = run_program(program, subject)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             if any(word in text for word in REFUSALS) or _torch_refuses(program):
-                return None
+                return None, None
             if not judge.is_steady:
-                return None
-            return Failure(f"raises {type(error).__name__} {_shape_of(text)}", text[:4000])
+                return None, None
+            return Failure(f"raises {type(error).__name__} {_shape_of(text)}", text[:4000]), None
         failure = _find_failure(program, ours, judge)
-        return failure if failure is not None and judge.is_steady else None
+        return (failure if failure is not None and judge.is_steady else None), ours
 
 
-def _find_failure(program: Program, ours: Leaves, judge: _Judge) -> Failure | None:
+def _find_failure(program: Program, ours: list[Leaf], judge: _Judge) -> Failure | None:
     if len(ours) != len(judge.eager):
         text = f"{len(ours)} results, eager has {len(judge.eager)}"
         return Failure("number of results", text)
-    num_graded = len(program.outputs) + len(program.inputs)  # gradients follow: of any layout
-    for place, (result, expected) in enumerate(zip(ours, judge.eager, strict=True)):
+    for place, (leaf, expected) in enumerate(zip(ours, judge.eager, strict=True)):
         try:
-            judge.check(result, place)
-            if place < num_graded:
-                check_form(result, expected, f"result {place}")
+            judge.check(leaf.tensor, place)
+            if leaf.has_form:
+                check_form(leaf.tensor, expected.tensor, leaf.name)
         except Wrong as wrong:
-            if "strides" in str(wrong) and _torch_foresees(program, place, result.stride()):
+            if "strides" in str(wrong) and _torch_foresees(program, place, leaf):
                 continue
-            return Failure(f"wrong {_shape_of(str(wrong))}", str(wrong))
+            what = "memory " * ("written over" in leaf.name)
+            return Failure(f"wrong {what}{_shape_of(str(wrong))}", str(wrong))
     return None
 
 
 def _torch_refuses(program: Program) -> bool:
     """Whether no trace of the program can be made, because it asks for values."""
+    if program.holder:
+        program = replace(program, holder="")
     try:
-        make_fx(program.function, tracing_mode="fake")(*(t.detach() for t in program.make_inputs()))
+        make_fx(program.function, tracing_mode="fake")(*_first_arguments(program))
     except Exception:  # of torch, on purpose
         return True
     return False
 
 
-def _torch_foresees(program: Program, place: int, strides: tuple[int, ...]) -> bool:
-    """Whether torch's own tracing, without mlcc, gives the result these strides, which are not eager's."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fakes = [mode.from_tensor(tensor.detach()) for tensor in program.make_inputs()]
-        results = [*program.function(*fakes), *fakes]
-    if results[place].stride() == strides:
-        return True
-    torch._dynamo.reset()
-    traced = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic)
-    foreseen = run_program(program, traced, program.make_inputs())[place].stride()
-    return foreseen == strides
+def _first_arguments(program: Program) -> list[torch.Tensor]:
+    """Of a function."""
+    inputs = [tensor.detach() for tensor in program.make_inputs()]
+    bases = inputs[program.num_states :]
+    return [*inputs[: program.num_states], *program.arguments(0, bases)]
+
+
+def _torch_foresees(program: Program, place: int, leaf: Leaf) -> bool:
+    """Whether torch's own tracing, without mlcc, gives a result these strides, which are not eager's."""
+    strides = leaf.tensor.stride()
+    if leaf.place and not program.num_states:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            inputs = [mode.from_tensor(tensor.detach()) for tensor in program.make_inputs()]
+            results = program.function(*program.arguments(0, inputs))
+        what, number = leaf.place
+        if {"result": results, "input": inputs}[what][number].stride() == strides:
+            return True
+    foreseen = run_program(program, _compiled(program, "aot_eager"))[place].tensor
+    return foreseen.stride() == strides
+
+
+def show(program: Program) -> int:
+    """What a script of a failure does: print what is wrong; the exit status."""
+    failure = check_program(program)
+    print(failure.text if failure else "right")
+    return int(failure is not None)
 
 
 def _shape_of(text: str) -> str:
@@ -201,7 +264,9 @@ def _shape_of(text: str) -> str:
     return " ".join(re.findall(r"[A-Za-z_]{3,}", line.split(": ", 1)[-1])[:4])
 
 
-def compare(result: torch.Tensor, eager: torch.Tensor, others: Leaves, name: str) -> None:
+def compare(
+    result: torch.Tensor, eager: torch.Tensor, others: list[torch.Tensor], name: str
+) -> None:
     """Raise Wrong unless `result` is as near to eager's as this file's head says."""
     if (result.dtype, result.shape) != (eager.dtype, eager.shape):
         check_form(result, eager, name)
@@ -226,7 +291,7 @@ def _kind(values: torch.Tensor) -> torch.Tensor:
 
 
 def _bad_floats(
-    result: torch.Tensor, eager: torch.Tensor, others: Leaves, epsilon: float
+    result: torch.Tensor, eager: torch.Tensor, others: list[torch.Tensor], epsilon: float
 ) -> torch.Tensor:
     kind = _kind(eager)
     steady = torch.ones_like(kind, dtype=torch.bool)
@@ -270,7 +335,7 @@ def reduce_program(
 
 
 def _names(text: str) -> list[str]:
-    return re.findall(r"\b[vx]\d+\b", text)
+    return re.findall(r"\b[vxh]\d+\b", text)
 
 
 def _without_unused(program: Program) -> Program:
@@ -282,15 +347,22 @@ def _without_unused(program: Program) -> Program:
         if not equals or not re.fullmatch(r"v\d+", name) or name in used:
             used.update(_names(line))
             kept.append(line)
-    inputs = program.inputs
-    while len(inputs) > 1 and f"x{len(inputs) - 1}" not in used:
-        inputs = inputs[:-1]
-    return replace(program, inputs=inputs, statements=tuple(reversed(kept)))
+    made = replace(program, statements=tuple(reversed(kept)))
+    while len(made.call_texts[0]) > 1 and f"x{len(made.call_texts[0]) - 1}" not in used:
+        if made.calls:
+            made = replace(made, calls=tuple(texts[:-1] for texts in made.calls))
+        else:
+            made = replace(made, inputs=made.inputs[:-1])
+    while made.num_states and f"h{made.num_states - 1}" not in used:
+        states = made.num_states - 1
+        inputs = (*made.inputs[:states], *made.inputs[states + 1 :])
+        made = replace(made, inputs=inputs, num_states=states)
+    return made
 
 
 def _failure_of(program: Program) -> Failure | None:
     try:
-        run_program(program, program.function, program.make_inputs())
+        _run_eagerly(program)
     except Exception:
         return None  # no program at all
     return check_program(program)
@@ -301,10 +373,17 @@ def _smaller(program: Program) -> Iterator[Program]:
     if len(program.outputs) > 1:
         for output in program.outputs:
             yield replace(program, outputs=(output,))
+        for place in range(len(program.outputs)):
+            outputs = program.outputs[:place] + program.outputs[place + 1 :]
+            yield replace(program, outputs=outputs)
     if program.backward:
         yield replace(program, backward=False)
     if program.entry == "compile":
         yield replace(program, entry="jit")
+    if program.holder:
+        yield replace(program, holder="")
+    for place in range(len(program.calls) if len(program.calls) > 1 else 0):
+        yield replace(program, calls=program.calls[:place] + program.calls[place + 1 :])
     for place in reversed(range(len(program.statements))):
         statements = program.statements[:place] + program.statements[place + 1 :]
         lost, equals, value = program.statements[place].partition(" = ")

@@ -3,7 +3,8 @@
 A statement is drawn, run eagerly, and kept if eager takes it, so each program runs. What a template writes in braces
 is filled in: {a} {b} any value, {f} a float, {t} {q} a float of rank 3 and 4 (by leading ones), {n} an integer tensor,
 {m} a bool, {d} a dimension, {s} a slice's start, {k} a small number, {c} a constant, {i} indices into any dimension of
-{a}.
+{a}; {g} a state, {h} a state or a view of one and {r}
+the last value (state_programs.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +62,12 @@ class Input:
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs x0, x1, ..., statements over them, and the names that are returned."""
+    """Statements over arguments x0, x1, ..., the names that are returned, and what they are called with.
+
+    The first `num_states` inputs, h0, h1, ..., live through all calls: as the first arguments or, where `holder` says
+    so, as a module's "buffers" or plain "attributes". The others, b0, b1, ..., are new in each call; its arguments are
+    expressions of them, or they themselves in two calls if there are no `calls`.
+    """
 
     inputs: tuple[Input, ...]
     statements: tuple[str, ...]
@@ -69,29 +75,55 @@ class Program:
     entry: str  # how it is compiled: "jit" or "compile"
     dynamic: bool
     backward: bool
+    num_states: int = 0
+    holder: str = ""
+    calls: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def call_texts(self) -> tuple[tuple[str, ...], ...]:
+        """The arguments of each call."""
+        num_bases = len(self.inputs) - self.num_states
+        return self.calls or (tuple(f"b{place}" for place in range(num_bases)),) * 2
 
     @property
     def text(self) -> str:
         """The definition of `program`."""
-        names = ", ".join(f"x{i}" for i in range(len(self.inputs)))
+        states = [f"h{place}" for place in range(self.num_states)]
+        names = [f"x{place}" for place in range(len(self.call_texts[0]))]
         body = [*self.statements, f"return [{', '.join(self.outputs)}]"]
-        return f"def program({names}):\n" + "".join(f"    {line}\n" for line in body)
+        if not self.holder:
+            return _definition("program", [*states, *names], body)
+        body = [re.sub(r"\b(h\d+|seen)\b", r"self.\1", line) for line in body]
+        make = ["super().__init__()", "self.seen = []"]
+        if self.holder == "buffers":
+            make += [f'self.register_buffer("{name}", None)' for name in states]
+        methods = _definition("__init__", ["self"], make) + _definition(
+            "forward", ["self", *names], body
+        )
+        lines = "".join(f"    {line}\n" for line in methods.splitlines())
+        return f"class Program(torch.nn.Module):\n{lines}\n\nprogram = Program()\n"
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function."""
+        """The function, or a new module, whose states are to be set."""
         namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
         exec(compile(self.text, "<program>", "exec"), namespace)
         made: Callable[..., Any] = namespace["program"]
         return made
 
-    def make_inputs(self) -> list[torch.Tensor]:
-        """Fresh ones; floats ask for gradients if the program goes backward."""
-        tensors = [eval(one.text, {"torch": torch}) for one in self.inputs]
-        for tensor in tensors:
+    def make_inputs(self, call: int = 0) -> list[torch.Tensor]:
+        """Fresh ones for a call; floats ask for gradients if the program goes backward, but states do not."""
+        inputs = [replace(one, seed=one.seed + 2 * call) for one in self.inputs]
+        tensors = [eval(one.text, {"torch": torch}) for one in inputs]
+        for tensor in tensors[self.num_states :]:
             if self.backward and tensor.dtype.is_floating_point:
                 tensor.requires_grad_()
         return tensors
+
+    def arguments(self, call: int, bases: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a call gets beside the states."""
+        names = {f"b{place}": base for place, base in enumerate(bases)}
+        return [eval(text, {"torch": torch}, names) for text in self.call_texts[call]]
 
     def resized(self) -> Program:
         """The same over larger sizes; equal sizes stay equal."""
@@ -102,22 +134,28 @@ class Program:
         return replace(self, inputs=inputs)
 
     def as_script(self, comment: str) -> str:
-        """What shows the failure, for people."""
-        arguments = "".join(
-            f"    {one.text}{'.requires_grad_()' if self.backward and one.dtype in FLOATS else ''},\n"
-            for one in self.inputs
-        )
-        made = (
-            f"mlcc.jit(program, dynamic={self.dynamic})"
-            if self.entry == "jit"
-            else f'torch.compile(program, backend="mlcc", dynamic={self.dynamic})'
-        )
+        """What shows the failure, for people; run in the repository's root."""
         told = "".join(f"# {line}\n" for line in comment.splitlines())
-        return (
-            f"{told}import torch\nimport torch.nn.functional as F\n\nimport mlcc\n\n\n{self.text}\n\n"
-            f"def inputs():\n    return [\n{arguments.replace('    ', '        ')}    ]\n\n\n"
-            f"print(program(*inputs()))\nprint({made}(*inputs()))\n"
+        inputs = "".join(f"        {one!r},\n" for one in self.inputs)
+        calls = "".join(f"        {texts!r},\n" for texts in self.call_texts)
+        fields = (
+            f"    ({inputs and chr(10)}{inputs}    ),\n    {self.statements!r},\n    {self.outputs!r},\n"
+            f"    {self.entry!r},\n    dynamic={self.dynamic},\n    backward={self.backward},\n"
         )
+        if self.num_states or self.calls:
+            fields += f"    num_states={self.num_states},\n    holder={self.holder!r},\n    calls=(\n{calls}    ),\n"
+        shown = "".join(f"#   {line}\n" for line in self.text.splitlines())
+        return (
+            f'{told}{shown}import sys\n\nsys.path.insert(0, ".")\n\n'
+            "from tests.fuzz.program_check import show\n"
+            "from tests.fuzz.torch_programs import Input, Program\n\n"
+            f"sys.exit(show(Program(\n{fields})))\n"
+        )
+
+
+def _definition(name: str, parameters: Sequence[str], body: Sequence[str]) -> str:
+    lines = "".join(f"    {line}\n" for line in body)
+    return f"def {name}({', '.join(parameters)}):\n{lines}"
 
 
 # -- what statements are drawn from; a line without "=" between names gets a new name for its value
@@ -227,7 +265,7 @@ torch.add({a}, {b}, out={a}) | {a}.unsqueeze_(0) | {a}.logical_not_() | {a}.cums
 """
 
 
-def _templates(text: str) -> list[str]:
+def templates(text: str) -> list[str]:
     return [
         template.strip()
         for line in text.split("\n")
@@ -250,14 +288,14 @@ def _overloads() -> list[str]:
 
 
 KINDS: list[tuple[list[str], int]] = [
-    (_templates(POINTWISE), 8),
+    (templates(POINTWISE), 8),
     (_overloads(), 2),
-    (_templates(REDUCTIONS), 4),
-    (_templates(VIEWS), 5),
-    (_templates(INDEXING), 3),
-    (_templates(WINDOWS), 2),
-    (_templates(PRODUCTS), 1),
-    (_templates(WRITES), 3),
+    (templates(REDUCTIONS), 4),
+    (templates(VIEWS), 5),
+    (templates(INDEXING), 3),
+    (templates(WINDOWS), 2),
+    (templates(PRODUCTS), 1),
+    (templates(WRITES), 3),
 ]
 WRITE_KIND = len(KINDS) - 1
 # A trace with symbols takes four times as long as one without, and longer the more symbols stand in a size: hence few
@@ -267,7 +305,7 @@ RANKS = {"t": 3, "q": 4}
 CONSTANTS = ("0.5", "-1.25", "2", "3", "0", "1", "-2", "True")
 
 
-class _Draft:
+class Draft:
     """A program in the making: its values so far."""
 
     def __init__(self, seed: int) -> None:
@@ -283,11 +321,23 @@ class _Draft:
             return self.random.choice(recent)
         return self.random.choice(names) if names else None
 
+    def is_state(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a state or lies in the memory of one."""
+        place = tensor.untyped_storage().data_ptr()
+        states = [value for name, value in self.values.items() if name[0] == "h"]
+        return any(state.untyped_storage().data_ptr() == place for state in states)
+
     def fill(self, template: str) -> str | None:
         """The template with names and numbers; None if there is no value of a kind."""
         chosen: dict[str, str] = {}
 
         def value_of(kind: str) -> str | None:
+            if kind == "r":
+                return next(reversed(self.values))
+            if kind == "g":
+                return self.random.choice([name for name in self.values if name[0] == "h"])
+            if kind == "h":
+                return self.name(self.is_state)
             fits: dict[str, Callable[[torch.Tensor], bool]] = {
                 "f": lambda t: t.dtype.is_floating_point,
                 "n": lambda t: not t.dtype.is_floating_point and t.dtype != torch.bool,
@@ -300,7 +350,8 @@ class _Draft:
         for kind in re.findall(r"\{(\w)\}", template):
             if kind in chosen:
                 continue
-            subject = self.values[chosen.get("a") or chosen.get("f") or next(iter(self.values))]
+            first = chosen.get("a") or chosen.get("f") or chosen.get("h")
+            subject = self.values[first or next(iter(self.values))]
             if kind == "d":
                 chosen[kind] = str(self.random.randint(-subject.dim(), max(subject.dim() - 1, 0)))
             elif kind == "s":
@@ -331,11 +382,9 @@ class _Draft:
         before = {key: (value, value._version) for key, value in self.values.items()}
         scope = dict(self.values)
         try:
-            exec(line, {"torch": torch, "F": torch.nn.functional}, scope)
+            exec(line, {"torch": torch, "F": torch.nn.functional, "seen": []}, scope)
             made = scope.get(name)
-        except (
-            Exception
-        ):  # eager refuses it; what it has written by then is of no matter to the program
+        except Exception:  # what it has written by then is of no matter to the program
             return
         if not writes:
             if not _is_plain(made):
@@ -360,7 +409,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _draw_inputs(draft: _Draft) -> tuple[Input, ...]:
+def _draw_inputs(draft: Draft) -> tuple[Input, ...]:
     pick = draft.random.choice
     shape = tuple(pick(SIZES) for _ in range(draft.random.choice([0, 1, 2, 2, 2, 3, 3, 4])))
     while math.prod(shape) > MOST_ELEMENTS:
@@ -383,7 +432,7 @@ def _draw_inputs(draft: _Draft) -> tuple[Input, ...]:
 
 def draw_program(seed: int) -> Program:
     """The program of that seed."""
-    draft = _Draft(seed)
+    draft = Draft(seed)
     inputs = _draw_inputs(draft)
     entry = "compile" if draft.random.random() < 0.2 else "jit"
     backward = draft.random.random() < 0.15

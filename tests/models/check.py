@@ -35,6 +35,7 @@ from tests.arguments import names_among  # noqa: E402
 from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
 from tests.python.accuracy import InFloat64, judge_together  # noqa: E402
 from tests.python.roundings import OtherRoundings  # noqa: E402
+from tests.warm import Caches, Warmth, digests  # noqa: E402
 
 DTYPES = ("float32", "bfloat16", "autocast")
 NUM_OTHER_RUNS = 4
@@ -55,22 +56,22 @@ def main() -> None:
         print(json.dumps({"way": way, **record}), flush=True)
 
 
-def check_ways(name: str, ways: Sequence[str], backend: str) -> Iterator[tuple[str, Record]]:
+def check_ways(
+    name: str, ways: Sequence[str], backend: str, caches: Caches = Caches.NONE
+) -> Iterator[tuple[str, Record]]:
     """Each way and what became of it, on one thread, with the warnings of all libraries turned off."""
     warnings.simplefilter("ignore")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     for way in ways:
-        yield way, check(ARCHITECTURES[name], way, backend)
+        yield way, check(ARCHITECTURES[name], way, backend, caches)
 
 
-def check(architecture: Architecture, way: str, backend: str) -> Record:
+def check(architecture: Architecture, way: str, backend: str, caches: Caches) -> Record:
     """What became of one way: `reason` is empty if it is right; else what eager does is right and what we do is not."""
-    torch._dynamo.reset()
-    forget_logged()
     start = time.monotonic()
     try:
-        record = _Check(architecture, way, backend).run()
+        record = _check(architecture, way, backend, caches)
     except Exception as error:
         text = " ".join(str(error).split())
         record = {"reason": f"{type(error).__name__}: {text[:800]}"}
@@ -78,8 +79,23 @@ def check(architecture: Architecture, way: str, backend: str) -> Record:
     return record
 
 
+def _check(architecture: Architecture, way: str, backend: str, caches: Caches) -> Record:
+    if caches is Caches.WARM:
+        return {"reason": "", "warmth": _Check(architecture, way, backend).run_again().record()}
+    check = _Check(architecture, way, backend)
+    record = check.run()
+    if caches is Caches.COLD and not record["reason"]:
+        reason = _Check(architecture, way, backend).run_again().difference(check.warmth)
+        record["reason"] = f"after a reset: {reason}" if reason else ""
+        record["warmth"] = check.warmth.record()
+    return record
+
+
 class _Check:
     def __init__(self, architecture: Architecture, way: str, backend: str) -> None:
+        torch._dynamo.reset()
+        forget_logged()
+        self.warmth = Warmth()  # of the compiled model
         self._architecture = architecture
         self._trains = way.startswith("training")
         self._dtype = way.split()[1]
@@ -99,7 +115,7 @@ class _Check:
             for length in LENGTHS[self._architecture.kind]:
                 inputs = self._inputs(length)
                 eager = self._evaluate(self._model, inputs)
-                found = self._evaluate(self._compiled, inputs)
+                found = self._evaluate_compiled(inputs)
                 exact = self._exact(inputs)
                 verdict = judge_together(found, eager, exact)
                 if verdict:
@@ -120,6 +136,18 @@ class _Check:
             "eager_graphs": sorted({text for text in fallbacks if "runs eagerly" in text}),
             "call_reasons": sorted(_call_reasons(fallbacks)),
         }
+
+    def run_again(self) -> Warmth:
+        """What the compiled model gives, without judging it."""
+        for length in LENGTHS[self._architecture.kind]:
+            self._evaluate_compiled(self._inputs(length))
+        return self.warmth
+
+    def _evaluate_compiled(self, inputs: Inputs) -> list[torch.Tensor]:
+        with self.warmth.measured():
+            found = self._evaluate(self._compiled, inputs)
+        self.warmth.digests += digests(found)
+        return found
 
     def _inputs(self, length: int) -> Inputs:
         inputs = self._architecture.feed(self._model, length)

@@ -1,10 +1,11 @@
 """Every architecture of the zoo, compiled, against eager: right in inference and training, in three dtypes.
 
-usage: run.py [--models NAME[,NAME...]] [--ways WAY[,WAY...]] [--backend NAME] [--fresh]
+usage: run.py [--models NAME[,NAME...]] [--ways WAY[,WAY...]] [--backend NAME] [--warm] [--fresh]
 
 Each architecture has a process of its own, forked from one that has compiled a model; one that crashes or takes too
 long fails in all ways that it did not answer. Results are appended to build/models-<backend>.jsonl, so a run that was
-stopped goes on where it was. The table gives, per model, the ATen calls among the nodes of its graphs, and what ran
+stopped goes on where it was. With --warm each model runs again after a reset and in a new process on the caches of the
+first (tests/warm.py). The table gives, per model, the ATen calls among the nodes of its graphs, and what ran
 eagerly; at its end stand the ops called, with their reasons. The exit status is 1 if something failed.
 """
 
@@ -28,13 +29,15 @@ from tests.arguments import names_among  # noqa: E402
 from tests.models.check import WAYS, Record, check_ways  # noqa: E402
 from tests.models.zoo import ARCHITECTURES  # noqa: E402
 from tests.store import Store  # noqa: E402
+from tests.warm import Caches, difference, without_digests  # noqa: E402
 
 
 def main() -> int:
     """Run what was asked for and print the table; the exit status."""
     arguments = _parse_arguments()
     names, ways = arguments.models or list(ARCHITECTURES), arguments.ways
-    store = Store(ROOT / "build" / f"models-{arguments.backend}.jsonl", arguments.fresh)
+    name = f"models-{arguments.backend}{'-warm' * arguments.warm}.jsonl"
+    store = Store(ROOT / "build" / name, arguments.fresh)
     with tempfile.TemporaryDirectory(prefix="mlcc-models-") as folder:
         os.environ.update(
             MLCC_STRICT="1",
@@ -45,7 +48,8 @@ def main() -> int:
         _warm_up(arguments.backend)
         for name in names:
             left = [way for way in ways if store.get((name, way)) is None]
-            for way, record in run_model(name, left, arguments.backend, arguments.timeout):
+            run = run_twice if arguments.warm else run_model
+            for way, record in run(name, left, arguments.backend, arguments.timeout):
                 store.append((name, way), record)
                 print(_row(name, way, record), flush=True)
     records = [(name, way, store[name, way]) for name in names for way in ways]
@@ -57,6 +61,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--models", type=names_among(ARCHITECTURES), help="only these")
     parser.add_argument("--ways", type=names_among(WAYS), default=list(WAYS), help="only these")
     parser.add_argument("--backend", default="mlcc")
+    parser.add_argument("--warm", action="store_true", help="and again, on the caches of the first")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one model")
     return parser.parse_args()
@@ -68,15 +73,34 @@ def _warm_up(backend: str) -> None:
         pass
 
 
-def run_model(
+def run_twice(
     name: str, ways: Sequence[str], backend: str, timeout: float
+) -> Iterator[tuple[str, Record]]:
+    """Each way with its record, cold and then by a process that finds the caches warm."""
+    cold, warm = (
+        dict(run_model(name, ways, backend, timeout, caches))
+        for caches in (Caches.COLD, Caches.WARM)
+    )
+    for way, record in cold.items():
+        again = warm[way]
+        if not record["reason"]:
+            record["reason"] = again["reason"] or difference(record, again)
+        yield way, without_digests(record)
+
+
+def run_model(
+    name: str,
+    ways: Sequence[str],
+    backend: str,
+    timeout: float,
+    caches: Caches = Caches.NONE,
 ) -> Iterator[tuple[str, Record]]:
     """Each way with its record, from a process of its own."""
     if not ways:
         return
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, name, ways, backend))
+    process = context.Process(target=_answer, args=(sender, name, ways, backend, caches))
     process.start()
     sender.close()
     deadline = time.monotonic() + timeout
@@ -97,8 +121,10 @@ def run_model(
             yield way, {"reason": reason}
 
 
-def _answer(sender: Connection, name: str, ways: Sequence[str], backend: str) -> None:
-    for answer in check_ways(name, ways, backend):
+def _answer(
+    sender: Connection, name: str, ways: Sequence[str], backend: str, caches: Caches
+) -> None:
+    for answer in check_ways(name, ways, backend, caches):
         sender.send(answer)
     sender.close()
 

@@ -72,9 +72,11 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 def check_as_eager(
     function: Callable[..., Any], run: Callable[..., Any], make: Callable[[], Sequence[Any]]
 ) -> None:
-    """The same is seen of `run` and of `function`, at the first call and at the second."""
+    """The same is seen of `run` and of `function`: at the first call, the second, and on warm caches after a reset."""
     expected = seen(function, make)
-    for _ in range(2):
+    for call in range(3):
+        if call == 2:
+            torch._dynamo.reset()
         found = seen(run, make)
         assert len(found) == len(expected)
         for place, (ours, eagers) in enumerate(zip(found, expected, strict=True)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import mlcc
 from mlcc import _reads
 from tests.fuzz import run
+from tests.fuzz.modes import DRAWS
 from tests.fuzz.program_check import (
     TORCHS_OWN,
     check_program,
@@ -23,6 +25,7 @@ from tests.fuzz.program_check import (
     other_runs,
     reduce_program,
 )
+from tests.fuzz.program_run import Leaf, Subject, run_program
 from tests.fuzz.torch_programs import Input, Program, draw_program
 from tests.pool import Lost, Pool
 from tests.python.accuracy import Wrong
@@ -31,8 +34,9 @@ SAMPLE = 12
 
 
 @pytest.mark.slow
-def test_sample() -> None:
-    failures = {seed: check_program(draw_program(seed)) for seed in range(SAMPLE)}
+@pytest.mark.parametrize("mode", DRAWS)
+def test_sample(mode: str) -> None:
+    failures = {seed: check_program(DRAWS[mode](seed)) for seed in range(SAMPLE)}
     assert {seed: failure for seed, failure in failures.items() if failure} == {}
 
 
@@ -46,6 +50,19 @@ def test_programs_are_those_of_their_seeds_and_of_many_kinds() -> None:
         assert word in text
     assert {program.entry for program in programs} == {"jit", "compile"}
     assert any(program.backward for program in programs)
+
+
+def test_programs_around_states_are_of_many_kinds() -> None:
+    programs = [DRAWS["states"](seed) for seed in range(200)]
+    assert programs[7] == DRAWS["states"](7)
+    text = "\n".join(program.text for program in programs)
+    words = "copy_( add_( index_put_( index_copy_( .clone() [-1] .t() .expand( .view( self.seen.append( self.h0 ="
+    for word in words.split():
+        assert word in text
+    assert {program.holder for program in programs} == {"", "buffers", "attributes"}
+    assert {program.entry for program in programs} == {"jit", "compile"}
+    overlapping = ("b0[:-3]", "b0[1:-2]")
+    assert any(set(overlapping) <= set(call) for program in programs for call in program.calls)
 
 
 def program_of(*statements: str, inputs: int = 1) -> Program:
@@ -103,9 +120,98 @@ def test_failures_of_torchs_own_tracing_are_told_apart(monkeypatch: pytest.Monke
     failure = check_program(program)
     assert failure is not None
     assert not fails_without_mlcc(program, failure)
-    kinds = [{"kind": ""}, {"kind": f"{TORCHS_OWN}wrong"}]
-    assert run.report(kinds) == 0
-    assert run.report([*kinds, {"kind": "wrong"}]) == 1
+    kinds = ["", f"{TORCHS_OWN}wrong", "wrong"]
+    results = [(run.Task(seed), {"kind": kind}) for seed, kind in enumerate(kinds)]
+    assert run.report(results[:2]) == 0
+    assert run.report(results) == 1
+
+
+def leaf_of(leaves: list[Leaf], name: str) -> torch.Tensor:
+    (found,) = (leaf.tensor for leaf in leaves if leaf.name == name)
+    return found
+
+
+STATE = Input((4, 4), "float32", 2, "")
+STATES = (STATE, Input((7, 4), "float32", 4, ""))
+
+
+def around_a_state(*statements: str, entry: str = "jit", **changes: Any) -> Program:
+    """Of a module's buffer h0 and an argument x0."""
+    calls = (("b0[3:]",), ("b0[3:]",))
+    made = Program(STATES, statements, ("v0",), entry, False, False, 1, "buffers", calls)
+    return replace(made, **changes)
+
+
+class Sharing:
+    """mlcc.jit, but the first result is what `change` makes of it."""
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+    def __call__(self, function: Any, dynamic: bool) -> Any:
+        def run(*tensors: torch.Tensor) -> Any:
+            first, *others = function(*tensors)
+            return [self.change(first, tensors), *others]
+
+        return run
+
+
+Change = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+KEPT = torch.empty(5, 4)
+SHARED: dict[str, tuple[str, Change]] = {
+    "an argument": ("v0 = x0 * 1", lambda result, given: given[0].mul_(1)),
+    "nothing, in eager an argument": ("v0 = x0[:]", lambda result, given: result.clone()),
+    "each result": ("v0 = x0 + 1", lambda result, given: KEPT.copy_(result)),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_whose_memory_a_result_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    statement, change = SHARED[name]
+    assert check_program(program_of(statement)) is None
+    monkeypatch.setattr(mlcc, "jit", Sharing(change))
+    failure = check_program(program_of(statement))
+    assert failure is not None
+    assert failure.kind.startswith("wrong memory")
+
+
+class Forgetful:
+    """mlcc.jit, but what is compiled again is wrong."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, function: Any, dynamic: bool) -> Any:
+        self.made += 1
+        return function if self.made == 1 else WrongSine(function, dynamic)
+
+
+def test_what_is_wrong_after_a_reset_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlcc, "jit", Forgetful())
+    failure = check_program(program_of("v0 = x0.sin()"))
+    assert failure is not None
+    assert failure.kind.startswith("after a reset")
+
+
+@pytest.mark.parametrize("holder", ["", "buffers", "attributes"])
+@pytest.mark.parametrize("entry", ["jit", "compile"])
+def test_states_live_through_all_calls(entry: str, holder: str) -> None:
+    program = around_a_state("h0.add_(x0)", "v0 = h0 * 2", entry=entry, holder=holder)
+    assert check_program(program) is None
+    leaves = run_program(program, Subject.of(program))
+    first, second = (leaf_of(leaves, f"state 0 of call {call}") for call in range(2))
+    given = program.make_inputs(1)[1][3:]
+    torch.testing.assert_close(second, first + given)
+
+
+def test_a_program_around_states_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlcc, "jit", WrongSine)
+    program = around_a_state("h0.add_(x0)", "v1 = h0 * 2", "v0 = v1.sin()", "h0.zero_()")
+    failure = check_program(program)
+    assert failure is not None
+    small, _ = reduce_program(program, failure)
+    assert small.statements == ("v0 = h0.sin()",)
+    assert (small.num_states, small.holder, len(small.calls)) == (1, "", 1)
 
 
 def test_judge() -> None:
@@ -148,7 +254,7 @@ def test_the_judge_takes_normalizations_apart() -> None:
     program = replace(program, inputs=(Input((3, 3), "float64", 90979, ""),), backward=True)
     runs = other_runs(program)
     assert runs is not None
-    gradients = [run[-1] for run in runs]
+    gradients = [leaf_of(run, "gradient 0 of call 0") for run in runs]
     assert not torch.equal(gradients[1], gradients[2])
 
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import mlcc
-from tests.python.accuracy import judge_all, judge_together, to_double
+from tests.python.accuracy import judge_all, judge_together, leaves, to_double
 from tests.python.behaviour import compiled
 from tests.python.networks import NETWORKS
 from tests.python.roundings import OtherRoundings
+from tests.warm import digests
 
 NUM_OTHER_RUNS = 4
 
@@ -58,10 +59,13 @@ def test_inference_and_training(name: str) -> None:
     for ours, eagers in zip(buffers(module), buffers(eager), strict=True):
         torch.testing.assert_close(ours, eagers)
     with torch.no_grad():
-        verdict = judge_all(
-            call.eval()(*inputs), eager.eval()(*inputs), wide.eval()(*to_double(inputs))
-        )
+        inferred = call.eval()(*inputs)
+        verdict = judge_all(inferred, eager.eval()(*inputs), wide.eval()(*to_double(inputs)))
     assert verdict, verdict.reason
+    torch._dynamo.reset()
+    with torch.no_grad():
+        assert digests(leaves(call(*inputs))) == digests(leaves(inferred))
+    assert digests(trained(module, call, inputs)) == digests(found)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
