@@ -798,6 +798,18 @@ def is_foretold_wrongly(node: torch.fx.Node) -> bool:
     return dim is not None and node.meta["val"][0].dim() != node.args[0].meta["val"].dim()
 
 
+def is_object(value: Any) -> bool:
+    """Whether a value in a graph is an object that torch passes on and does not look into, or the fake one of such."""
+    if isinstance(value, torch.ScriptObject):
+        return True
+    try:
+        from torch._library.fake_class_registry import FakeScriptObject
+        from torch._library.opaque_object import is_opaque_value
+    except ImportError:  # an older torch has no others
+        return False
+    return isinstance(value, FakeScriptObject) or is_opaque_value(value)
+
+
 def is_higher_order(op: Any) -> bool:
     """Whether a graph node's target takes graphs or Python callables."""
     return isinstance(op, torch._ops.HigherOrderOperator)
