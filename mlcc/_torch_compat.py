@@ -820,6 +820,31 @@ def is_builtin_op(op: Any) -> bool:
     return op.namespace in {"aten", "prims", "prim"}
 
 
+# Functional collectives: they read their operands until someone waits for their results.
+_BEGIN = {
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "broadcast",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+}
+
+
+def group_work(op: Any) -> dict[str, bool]:
+    """Whether an op begins work that processes do together, or waits for it, as facts of the graph IR."""
+    if not is_op(op):
+        return {}
+    namespace, name = op._schema.name.split("::")
+    if namespace == "_dtensor" and name == "shard_dim_alltoall":
+        return {"begins": True, "waits": True}
+    if namespace != "_c10d_functional" or op._overloadname != "default":
+        return {}
+    return {"waits": True} if name == "wait_tensor" else {"begins": True} if name in _BEGIN else {}
+
+
 # How ops are dispatched where no other op is under way: when this module is imported.
 _PLAIN_DISPATCH = (
     torch._C._dispatch_tls_local_include_set(),
