@@ -822,6 +822,18 @@ def is_foretold_wrongly(node: torch.fx.Node) -> bool:
     return dim is not None and node.meta["val"][0].dim() != node.args[0].meta["val"].dim()
 
 
+def is_object(value: Any) -> bool:
+    """Whether a value in a graph is an object that torch passes on and does not look into, or the fake one of such."""
+    if isinstance(value, torch.ScriptObject):
+        return True
+    try:
+        from torch._library.fake_class_registry import FakeScriptObject
+        from torch._library.opaque_object import is_opaque_value
+    except ImportError:  # an older torch has no others
+        return False
+    return isinstance(value, FakeScriptObject) or is_opaque_value(value)
+
+
 def is_higher_order(op: Any) -> bool:
     """Whether a graph node's target takes graphs or Python callables."""
     return isinstance(op, torch._ops.HigherOrderOperator)
@@ -830,6 +842,31 @@ def is_higher_order(op: Any) -> bool:
 def is_builtin_op(op: Any) -> bool:
     """Whether torch itself defines this dispatcher op, so that its schema can be trusted to tell all its effects."""
     return op.namespace in {"aten", "prims", "prim"}
+
+
+# Functional collectives: they read their operands until someone waits for their results.
+_BEGIN = {
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "broadcast",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+}
+
+
+def group_work(op: Any) -> dict[str, bool]:
+    """Whether an op begins work that processes do together, or waits for it, as facts of the graph IR."""
+    if not is_op(op):
+        return {}
+    namespace, name = op._schema.name.split("::")
+    if namespace == "_dtensor" and name == "shard_dim_alltoall":
+        return {"begins": True, "waits": True}
+    if namespace != "_c10d_functional" or op._overloadname != "default":
+        return {}
+    return {"waits": True} if name == "wait_tensor" else {"begins": True} if name in _BEGIN else {}
 
 
 # How ops are dispatched where no other op is under way: when this module is imported.

@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 
 from mlcc import (
     _attention_widths,
+    _fx_objects,
     _recompiles,
     _recompute,
     _recurrent,
@@ -136,6 +137,8 @@ class CompiledGraph(_torch_compat.OutputCode):
         """Drop what cannot be stored; torch calls this on a copy."""
         if self.imported.eager_calls:
             raise _torch_compat.cache_bypass("the graph calls Python")
+        if any(_torch_compat.is_object(output.constant) for output in self.imported.outputs):
+            raise _torch_compat.cache_bypass("the graph returns an object that it holds")
         self._executable = None
         self.__dict__.pop("_run", None)
 
@@ -191,6 +194,8 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
     outputs, constants = imported.outputs, imported.constants
     if imported.float_inputs:
         return _caller_with_floats(executable, imported)
+    if imported.object_inputs or imported.computes_objects:
+        return _caller_with_objects(executable, imported)
     if not constants and all(o.kind == "value" and o.index == i for i, o in enumerate(outputs)):
         return executable
 
@@ -206,6 +211,8 @@ def _result(output: fx_import.Output, values: Sequence[Any]) -> Any:
     if output.kind == "constant":
         return output.constant
     value = values[output.index]
+    if output.kind == "object":
+        return _fx_objects.object_of(value)
     return value.item() if output.kind == "float" else value
 
 
@@ -219,6 +226,21 @@ def _caller_with_floats(
         for place in places:
             inputs[place] = torch.tensor(inputs[place], dtype=torch.float64, device="cpu")
         return inner(inputs)
+
+    return run
+
+
+def _caller_with_objects(
+    executable: Any, imported: fx_import.ImportedGraph
+) -> Callable[[list[Any]], Any]:
+    inner = _caller(executable, replace(imported, object_inputs=[], computes_objects=False))
+    places = imported.object_inputs
+
+    def run(inputs: list[Any]) -> Any:
+        with _fx_objects.kept():
+            for place in places:
+                inputs[place] = _fx_objects.number_of(inputs[place])
+            return inner(inputs)
 
     return run
 
@@ -298,11 +320,11 @@ class Session:
         return () if took_all else self.sharing
 
     def only_graph(self) -> CompiledGraph | None:
-        """The compiled graph, where its executable is all there is: no backward graph, no calls of Python."""
+        """The compiled graph, where its executable is all there is: no backward graph, calls of Python or objects."""
         graph = self.graphs[0] if self.kinds == ["inference"] else None
-        if isinstance(graph, CompiledGraph) and not graph.imported.eager_calls:
-            return graph
-        return None
+        if not isinstance(graph, CompiledGraph) or graph.imported.eager_calls:
+            return None
+        return None if graph.imported.object_inputs else graph
 
     def constants(self) -> list[torch.Tensor]:
         """Tensors that the compiled graphs read beside their inputs; one that runs eagerly has its own."""
