@@ -809,6 +809,14 @@ def is_view(op: Any) -> bool:
     return info is not None and not info.is_write and first is not None and not first.is_write
 
 
+def gives_views(op: Any) -> bool:
+    """Whether it is a dispatcher op whose result is a list of views of its first argument, as split's."""
+    if not is_op(op) or len(op._schema.returns) != 1 or not op._schema.arguments:
+        return False
+    is_list = str(op._schema.returns[0].type) == "List[Tensor]"
+    return is_list and op._schema.arguments[0].alias_info is not None
+
+
 def is_random(op: Any) -> bool:
     """Whether a dispatcher op draws random numbers."""
     return torch.Tag.nondeterministic_seeded in op.tags

@@ -26,9 +26,9 @@ from mlcc import (
     _recompute,
     _recurrent,
     _reproducer,
+    _result_views,
     _sharing,
     _torch_compat,
-    _views_of_inputs,
     config,
     decompositions,
     fx_import,
@@ -401,7 +401,8 @@ class Session:
         start = time.perf_counter()
         core = load_core()
         if kind != "backward":
-            _views_of_inputs.take_from_inputs(gm, _torch_compat.outputs_made_again())
+            _result_views.take_from_inputs(gm, _torch_compat.outputs_made_again())
+            _result_views.keep_shared(gm)
         if kind == "inference" and self.options["contractions"]:
             _attention_widths.fix_widths(gm)
         builder = core.GraphBuilder(kind)
