@@ -15,11 +15,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlcc import _torch_compat
+from mlcc._fx_objects import number_of, object_of
 from mlcc._fx_pointwise import symbolic_float
 from mlcc._fx_types import (
     DTYPES,
     SIZE_TENSOR,
     GraphUnsupported,
+    Object,
     Tensor,
     TensorType,
     Unsupported,
@@ -31,38 +33,47 @@ if TYPE_CHECKING:
     from mlcc.fx_import import Importer
 
 
+TENSORS = ("tensor", "float")
+
+
 class EagerCall:
     """A graph of one node, known by `key` for as long as this lives."""
 
-    def __init__(
-        self, graph: GraphModule, is_size: Sequence[bool], is_float: Sequence[bool]
-    ) -> None:
+    def __init__(self, graph: GraphModule, kinds: Sequence[str]) -> None:
         self._graph = graph
-        self._is_size = is_size  # per input; sizes and tensors come apart
-        self._is_float = is_float  # per tensor; a Python float comes as a tensor
+        # Per input: "tensor" or "float", which come as tensors; "size" or "object", which come apart, as numbers.
+        self.kinds = kinds
         self.key = f"call{next(_numbers)}"
         _calls[self.key] = self
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """The tensors among the results, none of them in the memory of an operand or of another one."""
-        values = [
-            tensor.item() if is_float else tensor
-            for tensor, is_float in zip(tensors, self._is_float, strict=True)
-        ]
-        rest, numbers = iter(values), iter(sizes)
-        arguments = [next(numbers if is_size else rest) for is_size in self._is_size]
+        rest, numbers = iter(tensors), iter(sizes)
+        arguments: list[Any] = []
+        for kind in self.kinds:
+            value: Any = next(rest if kind in TENSORS else numbers)
+            if kind == "object":
+                value = object_of(value)
+            arguments.append(value.item() if kind == "float" else value)
         results = leaves(self._graph(*arguments))
         taken = {_memory_of(tensor) for tensor in tensors}
         fresh = []
         for result in results:
             if result is None:
                 continue
-            tensor = result if isinstance(result, torch.Tensor) else torch.tensor(result)
+            tensor = _as_tensor(result)
             if _memory_of(tensor) in taken:
                 tensor = tensor.clone()
             taken.add(_memory_of(tensor))
             fresh.append(tensor)
         return fresh
+
+
+def _as_tensor(result: Any) -> torch.Tensor:
+    if isinstance(result, torch.Tensor):
+        return result
+    is_number = isinstance(result, bool | int | float)
+    return torch.tensor(result if is_number else number_of(result))
 
 
 _numbers = itertools.count()
@@ -92,15 +103,7 @@ def import_eager_call(importer: Importer, node: Node) -> Any:
     inputs = [one for one in node.all_input_nodes if importer.graph_of(one) is None]
     operands = [_operand(importer, one) for one in inputs]
     tensors = [operand.handle for operand in operands if isinstance(operand, Tensor)]
-    call = EagerCall(
-        _graph_of(importer, node, inputs),
-        [not isinstance(operand, Tensor) for operand in operands],
-        [
-            isinstance(importer.fake(one), torch.SymFloat)
-            for one, operand in zip(inputs, operands, strict=True)
-            if isinstance(operand, Tensor)
-        ],
-    )
+    call = EagerCall(_graph_of(importer, node, inputs), [_kind(importer, one) for one in inputs])
     value = node.meta.get("val")
     results = computed_types(importer, node, leaves(value))
     core = importer.builder
@@ -110,11 +113,40 @@ def import_eager_call(importer: Importer, node: Node) -> Any:
         [operand for operand in operands if not isinstance(operand, Tensor)],
     ]
     types = [one for one in results if one is not None]
+    written = _written(node)
+    places = [one for one, kind in zip(inputs, call.kinds, strict=True) if kind in TENSORS]
+    mutates = [place for place, one in enumerate(places) if one in written]
+    facts = {"effects": True, "mutates": mutates, **_torch_compat.group_work(node.target)}
     handles = core.extern_call(
-        "mlcc.eager_call.default", arguments, None, tensors, types, effects=True
+        "mlcc.eager_call.default", arguments, None, tensors, types, **facts
     )
     importer.imported.eager_calls.append(call)
     return wrapped_results(importer, value, handles)
+
+
+def _kind(importer: Importer, node: Node) -> str:
+    value = importer.lookup(node)
+    if isinstance(value, Object):
+        return "object"
+    if isinstance(importer.fake(node), torch.SymFloat):
+        return "float"
+    return "tensor" if isinstance(value, Tensor) else "size"
+
+
+def _written(node: Node) -> set[Node]:
+    """What the node's op writes into."""
+    if not _torch_compat.is_op(node.target):
+        return set()
+    parameters = node.target._schema.arguments
+    given = [*zip(parameters, node.args, strict=False)]
+    given += [(one, node.kwargs[one.name]) for one in parameters if one.name in node.kwargs]
+    return {
+        leaf
+        for parameter, value in given
+        if parameter.alias_info is not None and parameter.alias_info.is_write
+        for leaf in leaves(value)
+        if isinstance(leaf, Node)
+    }
 
 
 def _operand(importer: Importer, node: Node) -> Any:
@@ -122,6 +154,8 @@ def _operand(importer: Importer, node: Node) -> Any:
     value, fake = importer.lookup(node), importer.fake(node)
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, Object):
+        return importer.builder.size(value.size)
     if isinstance(fake, torch.SymFloat):
         try:
             return symbolic_float(importer, fake)
@@ -146,14 +180,16 @@ def _graph_of(importer: Importer, node: Node, inputs: Sequence[Node]) -> GraphMo
 def computed_types(
     importer: Importer, node: Node, values: Sequence[Any]
 ) -> list[TensorType | None]:
-    """The types of results as a call gives them: sizes as tensors, None for None. Binds the sizes of tensors."""
+    """The types of results as a call gives them: sizes and objects as tensors, None for None. Binds tensors' sizes."""
     types: list[TensorType | None] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             form = importer.tensor_type(node, value)
             importer.bind_sizes(form.shape)
             types.append(form)
-        elif isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+        elif _torch_compat.is_object(value) or (
+            isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+        ):
             types.append(SIZE_TENSOR)
         elif value is None:
             types.append(None)
@@ -171,6 +207,8 @@ def wrapped_results(importer: Importer, value: Any, handles: Iterable[Any]) -> A
             return [wrap(item) for item in one]
         if isinstance(one, torch.Tensor):
             return Tensor(next(rest), DTYPES[one.dtype])
+        if _torch_compat.is_object(one):
+            return importer.read_object(Tensor(next(rest), "i64"))
         if one is not None:
             importer.read_size(Tensor(next(rest), "i64"), one)
         return None

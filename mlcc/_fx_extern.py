@@ -62,6 +62,7 @@ class _Call:
             "mutates": self._mutates,
             "aliases": not known or self._may_alias(),
         }
+        group_work = _torch_compat.group_work(self._op)
         value = self._node.meta.get("val")
         if isinstance(value, torch.SymInt) or (
             isinstance(value, int) and not isinstance(value, bool)
@@ -75,7 +76,9 @@ class _Call:
             results = [one if self._is_read(place) else None for place, one in enumerate(results)]
         self._refuse(results)
         types = [self._result_type(one, bind) for one in results]
-        handles = core.extern_call(self._name, args, kwargs, self._operands, types, **facts)
+        handles = core.extern_call(
+            self._name, args, kwargs, self._operands, types, **facts, **group_work
+        )
         return self._wrap(value, handles)
 
     def _is_read(self, place: int) -> bool:

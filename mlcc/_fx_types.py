@@ -96,6 +96,13 @@ class Tensor:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A value that is neither a tensor nor a number: the size that holds its number (`_fx_objects`)."""
+
+    size: str
+
+
 def leaves(value: Any) -> list[Any]:
     """What nested lists and tuples hold, in order; anything else as the only leaf."""
     if isinstance(value, list | tuple):

@@ -667,6 +667,8 @@ def logcumsumexp(importer: Importer, node: Node) -> Tensor:
     """logcumsumexp(self, dim)."""
     bound = importer.bind(node)
     x, fake = importer.tensor(bound["self"]), importer.fake(bound["self"])
+    if not fake.dtype.is_floating_point:
+        raise Unsupported(f"{fake.dtype}, which eager refuses")
     return scanned(importer, x, fake.dim(), bound["dim"], "logaddexp")
 
 

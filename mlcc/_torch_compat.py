@@ -195,7 +195,8 @@ def compile_with_aot(
     if any(isinstance(value, list | tuple | dict) for value in example_inputs):
         raise TypeError("nested example inputs are not supported")
     context = contextlib.ExitStack()
-    cached = cache_key is not None and HAS_AOT_CACHE and not _reads_floats(module)
+    is_told_by_key = not _reads_floats(module) and not _holds_tensors(module)
+    cached = cache_key is not None and HAS_AOT_CACHE and is_told_by_key
     backward = _without_dynamo(backward, cached)
     if cached:
         forward = SerializableAOTDispatchCompiler(OutputCode, forward)
@@ -207,6 +208,9 @@ def compile_with_aot(
         _install_keep_numbers()
         token = _keep_numbers.set(True)
         context.callback(_keep_numbers.reset, token)
+    if hasattr(torch._functorch.config, "unlift_effect_tokens"):
+        # Else a graph with effects has inputs that torch's cache does not give it again (torch 2.13).
+        context.enter_context(torch._functorch.config.patch(unlift_effect_tokens=True))
     if _has_while_loop(module):
         context.enter_context(_item_allowed(example_inputs))
     if any(may_overlap(result) for result in _results(module)):
@@ -365,6 +369,17 @@ def _reads_floats(module: Any) -> bool:
         return False
     return any(
         isinstance(node.meta.get("example_value"), torch.SymFloat) for node in module.graph.nodes
+    )
+
+
+def _holds_tensors(module: Any) -> bool:
+    """Whether graphs hold tensors beside parameters and buffers: torch's key tells their form only (torch 2.13)."""
+    graphs = module.modules() if isinstance(module, torch.fx.GraphModule) else ()
+    return any(
+        type(value) is torch.Tensor
+        for graph in graphs
+        for name, value in vars(graph).items()
+        if name not in ("_parameters", "_buffers", "_modules")
     )
 
 
@@ -785,6 +800,15 @@ def is_op(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
+def is_view(op: Any) -> bool:
+    """Whether it is a dispatcher op whose one result is a view of its first argument."""
+    if not is_op(op) or len(op._schema.returns) != 1 or not op._schema.arguments:
+        return False
+    info = op._schema.returns[0].alias_info
+    first = op._schema.arguments[0].alias_info
+    return info is not None and not info.is_write and first is not None and not first.is_write
+
+
 def is_random(op: Any) -> bool:
     """Whether a dispatcher op draws random numbers."""
     return torch.Tag.nondeterministic_seeded in op.tags
@@ -798,6 +822,18 @@ def is_foretold_wrongly(node: torch.fx.Node) -> bool:
     return dim is not None and node.meta["val"][0].dim() != node.args[0].meta["val"].dim()
 
 
+def is_object(value: Any) -> bool:
+    """Whether a value in a graph is an object that torch passes on and does not look into, or the fake one of such."""
+    if isinstance(value, torch.ScriptObject):
+        return True
+    try:
+        from torch._library.fake_class_registry import FakeScriptObject
+        from torch._library.opaque_object import is_opaque_value
+    except ImportError:  # an older torch has no others
+        return False
+    return isinstance(value, FakeScriptObject) or is_opaque_value(value)
+
+
 def is_higher_order(op: Any) -> bool:
     """Whether a graph node's target takes graphs or Python callables."""
     return isinstance(op, torch._ops.HigherOrderOperator)
@@ -806,6 +842,31 @@ def is_higher_order(op: Any) -> bool:
 def is_builtin_op(op: Any) -> bool:
     """Whether torch itself defines this dispatcher op, so that its schema can be trusted to tell all its effects."""
     return op.namespace in {"aten", "prims", "prim"}
+
+
+# Functional collectives: they read their operands until someone waits for their results.
+_BEGIN = {
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "broadcast",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+}
+
+
+def group_work(op: Any) -> dict[str, bool]:
+    """Whether an op begins work that processes do together, or waits for it, as facts of the graph IR."""
+    if not is_op(op):
+        return {}
+    namespace, name = op._schema.name.split("::")
+    if namespace == "_dtensor" and name == "shard_dim_alltoall":
+        return {"begins": True, "waits": True}
+    if namespace != "_c10d_functional" or op._overloadname != "default":
+        return {}
+    return {"waits": True} if name == "wait_tensor" else {"begins": True} if name in _BEGIN else {}
 
 
 # How ops are dispatched where no other op is under way: when this module is imported.
@@ -1054,6 +1115,17 @@ def written_inputs() -> tuple[int, tuple[int, ...]]:
     return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
 
 
+def allow_repeated_backward() -> None:
+    """Tell torch that the backward pass of the graph being compiled leaves saved tensors as they are.
+
+    Else torch refuses a second run (`retain_graph=True`) of a pass that was compiled for one, or comes from its cache.
+    """
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    donated = getattr(metadata, "bw_donated_idxs", None)
+    if donated:
+        donated.clear()  # the list is also that of the metadata of tensor subclasses
+
+
 def static_inputs(count: int) -> list[int]:
     """Places of parameters and buffers that Dynamo lifted, and of what `mark_static_address` marked.
 
@@ -1086,6 +1158,19 @@ def returns_views(metadata: Any) -> bool:
     """Whether a result of the traced function is a view of an input; True if torch does not say."""
     info = getattr(metadata, "output_info", None)
     return info is None or any(one.output_type.name == "alias_of_input" for one in info)
+
+
+def outputs_made_again() -> list[int]:
+    """Places of the results of the graph being compiled that torch makes again as views of inputs."""
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    first = getattr(metadata, "num_mutated_inp_runtime_indices", None)
+    if metadata is None or first is None:
+        return []
+    return [
+        first + place
+        for place, one in enumerate(metadata.output_info)
+        if one.output_type.name in ("alias_of_input", "is_input")
+    ]
 
 
 def needs_no_wrapper(metadata: Any) -> bool:

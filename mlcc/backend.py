@@ -21,11 +21,14 @@ from torch.fx import GraphModule
 
 from mlcc import (
     _attention_widths,
+    _fx_objects,
     _recompiles,
     _recompute,
     _recurrent,
     _reproducer,
+    _sharing,
     _torch_compat,
+    _views_of_inputs,
     config,
     decompositions,
     fx_import,
@@ -134,6 +137,8 @@ class CompiledGraph(_torch_compat.OutputCode):
         """Drop what cannot be stored; torch calls this on a copy."""
         if self.imported.eager_calls:
             raise _torch_compat.cache_bypass("the graph calls Python")
+        if any(_torch_compat.is_object(output.constant) for output in self.imported.outputs):
+            raise _torch_compat.cache_bypass("the graph returns an object that it holds")
         self._executable = None
         self.__dict__.pop("_run", None)
 
@@ -189,6 +194,8 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
     outputs, constants = imported.outputs, imported.constants
     if imported.float_inputs:
         return _caller_with_floats(executable, imported)
+    if imported.object_inputs or imported.computes_objects:
+        return _caller_with_objects(executable, imported)
     if not constants and all(o.kind == "value" and o.index == i for i, o in enumerate(outputs)):
         return executable
 
@@ -204,6 +211,8 @@ def _result(output: fx_import.Output, values: Sequence[Any]) -> Any:
     if output.kind == "constant":
         return output.constant
     value = values[output.index]
+    if output.kind == "object":
+        return _fx_objects.object_of(value)
     return value.item() if output.kind == "float" else value
 
 
@@ -217,6 +226,21 @@ def _caller_with_floats(
         for place in places:
             inputs[place] = torch.tensor(inputs[place], dtype=torch.float64, device="cpu")
         return inner(inputs)
+
+    return run
+
+
+def _caller_with_objects(
+    executable: Any, imported: fx_import.ImportedGraph
+) -> Callable[[list[Any]], Any]:
+    inner = _caller(executable, replace(imported, object_inputs=[], computes_objects=False))
+    places = imported.object_inputs
+
+    def run(inputs: list[Any]) -> Any:
+        with _fx_objects.kept():
+            for place in places:
+                inputs[place] = _fx_objects.number_of(inputs[place])
+            return inner(inputs)
 
     return run
 
@@ -242,6 +266,7 @@ class Session:
         self._num_own = 0  # parameters and buffers of the module, which become the first inputs
         self._num_inputs = 0  # they and the arguments
         self._lasting: frozenset[int] = frozenset()  # arguments that live for many calls
+        self.sharing: _sharing.Sharing = ()  # of all inputs, where some of them overlap
 
     def compile(
         self, gm: Any, example_inputs: Sequence[Any], lasting: Iterable[int] = ()
@@ -250,11 +275,15 @@ class Session:
 
         `lasting` are places of arguments that live for many calls; StaticInputWrittenError if `gm` writes one of them.
         """
-        self._num_own = len(_own_tensors(gm))
-        self._num_inputs = self._num_own + len(example_inputs)
+        own = [tensor for _, tensor in _own_tensors(gm)]
+        inputs = [*own, *example_inputs]
+        self._num_own = len(own)
+        self._num_inputs = len(inputs)
         self._lasting = frozenset(self._num_own + place for place in lasting)
         if self.options["weights"] == "steal":
-            watch_weights([*(tensor for _, tensor in _own_tensors(gm)), *example_inputs])
+            watch_weights(inputs)
+        if _sharing.overlaps(inputs):
+            self.sharing = _sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -274,8 +303,7 @@ class Session:
     def written(self, gm: GraphModule, num_arguments: int) -> list[int]:
         """Which arguments the compiled `gm` writes into, in order.
 
-        Empty where AOTAutograd made other inputs of them: arguments that overlap become one, and its guards see to it
-        that they do in each call.
+        Empty where AOTAutograd made other inputs of them (`merged`).
         """
         own = _own_tensors(gm)
         places = [
@@ -283,12 +311,20 @@ class Session:
         ]
         return [place - len(own) for place in (places[0] if places else ()) if place >= len(own)]
 
+    def merged(self) -> _sharing.Sharing:
+        """How the arguments share memory, where AOTAutograd made one input of some that overlap.
+
+        The graph is for calls whose arguments lie in the same way, and guards do not tell all of it (torch 2.13).
+        """
+        took_all = all(graph.num_inputs == self._num_inputs for graph in self.graphs)
+        return () if took_all else self.sharing
+
     def only_graph(self) -> CompiledGraph | None:
-        """The compiled graph, where its executable is all there is: no backward graph, no calls of Python."""
+        """The compiled graph, where its executable is all there is: no backward graph, calls of Python or objects."""
         graph = self.graphs[0] if self.kinds == ["inference"] else None
-        if isinstance(graph, CompiledGraph) and not graph.imported.eager_calls:
-            return graph
-        return None
+        if not isinstance(graph, CompiledGraph) or graph.imported.eager_calls:
+            return None
+        return None if graph.imported.object_inputs else graph
 
     def constants(self) -> list[torch.Tensor]:
         """Tensors that the compiled graphs read beside their inputs; one that runs eagerly has its own."""
@@ -310,7 +346,8 @@ class Session:
             cpu = core.cpu_info(dict(self.options))
         except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
             cpu = str(error)
-        parts = [__version__, core.build_id(), code, self.mode, cpu]
+        state = _torch_compat.global_state(), self.sharing
+        parts = [__version__, core.build_id(), code, self.mode, cpu, state]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
@@ -321,6 +358,7 @@ class Session:
             del example_inputs  # the graph's metadata says it all
             if kind == "forward":
                 _check_is_differentiable(gm)
+                _torch_compat.allow_repeated_backward()
             if not self._lasting.isdisjoint(_torch_compat.written_inputs()[1]):
                 raise StaticInputWrittenError
             start = time.perf_counter()
@@ -362,6 +400,8 @@ class Session:
     def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:
         start = time.perf_counter()
         core = load_core()
+        if kind != "backward":
+            _views_of_inputs.take_from_inputs(gm, _torch_compat.outputs_made_again())
         if kind == "inference" and self.options["contractions"]:
             _attention_widths.fix_widths(gm)
         builder = core.GraphBuilder(kind)
@@ -485,23 +525,45 @@ def compile(
         return gm
     _recompiles.log()
     session = Session(mode, resolved)
-    compiled = session.compile(gm, example_inputs)
-    return _or_eager(compiled, gm, session.written(gm, len(example_inputs)))
+    try:
+        compiled = session.compile(gm, example_inputs)
+    except AssertionError as error:
+        if not session.sharing:
+            raise
+        # Views of some kinds beside each other, of which AOTAutograd makes no common input.
+        get_logger("fallback").info("a graph runs eagerly: %s", error)
+        return gm
+    written = session.written(gm, len(example_inputs))
+    integers = [i for i, one in enumerate(example_inputs) if isinstance(one, int | torch.SymInt)]
+    return _or_eager(compiled, gm, written, session.merged(), integers)
 
 
 def _or_eager(
-    compiled: Callable[..., Any], gm: GraphModule, written: list[int]
+    compiled: Callable[..., Any],
+    gm: GraphModule,
+    written: list[int],
+    merged: _sharing.Sharing,
+    integers: list[int],
 ) -> Callable[..., Any]:
     """`compiled`, or `gm` where its arguments are not as they were when it was traced.
 
-    One that is written overlaps another one, or they carry forward-mode derivatives: kernels know nothing of those.
+    One that is written overlaps another one, or does so in another way, an integer has more than 64 bits, or they carry
+    forward-mode derivatives: kernels know nothing of those.
     """
     overlap = load_core().writes_overlap
     has_tangents = _torch_compat.has_tangents
 
+    def are_elsewhere(arguments: Sequence[Any]) -> bool:
+        own = [tensor for _, tensor in _own_tensors(gm)]
+        return _sharing.sharing_of([*own, *arguments]) != merged
+
     def run(*arguments: Any) -> Any:
         if written and overlap(arguments, written):
             reason = "an argument that is written overlaps another one"
+        elif merged and are_elsewhere(arguments):
+            reason = "arguments overlap in another way than those of the trace"
+        elif not all(-(2**63) <= arguments[place] < 2**63 for place in integers):
+            reason = "an integer has more than 64 bits"
         elif has_tangents(arguments):
             reason = "an argument carries a forward-mode derivative"
         else:

@@ -38,6 +38,7 @@ from mlcc._fx_types import (
     LIMITS,
     SIZE_TENSOR,
     GraphUnsupported,
+    Object,
     Tensor,
     TensorType,
     Unsupported,
@@ -54,11 +55,11 @@ from mlcc.logging import get_logger
 class Output:
     """One output of the FX graph: what it is and, for a value, its place among the executable's outputs."""
 
-    # "value"; "float": a Python float, a tensor of the executable; "constant": a number or None that the
-    # executable does not return; of regions also "size", which the outer graph's metadata tells
+    # "value"; "float": a Python float, a tensor of the executable; "object": the executable returns its number;
+    # "constant": what the executable does not return; of regions also "size", which the outer graph's metadata tells
     kind: str
     index: int = 0
-    constant: float | None = None
+    constant: Any = None
 
 
 @dataclass
@@ -71,6 +72,9 @@ class ImportedGraph:
     num_inputs: int = 0  # of the FX graph
     # Places of inputs that are Python floats; the executable takes them as 0-d f64 tensors.
     float_inputs: list[int] = field(default_factory=list)
+    # Places of inputs that are objects; the executable takes their numbers.
+    object_inputs: list[int] = field(default_factory=list)
+    computes_objects: bool = False
     # Nodes that do arithmetic or move data (no placeholders, outputs, pure views, getitems), by op; externs among them.
     nodes: dict[str, int] = field(default_factory=dict)
     externs: dict[str, int] = field(default_factory=dict)
@@ -167,6 +171,7 @@ class Importer:
         self._used_symbols: dict[str, str] = {}  # name -> torch's name
         self._constants: dict[str, Tensor] = {}  # a region's, by the name of the attribute
         self._num_regions = 0
+        self._num_objects = 0
         self._fallback_random = fallback_random
         self._seeds: dict[str, Seeds] = {}  # by device
 
@@ -200,8 +205,11 @@ class Importer:
         self._check_symbols()
 
     def _declare_symbol(self, name: str, facts: _torch_compat.SymbolFacts) -> None:
-        low = _UNBOUNDED if facts.low is None else facts.low
-        self.builder.add_symbol(name, low, facts.high, facts.hint)
+        if facts.hint is not None and not -(2**63) <= facts.hint < 2**63:
+            raise GraphUnsupported(f"{facts.name} is {facts.hint}, which has more than 64 bits")
+        low = _UNBOUNDED if facts.low is None else max(facts.low, _UNBOUNDED)
+        high = None if facts.high is None or facts.high >= 2**63 else facts.high
+        self.builder.add_symbol(name, low, high, facts.hint)
         self._used_symbols[name] = facts.name
 
     def _check_symbols(self) -> None:
@@ -236,6 +244,11 @@ class Importer:
             number = Tensor(self.builder.add_input(_identifier(node.name), "f64", []), "f64")
             self.numbers[_torch_compat.sym_name(value)] = number
             self.imported.float_inputs.append(place)
+        elif _torch_compat.is_object(value) and self._region is None:
+            self.imported.object_inputs.append(place)
+            entry = self._new_object()
+            self.builder.add_size_input(_identifier(node.name), entry.size)
+            self._env[node] = entry
         else:
             raise GraphUnsupported(f"input {node.name} is a {type(value).__name__}")
 
@@ -249,6 +262,21 @@ class Importer:
         self.bind_sizes([text])
         name = "aten._local_scalar_dense.default"
         self.builder.extern_size(name, [tensor.handle], None, None, text)
+
+    def _new_object(self) -> Object:
+        """One that has a number from here on."""
+        name = f"object{self._num_objects}"
+        self._num_objects += 1
+        self.builder.add_symbol(name, 1, None, 1)
+        return Object(name)
+
+    def read_object(self, number: Tensor) -> Object:
+        """The object whose number is in an i64 tensor without dimensions."""
+        self.imported.computes_objects = True
+        entry = self._new_object()
+        name = "aten._local_scalar_dense.default"
+        self.builder.extern_size(name, [number.handle], None, None, entry.size)
+        return entry
 
     def _import_surroundings(self, region: Region) -> None:
         """Inputs for what a region takes from the graph around it."""
@@ -267,8 +295,8 @@ class Importer:
             self._env[node] = self._constants[str(node.target)]
             return
         value = attribute(self.module, node)
-        if isinstance(value, GraphModule):
-            return  # its higher-order op imports it
+        if isinstance(value, GraphModule) or _torch_compat.is_object(value):
+            return  # whoever takes it has it in a graph of its own
         if not isinstance(value, torch.Tensor):
             raise GraphUnsupported(f"constant {node.target} is a {type(value).__name__}")
         node.meta.setdefault("val", value)
@@ -477,15 +505,22 @@ class Importer:
                 continue
             if not isinstance(result, Node):
                 raise GraphUnsupported(f"output {result!r} is a {type(result).__name__}")
+            if _torch_compat.is_object(self.graph_of(result)):
+                self.imported.outputs.append(Output("constant", constant=self.graph_of(result)))
+                continue
             if self._region is not None:
                 self._import_region_output(self._region, result, handles)
                 continue
             if result not in places:
                 places[result] = len(handles)
                 handles.append(self._output_handle(result))
-            is_float = isinstance(self.fake(result), torch.SymFloat)
-            self.imported.outputs.append(Output("float" if is_float else "value", places[result]))
+            self.imported.outputs.append(Output(self._output_kind(result), places[result]))
         self.builder.set_outputs(handles)
+
+    def _output_kind(self, node: Node) -> str:
+        if isinstance(self._env.get(node), Object):
+            return "object"
+        return "float" if isinstance(self.fake(node), torch.SymFloat) else "value"
 
     def _size_tensor(self, size: Any) -> Tensor:
         """A size as a fresh i64 tensor without dimensions, the truth of a relation of sizes as a bool."""
@@ -521,6 +556,8 @@ class Importer:
         value = self._env.get(node)
         if isinstance(value, Tensor):
             return value.handle
+        if isinstance(value, Object):
+            return self.builder.size_result(value.size)
         size = self.fake(node)
         if isinstance(size, torch.SymFloat):
             try:

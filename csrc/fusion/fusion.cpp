@@ -12,6 +12,7 @@
 #include "fusion/products.h"
 #include "fusion/recompute.h"
 #include "fusion/scores.h"
+#include "fusion/units.h"
 #include "graph/attention.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
@@ -66,13 +67,6 @@ class Planner {
   }
 
  private:
-  struct UnitState {
-    int group = -1;
-    const Node* node = nullptr;
-    std::set<int> reads;      // units it depends on
-    int first = 0, last = 0;  // program order of its first and last node
-  };
-
   bool folds(const Node& node) const { return is_folded(plan_, node); }
 
   // -- values that must lie in memory
@@ -360,21 +354,7 @@ class Planner {
   }
 
   // Whether unit `from` needs unit `target`, directly or not.
-  bool depends_on(int from, int target) const {
-    if (from == target) return true;
-    std::vector<int> stack{from};
-    std::set<int> seen{from};
-    while (!stack.empty()) {
-      const int unit = stack.back();
-      stack.pop_back();
-      for (const int next : units_[unit].reads) {
-        if (next == target) return true;
-        if (units_[next].last < units_[target].first || !seen.insert(next).second) continue;
-        stack.push_back(next);
-      }
-    }
-    return false;
-  }
+  bool depends_on(int from, int target) const { return fusion::depends_on(units_, from, target); }
 
   // The materialized values that evaluating `value` at `index` reads, with their indices.
   void collect_leaves(Value* value, const Index& index, const Assumptions& assumptions,
@@ -683,6 +663,7 @@ class Planner {
       return unsupported("it is no pointwise op on a contraction's tiles");
     const int unit = group_unit_[group_index];
     bool reads_own = false, after_reduction = false;
+    int waits_for = -1;
     for (const Access& leaf : leaves_of(node, join->read_position, assumptions)) {
       const int leaf_unit = unit_of(leaf.value);
       if (leaf_unit == unit) {
@@ -696,6 +677,8 @@ class Planner {
         after_reduction |= placement.per_row;
       } else if (leaf_unit >= 0 && depends_on(leaf_unit, unit)) {
         return unsupported("%", leaf.value->id(), " already depends on the kernel");
+      } else if (leaf_unit >= 0) {
+        waits_for = std::max(waits_for, units_[leaf_unit].waits_for);
       }
       const auto writer = last_writer_.find(leaf.value);
       if (writer != last_writer_.end() && depends_on(writer->second, unit))
@@ -704,6 +687,8 @@ class Planner {
     for (const int definer : definers_of(node))
       if (depends_on(definer, unit)) return unsupported("a size of it depends on the kernel");
     if (is_product && reads_own) return unsupported("it reads what the kernel computes");
+    if (waits_for > units_[unit].waits_for || (waits_for < units_[unit].waits_for && !reads_own))
+      return unsupported("one may run while the other waits for other processes");
     const bool passes_again = is_reduction(node) || !join->placement.per_row;
     if (follows_contraction && (!reads_own || passes_again))
       return unsupported("it does not follow the contraction");
@@ -960,7 +945,10 @@ class Planner {
 
   void add_read(int unit, const Value* value) {
     const int source = unit_of(value);
-    if (source >= 0 && source != unit) units_[unit].reads.insert(source);
+    if (source >= 0 && source != unit) {
+      units_[unit].reads.insert(source);
+      units_[unit].waits_for = std::max(units_[unit].waits_for, units_[source].waits_for);
+    }
     const auto writer = last_writer_.find(value);
     if (writer != last_writer_.end() && writer->second != unit)
       units_[unit].reads.insert(writer->second);
@@ -978,10 +966,8 @@ class Planner {
     for (const int definer : definers_of(*node)) units_[unit].reads.insert(definer);
     add_definitions(unit, *node);
     const graph::ExternFacts& facts = node->extern_call().facts;
-    if (facts.random || facts.effects || !facts.mutates.empty()) {
-      if (last_effect_ >= 0) units_[unit].reads.insert(last_effect_);
-      last_effect_ = unit;
-    }
+    units_[unit].reads.merge(call_order_.add(unit, facts));
+    if (turn_of(facts) == Turn::kLate) units_[unit].waits_for = order_.at(node);
     for (const int i : facts.mutates) {
       const Value* base = graph::strided_view(node->operand(i))->base;
       for (const int reader : readers_since_write_[base])
@@ -1088,6 +1074,11 @@ class Planner {
       if (unit.group >= 0) {
         ordered.work = work_of(unit.group);
         ordered.result_bytes = bytes_of_results(plan_.groups[static_cast<size_t>(unit.group)]);
+      } else {
+        ordered.turn = turn_of(unit.node->extern_call().facts);
+        for (const auto& result : unit.node->results())
+          if (result->kind() == graph::ValueKind::kTensor)
+            ordered.begun_bytes += bytes_of(*result, hint_).value_or(0);
       }
       for (const Value* value : values_read(unit)) {
         const auto [found, is_new] = numbers.try_emplace(value, static_cast<int>(numbers.size()));
@@ -1176,7 +1167,7 @@ class Planner {
   std::unordered_map<const Value*, std::set<int>> readers_since_write_;
   std::set<std::string> input_symbols_;
   std::unordered_map<std::string, int> definers_;  // of sizes that no input tells: units
-  int last_effect_ = -1;
+  CallOrder call_order_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "graph/effects.h"
+#include "graph/rewriter.h"
 #include "graph/strided_view.h"
 
 namespace mlcc::fusion {
@@ -68,11 +69,25 @@ class Finder {
     if (input->producer() != nullptr || group == plan_.group_of.end()) return std::nullopt;
     const std::vector<Value*>& outputs = plan_.groups[group->second].outputs;
     if (std::find(outputs.begin(), outputs.end(), result) == outputs.end()) return std::nullopt;
-    if (!lie_alike(input->type(), result->type()) || graph_.is_output(result)) return std::nullopt;
+    if (!lie_alike(input->type(), result->type())) return std::nullopt;
+    // The caller keeps what the program returns, and may write to it: it is no view of the input.
+    if (is_returned(*result)) return std::nullopt;
     if (!is_stored_once(plan_.groups[group->second], *result)) return std::nullopt;
     if (is_read_after(*input, copy, group->second) || overtakes_failure(*result, group->second))
       return std::nullopt;
     return InPlaceWrite{&copy, group->second, result, input};
+  }
+
+  // The value, or a view of it. The copy is a view of the input, and not of what it copies.
+  bool is_returned(const Value& value) const {
+    if (graph_.is_output(&value)) return true;
+    return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
+      const auto& results = user->results();
+      return graph::may_alias(*user) &&
+             !(is_copy_into_first(*user) && user->operand(1) == &value) &&
+             std::any_of(results.begin(), results.end(),
+                         [&](const auto& result) { return is_returned(*result); });
+    });
   }
 
   // One iteration for each element; updates see to theirs themselves.
@@ -86,19 +101,26 @@ class Finder {
   }
 
   // By a kernel or a call that does not come before `group`, or at any time through memory that a
-  // call returned.
+  // call returned. What only reads, and stands behind the copy in the program, is to see new
+  // values.
   bool is_read_after(const Value& input, const Node& copy, int group) const {
     const size_t place = place_of_group_.at(group);
+    const auto sees_copy = [&](const Node* node) { return order_.at(node) > order_.at(&copy); };
     for (int i = 0; i < static_cast<int>(plan_.groups.size()); ++i) {
-      const std::vector<Value*>& read = plan_.groups[static_cast<size_t>(i)].inputs;
-      if (i != group && place_of_group_.at(i) >= place &&
-          std::find(read.begin(), read.end(), &input) != read.end())
+      const Group& reader = plan_.groups[static_cast<size_t>(i)];
+      const size_t at = place_of_group_.at(i);
+      if (i == group || at < place ||
+          std::find(reader.inputs.begin(), reader.inputs.end(), &input) == reader.inputs.end())
+        continue;
+      if (at == place || !std::all_of(reader.nodes.begin(), reader.nodes.end(), sees_copy))
         return true;
     }
-    for (const auto& [node, at] : place_of_node_)
-      if (node != &copy && uses(*node, input) &&
-          (at > place || node->extern_call().facts.aliases || graph::writes_memory(*node)))
-        return true;
+    for (const auto& [node, at] : place_of_node_) {
+      if (node == &copy || !uses(*node, input)) continue;
+      const bool writes = graph::writes_memory(*node);
+      if (at > place && sees_copy(node) && !writes) continue;
+      if (at > place || node->extern_call().facts.aliases || writes) return true;
+    }
     return false;
   }
 

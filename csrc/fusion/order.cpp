@@ -58,10 +58,34 @@ class Sorter {
     ready_.erase(ready_.begin());
   }
 
+  // Early ones first and late ones last; all in program order while much is under way.
+  int take_next() {
+    const auto first_with = [this](Turn turn) {
+      return std::find_if(ready_.begin(), ready_.end(),
+                          [&](const auto& one) { return unit(one.second).turn == turn; });
+    };
+    auto next = first_with(Turn::kEarly);
+    if (next == ready_.end()) {
+      next = first_with(Turn::kUsual);
+    } else if (under_way_ > 0 && under_way_ + unit(next->second).begun_bytes > kBytesUnderWay) {
+      next = ready_.begin();
+    }
+    if (next == ready_.end()) next = ready_.begin();
+    const int index = next->second;
+    ready_.erase(next);
+    if (unit(index).turn == Turn::kEarly) {
+      begun_.insert(index);
+      under_way_ += unit(index).begun_bytes;
+    }
+    if (unit(index).turn == Turn::kLate)
+      for (const int source : unit(index).reads)
+        if (begun_.erase(source) != 0) under_way_ -= unit(source).begun_bytes;
+    return index;
+  }
+
   // The first unit, and what runs beside it. None of them depends on another: all are ready.
   std::vector<int> take_wave() {
-    std::vector<int> wave = {ready_.begin()->second};
-    ready_.erase(ready_.begin());
+    std::vector<int> wave = {take_next()};
     if (!is_small(wave.front())) {
       add_walker(wave);
       return wave;
@@ -85,6 +109,8 @@ class Sorter {
   std::vector<int> waiting_;  // for so many units
   std::vector<std::vector<int>> readers_;
   std::set<std::pair<int, int>> ready_;  // by last node
+  std::set<int> begun_;                  // early units that nothing has waited for
+  int64_t under_way_ = 0;                // bytes of theirs
 };
 
 class Delayer {
@@ -110,7 +136,7 @@ class Delayer {
       const int unit = waves_[w].front();
       const int64_t gain = units_[static_cast<size_t>(unit)].result_bytes;
       if (gain == 0) continue;
-      const size_t place = first_need(unit) - 1;  // when those between have moved up
+      const size_t place = std::min(first_need(unit), first_late(w)) - 1;  // others moved up
       if (place > w && gain > bytes_kept_for(unit, place)) move(w, place);
     }
   }
@@ -121,6 +147,13 @@ class Delayer {
     for (const int other : needed_by_[static_cast<size_t>(unit)])
       first = std::min(first, place_[static_cast<size_t>(other)]);
     return first;
+  }
+
+  // The first wave behind `w` that would rather have kernels run before.
+  size_t first_late(size_t w) const {
+    while (++w < waves_.size())
+      if (units_[static_cast<size_t>(waves_[w].front())].turn == Turn::kLate) break;
+    return w;
   }
 
   // Of values that nothing else reads at `place` or later.

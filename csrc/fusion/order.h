@@ -4,7 +4,8 @@
 // forward to run beside an earlier one that they do not depend on: a wave. What a wave takes is
 // bounded, and with it how much longer its results stay in memory. Kernels that write more than
 // they free wait until their results are needed. Large kernels that walk over the same memory take
-// turns.
+// turns. Work of a group of processes begins as soon as it can and is waited for when there is
+// nothing else to do.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,16 @@
 #include <vector>
 
 namespace mlcc::fusion {
+
+enum class Turn : uint8_t {
+  kEarly,  // as soon as it can
+  kUsual,  // in program order
+  kLate,   // when nothing else can
+};
+
+// Bytes of results that early units may have under way, beside one that is larger: parts of one or
+// two layers of a model that is gathered layer by layer, not all of it.
+inline constexpr int64_t kBytesUnderWay = int64_t{256} << 20;
 
 // A kernel or a call, by its index.
 struct OrderedUnit {
@@ -25,6 +36,8 @@ struct OrderedUnit {
   std::vector<int> reads_values;
   // What it reads from one end to the other, row after row, of more than a cache holds.
   std::vector<int> walks_over{};
+  Turn turn = Turn::kUsual;
+  int64_t begun_bytes = 0;  // results of an early unit, under way until a late one reads it
 };
 
 struct WaveLimits {

@@ -11,13 +11,12 @@ bool is_pure(const Node& node) {
 bool writes_memory(const Node& node) {
   if (node.op() != Op::kExtern) return false;
   const ExternFacts& facts = node.extern_call().facts;
-  return facts.effects || !facts.mutates.empty();
+  return facts.effects || facts.begins || facts.waits || !facts.mutates.empty();
 }
 
 bool has_effects(const Node& node) {
   if (node.op() != Op::kExtern) return false;
-  const ExternFacts& facts = node.extern_call().facts;
-  return facts.random || facts.effects || !facts.mutates.empty();
+  return node.extern_call().facts.random || writes_memory(node);
 }
 
 }  // namespace mlcc::graph

@@ -4,7 +4,8 @@
 // Graph       Inputs, nodes in program order, outputs. Nodes without effects may be reordered
 //             along data dependences; nodes with effects (extern that mutates, draws random
 //             numbers or has other effects) keep their order among each other, and a write
-//             into an input comes after every read of it that stands before it.
+//             into an input comes after every read of it that stands before it. Work of a group
+//             of processes is freer: see fusion/units.h.
 // Values      A value is a tensor (dtype, shape, strides) or a size (a SymExpr as an i64
 //             scalar, e.g. a SymInt input). Strides say how the value lies in memory *if it is
 //             materialized*; empty strides mean row-major dense. They do not change what a
@@ -165,6 +166,10 @@ struct ExternFacts {
   bool effects = false;      // must run, in order
   std::vector<int> mutates;  // operand indices that it writes into
   bool aliases = false;      // a result may share memory with an operand
+  // Work that a group of processes does together, which is an effect too. Both: all in one call.
+  bool begins =
+      false;           // it goes on behind the call, and reads the operands, until it is waited for
+  bool waits = false;  // for what the operands are the results of
   friend bool operator==(const ExternFacts&, const ExternFacts&) = default;
 };
 

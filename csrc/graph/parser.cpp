@@ -396,6 +396,8 @@ class Parser {
     facts.random = lexer_.accept("random");
     facts.effects = lexer_.accept("effects");
     facts.aliases = lexer_.accept("aliases");
+    facts.begins = lexer_.accept("begins");
+    facts.waits = lexer_.accept("waits");
     return facts;
   }
 

@@ -58,6 +58,8 @@ std::string print_facts(const ExternFacts& facts) {
   if (facts.random) text += " random";
   if (facts.effects) text += " effects";
   if (facts.aliases) text += " aliases";
+  if (facts.begins) text += " begins";
+  if (facts.waits) text += " waits";
   return text;
 }
 

@@ -35,14 +35,6 @@ bool owns_memory(const Value& value) {
   return producer->op() != Op::kExtern || !producer->extern_call().facts.aliases;
 }
 
-// Whether results may share memory with operands. flip, spread, extend, cat and pad write tensors
-// of their own.
-bool may_alias(const Node& node) {
-  if (node.op() == Op::kExtern) return node.extern_call().facts.aliases;
-  return is_index_map(node) && is_single_index_map(node.op()) && node.op() != Op::kFlip &&
-         node.op() != Op::kSpread && node.op() != Op::kExtend;
-}
-
 // Whether the caller, who gets `result`, could tell that it is `existing`: by memory shared with an
 // argument or with another result.
 bool makes_alias(const Graph& graph, const Value& result, const Value& existing) {
@@ -74,6 +66,12 @@ bool has_strides_of(const Value& existing, const Value& result) {
 }
 
 }  // namespace
+
+bool may_alias(const Node& node) {
+  if (node.op() == Op::kExtern) return node.extern_call().facts.aliases;
+  return is_index_map(node) && is_single_index_map(node.op()) && node.op() != Op::kFlip &&
+         node.op() != Op::kSpread && node.op() != Op::kExtend;
+}
 
 bool is_handed_out(const Graph& graph, const Value& value) {
   if (graph.is_output(&value)) return true;

@@ -19,6 +19,9 @@ bool is_written(const Value& value);
 // index maps.
 bool is_layout_seen(const Graph& graph, const Value& value);
 
+// Whether results may share memory with operands. flip, spread, extend, cat and pad write tensors
+// of their own.
+bool may_alias(const Node& node);
 // Whether the caller gets the value's memory: as an output, or by way of views of it.
 bool is_handed_out(const Graph& graph, const Value& value);
 

@@ -13,7 +13,8 @@
 // An input that is static says so: `%w: f32[512] static`. A size input is `%n: size(s0)`. A range
 // of a symbol is closed; `0..` has no upper end, no range at all means any value. Attributes stand
 // in braces, sorted by name. Extern facts follow the call: `extern "aten.copy_.default"(%x, %1,
-// false) mutates(0)`, `random`, `effects`, `aliases`. Keyword arguments: `name = value`.
+// false) mutates(0)`, `random`, `effects`, `aliases`, `begins`, `waits`. Keyword arguments: `name =
+// value`.
 #pragma once
 
 #include <memory>

@@ -73,6 +73,17 @@ py::dict stats_of(const ExecutableObject& self) {
   return stats;
 }
 
+std::vector<std::string> steps_of(const ExecutableObject& self) {
+  std::vector<std::string> steps;
+  for (const runtime::Step& step : self.program->executable().plan().steps) {
+    if (const auto* launch = std::get_if<runtime::LaunchStep>(&step))
+      steps.push_back("launch " + launch->label);
+    else if (const auto* call = std::get_if<runtime::ExternStep>(&step))
+      steps.push_back("call " + call->op);
+  }
+  return steps;
+}
+
 ExecutableObject compile(const py::object& source, const py::object& options) {
   driver::Options values = to_options(options);
   const int64_t threads = at::get_num_threads();
@@ -142,6 +153,9 @@ void bind_executable(py::module_& module) {
       .def_property_readonly("graph_text",
                              [](const ExecutableObject& self) { return self.graph_text; })
       .def_property_readonly("stats", &stats_of)
+      .def_property_readonly("steps", &steps_of,
+                             "Kernels (\"launch add (3 nodes)\") and calls (\"call "
+                             "aten.sort.default\") in the order in which they run.")
       .def_property_readonly("fusion_refusals",
                              [](const ExecutableObject& self) { return self.fusion_refusals; });
   module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),

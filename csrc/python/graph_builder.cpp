@@ -164,9 +164,10 @@ PreparedCall prepare_call(const GraphBuilder& builder, const std::string& name,
 py::list extern_call(const GraphBuilder& builder, const std::string& name, const py::list& args,
                      const py::object& kwargs, const std::optional<Handles>& operands,
                      const py::list& results, bool random, bool effects, std::vector<int> mutates,
-                     bool aliases, const py::list& regions) {
-  PreparedCall prepared = prepare_call(builder, name, args, kwargs, operands,
-                                       {random, effects, std::move(mutates), aliases});
+                     bool aliases, bool begins, bool waits, const py::list& regions) {
+  PreparedCall prepared =
+      prepare_call(builder, name, args, kwargs, operands,
+                   {random, effects, std::move(mutates), aliases, begins, waits});
   for (py::handle region : regions)
     prepared.call.regions.push_back(py::cast<GraphBuilder&>(region).take());
   if (!prepared.call.regions.empty())
@@ -478,7 +479,8 @@ void bind_extern(Builder& builder) {
            py::arg("kwargs") = py::none(), py::arg("operands") = py::none(),
            py::arg("results") = py::list(), py::kw_only(), py::arg("random") = false,
            py::arg("effects") = false, py::arg("mutates") = std::vector<int>{},
-           py::arg("aliases") = false, py::arg("regions") = py::list())
+           py::arg("aliases") = false, py::arg("begins") = false, py::arg("waits") = false,
+           py::arg("regions") = py::list())
       .def("extern_size", &extern_size, py::arg("name"), py::arg("args"),
            py::arg("kwargs") = py::none(), py::arg("operands") = py::none(), py::arg("size"),
            py::kw_only(), py::arg("random") = false, py::arg("effects") = false,

@@ -62,6 +62,16 @@ def test_demo_names_its_workloads() -> None:
     assert set(demo.NAMES) == set(models.NAMES)
 
 
+def test_only_wrong_answers_fail() -> None:
+    from examples import demo
+
+    check = {"right": True, "new_graphs": 1, "new_kernels": 9}
+    assert demo._is_sound({"warm": {}, "checks": [check] * 3})
+    assert not demo._is_sound({"warm": {}, "checks": [check, {**check, "right": False}]})
+    assert not demo._is_sound({"warm": {"error": "exit status 1"}, "checks": [check]})
+    assert not demo._is_sound({"error": "exit status 1"})
+
+
 def test_compare_takes_turns() -> None:
     calls = []
     comparison = compare(

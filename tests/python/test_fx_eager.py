@@ -36,7 +36,7 @@ def _call(function: object, inputs: int) -> EagerCall:
     nodes = [graph.placeholder(f"x{i}") for i in range(inputs)]
     graph.output(graph.call_function(function, tuple(nodes)))
     module = torch.fx.GraphModule({}, graph)
-    return EagerCall(module, [False] * inputs, [False] * inputs)
+    return EagerCall(module, ["tensor"] * inputs)
 
 
 def test_results_share_no_memory() -> None:

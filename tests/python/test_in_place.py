@@ -149,6 +149,68 @@ def test_copied_where_the_old_value_is_needed(name: str, caplog: pytest.LogCaptu
     assert "aten.copy_.default: ATen call" in caplog.text
 
 
+def keep(view: Any) -> Any:
+    """A new state, and a result that lies in memory of its own."""
+
+    def function(x: torch.Tensor) -> Any:
+        new = (x * 2).tanh()
+        x.copy_(new)
+        return view(new)
+
+    return function
+
+
+# Of a state that is written over, as a view of what it was written from, or as a clone.
+KEPT = {
+    "transposed": keep(lambda new: new.t()),
+    "last row": keep(lambda new: new[-1]),
+    "one more dimension": keep(lambda new: new.unsqueeze(0)),
+    "several views": keep(lambda new: (new.view(-1)[3:], new.t(), new)),
+    "itself": keep(lambda new: new),
+    "clone": lambda x: x.add_(1).clone(),
+    "transposed clone": lambda x: x.add_(1).clone().t(),
+    "clone of before": lambda x: (x.clone().t(), x.add_(1))[0],
+    "clones": lambda x: (x.t().clone(), x.tanh_().clone(), x.clone()),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("compiled", [mlcc.jit, torch.compile(backend="mlcc")])
+def test_results_share_no_memory_with_a_state(name: str, compiled: Any) -> None:
+    torch._dynamo.reset()
+    run = compiled(KEPT[name])
+    expected, found = X.clone(), X.clone()
+    kept: list[list[torch.Tensor]] = [[], []]
+    with torch.no_grad():
+        for function, state, results in ((KEPT[name], expected, kept[0]), (run, found, kept[1])):
+            for _ in range(3):
+                result = function(state)
+                results += result if isinstance(result, tuple) else [result]
+    torch.testing.assert_close(kept[1], kept[0])
+    for result in kept[1]:
+        result.zero_()
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_recurrent_cell_that_keeps_its_state() -> None:
+    class Cell(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("h", torch.zeros(2, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            new = torch.tanh(x + self.h)
+            self.h.copy_(new)
+            return new.unsqueeze(0)
+
+    torch._dynamo.reset()
+    cell = Cell()
+    run = torch.compile(copy.deepcopy(cell), backend="mlcc")
+    inputs = [torch.full((2, 3), float(step)) for step in range(4)]
+    with torch.no_grad():
+        torch.testing.assert_close([run(x) for x in inputs], [cell(x) for x in inputs])
+
+
 def test_copies_are_told_of_once(mlcc_log: Any) -> None:
     def exchange(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         before = x.clone()

@@ -127,3 +127,38 @@ def test_more_elements_than_32_bits_count() -> None:
     del result, x
     ones = torch.ones((), dtype=torch.int8).expand(1 << 16, 1 << 16)
     assert int(mlcc.jit(lambda x: x.sum())(ones)) == 1 << 32
+
+
+NUMBERS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "product": lambda x, n: x * n,
+    "quotient": lambda x, n: x / n,
+    "float": lambda x, n: x * float(n),
+    "integer arithmetic": lambda x, n: x * (n % 7) + n // 2**60,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_integers_of_more_than_64_bits(name: str, dynamic: bool | None) -> None:
+    """In the first call, and in calls of what was traced for smaller ones."""
+    function, x = NUMBERS[name], torch.linspace(-1, 1, 3)
+    for numbers in ((2**63, 3), (5, 6, 2**63, 2**64, -(2**63) - 1, 7), (2**63 - 1, -(2**63))):
+        torch._dynamo.reset()
+        run = torch.compile(function, backend="mlcc", dynamic=dynamic)
+        for number in numbers:
+            try:
+                expected = function(x, number)
+            except Exception as error:
+                with pytest.raises(type(error)):
+                    run(x, number)
+            else:
+                torch.testing.assert_close(run(x, number), expected)
+
+
+def test_what_eager_refuses_of_a_number() -> None:
+    x = torch.tensor(3, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.logcumsumexp(x, 0)
+    for run in (mlcc.jit(torch.logcumsumexp), torch.compile(torch.logcumsumexp, backend="mlcc")):
+        with pytest.raises(RuntimeError, match="not implemented"):
+            run(x, 0)

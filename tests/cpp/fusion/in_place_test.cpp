@@ -59,6 +59,33 @@ TEST(InPlace, NotWhatALaterKernelReads) {
             "");
 }
 
+TEST(InPlace, NotWhatIsReturnedAsAView) {
+  for (const char* view : {"permute %0 {dims = [1, 0]}", "slice %0 {dim = 0, start = 2, step = 1}",
+                           "extern \"aten.view_as_real.default\"(%0) aliases"}) {
+    const std::string shape = std::string(view).starts_with("slice") ? "6, 8" : "8, 8";
+    EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 8], %y: f32[8, 8]) {
+  %0: f32[8, 8] = add %x, %y
+  %1: f32[8, 8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  %2: f32[)" + shape +
+                     "] = " + view + R"(
+  return %2
+})"),
+              "")
+        << view;
+  }
+}
+
+TEST(InPlace, AViewOfTheInputIsReturned) {
+  EXPECT_EQ(writes(R"(graph @g(%x: f32[8, 8], %y: f32[8, 8]) {
+  %0: f32[8, 8] = add %x, %y
+  %1: f32[8, 8] = extern "aten.copy_.default"(%x, %0) mutates(0) aliases
+  %2: f32[8] = extern "aten.diagonal.default"(%x) aliases
+  %3: f32[8, 8] = permute %x {dims = [1, 0]}
+  return %1, %2, %3
+})"),
+            "x <- add in 0; ");
+}
+
 TEST(InPlace, NotWhatAKernelReadsAtTheSameTime) {
   expect_only_in_turn(R"(graph @g(%x: f32[8], %y: f32[4]) {
   %0: f32[4] = slice %x {dim = 0, start = 2, step = 1}

@@ -39,6 +39,58 @@ TEST(Order, WhatWaitsForItselfIsLeftOut) {
   EXPECT_THAT(find_waves({kernel({1}, 0), kernel({0}, 1)}, {10, 100}), IsEmpty());
 }
 
+OrderedUnit begins(std::set<int> reads, int last, int64_t bytes = 8) {
+  OrderedUnit unit = call(std::move(reads), last);
+  unit.turn = Turn::kEarly;
+  unit.begun_bytes = bytes;
+  return unit;
+}
+
+OrderedUnit waits(std::set<int> reads, int last) {
+  OrderedUnit unit = call(std::move(reads), last);
+  unit.turn = Turn::kLate;
+  return unit;
+}
+
+TEST(Order, WorkOfAGroupBeginsEarlyAndIsWaitedForLate) {
+  // A kernel, work on its result, what waits for it and reads it; a kernel and work apart.
+  const std::vector<OrderedUnit> units = {kernel({}, 0),  begins({0}, 1),   waits({1}, 2),
+                                          kernel({2}, 3), kernel({}, 4),    begins({1}, 5),
+                                          waits({5}, 6),  kernel({6, 4}, 7)};
+  EXPECT_THAT(find_waves(units, {}),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(5), ElementsAre(4),
+                          ElementsAre(2), ElementsAre(3), ElementsAre(6), ElementsAre(7)));
+}
+
+TEST(Order, NotAllWorkOfAGroupIsUnderWayAtOnce) {
+  constexpr int64_t kHalf = kBytesUnderWay / 2;
+  // Three layers that are gathered: begun, waited for, read.
+  std::vector<OrderedUnit> units;
+  for (int layer = 0; layer < 3; ++layer) {
+    const int at = 3 * layer;
+    units.push_back(begins(layer > 0 ? std::set<int>{at - 3} : std::set<int>{}, at, kHalf));
+    units.push_back(waits({at}, at + 1));
+    units.push_back(
+        kernel(layer > 0 ? std::set<int>{at - 1, at + 1} : std::set<int>{at + 1}, at + 2));
+  }
+  EXPECT_THAT(find_waves(units, {}), ElementsAre(ElementsAre(0), ElementsAre(3), ElementsAre(1),
+                                                 ElementsAre(6), ElementsAre(2), ElementsAre(4),
+                                                 ElementsAre(5), ElementsAre(7), ElementsAre(8)));
+  units[3].begun_bytes = units[6].begun_bytes = 2 * kBytesUnderWay;
+  EXPECT_THAT(find_waves(units, {}), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(3),
+                                                 ElementsAre(2), ElementsAre(4), ElementsAre(6),
+                                                 ElementsAre(5), ElementsAre(7), ElementsAre(8)));
+}
+
+TEST(Order, NoKernelIsDelayedPastWhatWaits) {
+  OrderedUnit large = kernel({}, 0);
+  large.result_bytes = 1000;
+  const std::vector<OrderedUnit> units = {large, kernel({}, 1), waits({}, 2), kernel({0, 2}, 3)};
+  Waves waves = find_waves(units, {});
+  delay_kernels(units, {}, waves);
+  EXPECT_THAT(waves, ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(2), ElementsAre(3)));
+}
+
 OrderedUnit walker(std::set<int> reads, int last, std::vector<int> values, int64_t work = 1000) {
   return {std::move(reads), last, work, 0, {}, std::move(values)};
 }

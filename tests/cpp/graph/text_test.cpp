@@ -86,7 +86,12 @@ std::unique_ptr<Graph> all_ops_graph() {
   outputs.push_back(graph->attend_gradients(scores, scores, x, x, x, {0, axis(0) + 1}));
   ExternCall call{"my.op.default", {ArgRef{0}, s0 * 3, -1e-7, true, "t"}, {}, {}};
   call.kwargs.emplace_back("layout", ArgEnum{"layout", "strided"});
-  call.facts = {.random = true, .effects = true, .mutates = {0}, .aliases = true};
+  call.facts = {.random = true,
+                .effects = true,
+                .mutates = {0},
+                .aliases = true,
+                .begins = true,
+                .waits = true};
   for (Value* result : graph->extern_call(call, {x}, {x->type(), b->type()}))
     outputs.push_back(result);
   outputs.push_back(

@@ -1,0 +1,41 @@
+"""Answers from full caches are those from empty ones: after a reset of Dynamo, and in a second and a third process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.python import warm_programs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _run(folder: Path, strict: str) -> dict[str, dict[str, int]]:
+    environment = {
+        **os.environ,
+        "MLCC_STRICT": strict,
+        "MLCC_CACHE_DIR": str(folder / "mlcc"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+    }
+    script = str(ROOT / "tests" / "python" / "warm_programs.py")
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+@pytest.mark.slow
+def test_programs_in_three_processes(tmp_path: Path) -> None:
+    cold = _run(tmp_path, strict="1")
+    assert set(cold) == set(warm_programs.PROGRAMS)
+    for strict in ("1", "0"):
+        warm = _run(tmp_path, strict)
+        for name, counters in warm.items():
+            assert counters.get("autograd_cache_hit", 0) >= cold[name]["autograd_cache_saved"], name
