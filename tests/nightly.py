@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from tests.arguments import names_among  # noqa: E402
 from tests.store import Record, Store  # noqa: E402
 
 FOLDER = ROOT / "build" / "nightly"
-PROGRAMS = 3000
+PROGRAMS, WARM_PROGRAMS = 3000, 1000
 TOLD_LINES = 25
 Command = list[str]
 # Tests of what a user sees, which are to be right on warm caches as well.
@@ -60,7 +61,7 @@ class Scale:
         return str(max(1, round(1 / self.share)))
 
 
-def fuzz(scale: Scale, *options: str, programs: int = PROGRAMS) -> list[Command]:
+def fuzz(scale: Scale, programs: int, *options: str) -> list[Command]:
     """Random programs."""
     return [_python("fuzz/run.py", "--programs", scale.of(programs), *_jobs(scale), *options)]
 
@@ -97,8 +98,12 @@ def _jobs(scale: Scale) -> tuple[str, str]:
 
 
 PARTS = {
-    "fuzz": lambda scale: fuzz(scale, "--warm"),
-    "states": lambda scale: fuzz(scale, "--mode", "states", "--warm"),
+    "fuzz": lambda scale: fuzz(scale, PROGRAMS),
+    "states": lambda scale: fuzz(scale, PROGRAMS, "--mode", "states"),
+    "fuzz-warm": lambda scale: fuzz(scale, WARM_PROGRAMS, "--entry", "compile", "--warm"),
+    "states-warm": lambda scale: fuzz(
+        scale, WARM_PROGRAMS, "--mode", "states", "--entry", "compile", "--warm"
+    ),
     "conformance": conformance,
     "conformance-warm": lambda scale: conformance(scale, "--warm", "--sample", "1"),
     "models": models,
@@ -179,7 +184,7 @@ def render(records: dict[str, Record], names: Sequence[str], share: float) -> st
         [
             f"# Long runs, {time.strftime('%Y-%m-%d %H:%M')}\n",
             f"{len(records)} of {len(names)} parts have ended, {len(failed)} failed; scale {share:g}.\n",
-            "| part | verdict | minutes | its last line |\n|---|---|---|---|",
+            "| part | verdict | minutes | |\n|---|---|---|---|",
             *rows,
             "",
             *told,
@@ -190,8 +195,9 @@ def render(records: dict[str, Record], names: Sequence[str], share: float) -> st
 def _row(name: str, record: Record | None) -> str:
     if record is None:
         return f"| {name} | not run yet | | |"
-    last = (record["lines"] or [""])[-1].replace("|", "\\|")
-    return f"| [{name}]({name}.log) | {record['verdict']} | {record['minutes']} | {last} |"
+    lines = [line for line in record["lines"] if re.search(r"\b(right|passed)\b", line)]
+    result = (lines or record["lines"] or [""])[-1].strip().replace("|", "\\|")
+    return f"| [{name}]({name}.log) | {record['verdict']} | {record['minutes']} | {result} |"
 
 
 if __name__ == "__main__":

@@ -214,7 +214,8 @@ def _find_failure(program: Program, ours: list[Leaf], judge: _Judge) -> Failure 
         except Wrong as wrong:
             if "strides" in str(wrong) and _torch_foresees(program, place, leaf):
                 continue
-            what = "memory " * ("written over" in leaf.name)
+            is_memory = "written over" in leaf.name
+            what = f"memory of {leaf.name.split()[0]}: " if is_memory else ""
             return Failure(f"wrong {what}{_shape_of(str(wrong))}", str(wrong))
     return None
 

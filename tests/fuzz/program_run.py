@@ -25,10 +25,9 @@ class Leaf(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """Of a result or argument of the first call: which."""
-        what, _, rest = self.name.partition(" ")
-        number, _, when = rest.partition(" ")
-        return (what, int(number)) if self.has_form and when == "of call 0" else None
+        """Of a result or argument of a call: which."""
+        what, number, *_ = self.name.split()
+        return (what, int(number)) if self.has_form and what in ("result", "input") else None
 
 
 @dataclass

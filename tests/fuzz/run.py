@@ -1,14 +1,15 @@
 """Random programs in torch through mlcc, against eager.
 
-usage: run.py [--mode MODE] [--programs N] [--seed FIRST] [--warm] [--jobs N] [--fresh] | run.py --show SEED
+usage: run.py [--mode MODE] [--entry ENTRY] [--programs N] [--seed FIRST] [--warm] [--jobs N] [--fresh]
+       run.py [--mode MODE] --show SEED
 
 Program n has seed FIRST + n. A mode is a kind of programs: "programs" (torch_programs.py) or "states", around states,
-views and copies (state_programs.py). Worker processes run them; a crash or minutes without an answer are a failure.
-Results are appended to build/fuzz.jsonl, so a run that was stopped goes on where it was; rebuilt code starts afresh. A
-failure is reduced to a small program, printed, and saved as build/fuzz/<mode>-<seed>.py, which runs in the repository's
-root. Each program is checked cold and after a reset; with --warm also in new processes on the caches of the first
-(tests/warm.py). The exit status is 1 if a program fails that does not fail in the same way with torch's own tracing and
-eager's kernels.
+views and copies (state_programs.py). How a program is compiled is drawn too, or with --entry it is "compile" or "jit"
+for all. Worker processes run them; a crash or minutes without an answer are a failure. Results are appended to
+build/fuzz.jsonl, so a run that was stopped goes on where it was; rebuilt code starts afresh. A failure is reduced to a
+small program, printed, and saved as build/fuzz/<mode>-<seed>.py, which runs in the repository's root. Each program is
+checked cold and after a reset; with --warm also in new processes on the caches of the first (tests/warm.py). The exit
+status is 1 if a program fails that does not fail in the same way with torch's own tracing and eager's kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.fuzz.modes import DRAWS  # noqa: E402
+from tests.fuzz.modes import DRAWS, ENTRIES, draw  # noqa: E402
 from tests.fuzz.program_check import TORCHS_OWN  # noqa: E402
 from tests.pool import Lost, Pool, Record  # noqa: E402
 from tests.store import Store  # noqa: E402
@@ -43,6 +44,7 @@ class Task(NamedTuple):
 
     seed: int
     mode: str = "programs"
+    entry: str = "drawn"
     warm: bool = False
 
 
@@ -50,10 +52,15 @@ def main() -> int:
     """Run what was asked for; the exit status."""
     arguments = _parse_arguments()
     if arguments.show is not None:
-        print(DRAWS[arguments.mode](arguments.show).as_script(f"seed {arguments.show}"))
+        print(
+            draw(arguments.mode, arguments.show, arguments.entry).as_script(
+                f"seed {arguments.show}"
+            )
+        )
         return 0
     store = Store(ROOT / "build" / f"fuzz{'-warm' * arguments.warm}.jsonl", arguments.fresh)
-    tasks = [Task(arguments.seed + n, arguments.mode) for n in range(arguments.programs)]
+    seeds = range(arguments.seed, arguments.seed + arguments.programs)
+    tasks = [Task(seed, arguments.mode, arguments.entry) for seed in seeds]
     left = [task for task in tasks if store.get(task) is None]
     print(f"{len(tasks)} programs, {len(left)} to run", flush=True)
     with tempfile.TemporaryDirectory(prefix="mlcc-fuzz-") as folder:
@@ -67,6 +74,7 @@ def main() -> int:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mode", choices=list(DRAWS), default="programs")
+    parser.add_argument("--entry", choices=ENTRIES, default="drawn", help="how it is compiled")
     parser.add_argument("--warm", action="store_true", help="and again, on the caches of the first")
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
@@ -124,7 +132,7 @@ def record_of(outcome: Record | Lost) -> dict[str, Any]:
 
 
 def _tell(task: Task, record: dict[str, Any]) -> None:
-    script = record["script"] or DRAWS[task.mode](task.seed).as_script(record["kind"])
+    script = record["script"] or draw(task.mode, task.seed, task.entry).as_script(record["kind"])
     print(f"\nseed {task.seed}: {record['kind']}\n{script}", flush=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{task.mode}-{task.seed}.py").write_text(script)

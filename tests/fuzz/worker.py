@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from tests.fuzz.modes import DRAWS
+from tests.fuzz.modes import draw
 from tests.fuzz.program_check import (
     TORCHS_OWN,
     examine,
@@ -34,7 +34,7 @@ def start() -> Work:
 
 def check_seed(task: Record, at: Callable[[str], None]) -> dict[str, Any]:
     """The record of one program; of one that finds its caches warm, what it shows and no more."""
-    program = DRAWS[task["mode"]](task["seed"])
+    program = draw(task["mode"], task["seed"], task["entry"])
     if task["warm"]:
         try:
             return {"warmth": run_again(program).record()}
