@@ -332,7 +332,8 @@ class Session:
             cpu = core.cpu_info(dict(self.options))
         except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
             cpu = str(error)
-        parts = [__version__, core.build_id(), code, self.mode, cpu]
+        groups = _torch_compat.process_groups()
+        parts = [__version__, core.build_id(), code, self.mode, cpu, groups]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
