@@ -435,6 +435,22 @@ def functional_form(op: Any) -> Callable[..., Any] | None:
     return forms.get(str(op)) if is_higher_order(op) else None
 
 
+def process_groups() -> tuple[Any, ...]:
+    """The place of this process among others, and its groups by name; () where it is alone.
+
+    torch's key of the cache (2.13) has neither. Graphs made of DTensors depend on both: processes that share a cache
+    would take each other's parts, and the next one may have other groups under the names that stand in the graph.
+    """
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return ()
+    world = distributed.distributed_c10d._world
+    groups = sorted(
+        (name, list(world.pg_group_ranks[group])) for group, name in world.pg_names.items()
+    )
+    return distributed.get_rank(), distributed.get_world_size(), groups
+
+
 def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
     return torch._functorch.config.patch(bundled_autograd_cache=True)
 

@@ -346,7 +346,7 @@ class Session:
             cpu = core.cpu_info(dict(self.options))
         except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
             cpu = str(error)
-        state = _torch_compat.global_state(), self.sharing
+        state = _torch_compat.global_state(), _torch_compat.process_groups(), self.sharing
         parts = [__version__, core.build_id(), code, self.mode, cpu, state]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
