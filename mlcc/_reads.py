@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from mlcc._errors import Error, SideEffectError
 from mlcc._jit_guards import Guard, Names, always, is_plain, is_same_value
+from mlcc._symbols import TypeQuestions
 
 _PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 _ASIDE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
@@ -85,9 +86,10 @@ class OutsideValues:
     A tensor, a module or another object is an Error. Cells of a function that was called inside are its own.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, questions: TypeQuestions) -> None:
         self._function = inspect.unwrap(getattr(function, "__func__", function))
         self._name = name
+        self._types = questions
         self._running: set[types.CodeType] = set()
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
@@ -125,6 +127,7 @@ class OutsideValues:
             yield
         finally:
             sys.settrace(before)
+            self._types.uncover()
             changed = self._put_back()
             draws = generators.put_back()
             fills = self._empty_caches()
@@ -158,19 +161,24 @@ class OutsideValues:
         del event, argument
         if frame.f_code in _STATE_OF_GENERATORS and _is_called_by_user(frame):
             raise SideEffectError(f"it calls {frame.f_code.co_name} of torch's generator")
-        if not is_user_code(frame.f_code.co_filename) or _is_text_of_a_library(frame):
+        is_users = is_user_code(frame.f_code.co_filename) and not _is_text_of_a_library(frame)
+        if not is_users and not self._types.may_ask(frame.f_code):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
+        if not is_users:
+            return self._types.follow
         self._running.add(frame.f_code)
         return self._on_opcode
 
     def _on_opcode(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         del argument
+        self._types.uncover()
         if event == "opcode":
             access = _accesses_of(frame.f_code).get(frame.f_lasti)
             if access is not None:
                 self._note(frame, *access)
+            self._types.on_opcode(frame)
         return self._on_opcode
 
     def _note(self, frame: types.FrameType, kind: str, name: str, is_write: bool) -> None:
