@@ -22,7 +22,7 @@ from typing import Any, overload
 
 import torch
 
-from mlcc import _reads, _recurrent, _symbols, _torch_compat, backend, config
+from mlcc import _reach, _reads, _recurrent, _symbols, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._jit_guards import (
     DERIVED,
@@ -82,6 +82,8 @@ def jit(
         return functools.partial(jit, dynamic=dynamic, static=static)
     if not callable(function):
         raise Error(f"jit: found a {type(function).__name__}, expected a function or an nn.Module")
+    if isinstance(function, Jitted):
+        function = function._function
     if isinstance(function, functools.partial):  # what it holds are arguments like others
         made = jit(function.func, dynamic=dynamic, static=static)
         return functools.partial(made, *function.args, **function.keywords)
@@ -310,8 +312,9 @@ class Jitted:
             )
             for place in varying
         }
+        own = self._own_module()
         symbols = _symbols.Symbols(fakes.symbols, lambda place: type(call.leaves[place]) is float)
-        traced = _TracedModule(self, call, varying, symbols)
+        traced = _TracedModule(self, own, call, varying, symbols)
         session = backend.Session(None, options)
         try:
             with fakes.tracing(), symbols.answering():
@@ -326,7 +329,7 @@ class Jitted:
             raise _symbols.NeedsConstants
         numbers = [place for place, dim in constants if dim is None]
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves, varying, numbers)
-        module = ModuleState(self._module, _reads.fields_of_class)
+        module = ModuleState(own, _reads.fields_of_class)
         tensors = session.constants()
         entry.guard = all_of(
             sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(tensors)
@@ -350,6 +353,14 @@ class Jitted:
             writes = entry.written is not None
             entry.facts = _facts(direct, sizes, module, varying, writes, traced)
         return entry
+
+    def _own_module(self) -> torch.nn.Module | None:
+        """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""
+        if self._module is not None:
+            return self._module
+        reached = _reach.Reached(_reads.is_user_code).add(self._function)
+        _reach.refuse_objects(reached)
+        return torch.nn.ModuleList(reached.modules) if reached.modules else None
 
     def _fix_places(self, call: _Call) -> set[int]:
         """Those of parameters among the leaves, for one more trace.
@@ -554,17 +565,20 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def _parts_of(value: Any) -> Iterator[Any]:
-    """The value, or what a container or a module that is no submodule holds."""
+    """The tensors that a value is or holds: a container, a callable, an object, or a module that is no submodule."""
     if isinstance(value, list | tuple | set):
         for part in value:
             yield from _parts_of(part)
     elif isinstance(value, dict):
         for part in value.values():
             yield from _parts_of(part)
-    elif isinstance(value, torch.nn.Module):
-        yield from (*value.parameters(), *value.buffers())
-    else:
+    elif isinstance(value, torch.Tensor):
         yield value
+    else:
+        reached = _reach.Reached(_reads.is_user_code).add(value)
+        yield from reached.tensors
+        for module in reached.modules:
+            yield from (*module.parameters(), *module.buffers())
 
 
 def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: Any) -> bool:
@@ -603,12 +617,18 @@ class _TracedModule(torch.nn.Module):
     """The function as AOTAutograd traces it: flat inputs that vary to a flat list of tensors and symbolic numbers."""
 
     def __init__(
-        self, jitted: Jitted, call: _Call, varying: list[int], symbols: _symbols.Symbols
+        self,
+        jitted: Jitted,
+        own: torch.nn.Module | None,
+        call: _Call,
+        varying: list[int],
+        symbols: _symbols.Symbols,
     ) -> None:
         super().__init__()
-        self._module = (jitted._module,)
-        if jitted._module is not None:
-            self.traced = jitted._module
+        self._module = (own,)
+        if own is not None:
+            self.traced = own
+        self._name = jitted._name
         self._call_function = (jitted._function,)  # in a tuple: a module would be registered twice
         self._structure = call.structure
         self._fixed = dict(call.fixed)
@@ -663,7 +683,11 @@ class _TracedModule(torch.nn.Module):
                 yield
             return
         self._checked = True
-        with self.outside.watch(), _reads.TensorReads(inputs):
+        with (
+            self.outside.watch(),
+            _reads.TensorReads(inputs),
+            _reads.ParameterReads(self._name),
+        ):
             yield
 
     def _flatten_result(self, result: Any, inputs: list[Any]) -> list[Any]:
@@ -969,12 +993,8 @@ def _refuse_state(function: Callable[..., Any]) -> None:
         owner = None if hasattr(function, "__wrapped__") else function
     if owner is None or isinstance(owner, torch.nn.Module | type):
         return
-    kind = type(owner)
-    if not kind.__module__.startswith("torch."):
-        raise Error(
-            f"jit: attributes of a {kind.__name__} would be read as constants; "
-            "jit an nn.Module, or a function that takes them as arguments"
-        )
+    if not type(owner).__module__.startswith("torch."):
+        raise Error(_reach.refusal(owner))
 
 
 def _plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -137,6 +137,8 @@ def _asker() -> tuple[Symbols | None, str]:
         who = who_is(frame.f_code.co_filename)
         if who == "torch":
             break
+        if frame.f_globals.get("__name__") == "__main__":  # may be a text, as of `python -c`
+            who = "user"
         if who != "python":
             return symbols, who
         frame = frame.f_back

@@ -914,6 +914,15 @@ def is_of_trace(value: Any) -> bool:
     return type(value) in (FakeTensor, FunctionalTensor)
 
 
+def is_real_parameter(value: Any) -> bool:
+    """Whether, in a trace, it is no tensor of it, but a parameter or another one that requires gradients."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
+        return False
+    return value.requires_grad or type(value) is torch.nn.Parameter
+
+
 def global_module_hooks() -> list[dict[int, Any]]:
     """The hooks that run around the forward function of every module."""
     hooks = torch.nn.modules.module
@@ -1171,7 +1180,9 @@ def is_data_dependent(error: BaseException) -> bool:
 
 
 def is_unsupported(error: BaseException) -> bool:
-    """Whether a trace failed at what torch's tracing does not take: an op without a rule for fake tensors, say."""
+    """Whether a trace failed at what torch's tracing does not take: an op without a rule for fake tensors, say, or a
+    function that Dynamo compiles."""
+    from torch._dynamo.exc import TorchDynamoException
     from torch._subclasses import fake_tensor
 
     return isinstance(
@@ -1179,6 +1190,7 @@ def is_unsupported(error: BaseException) -> bool:
         fake_tensor.UnsupportedFakeTensorException
         | fake_tensor.UnsupportedOperatorException
         | fake_tensor.DynamicOutputShapeException
+        | TorchDynamoException
         | NotImplementedError,
     )
 
