@@ -608,7 +608,7 @@ class _TensorState:
     def _now(self) -> tuple[Any, ...]:
         tensor = self._tensor
         grad = id(tensor.grad) if tensor.is_leaf else 0
-        storage = tensor.untyped_storage()._cdata
+        storage = tensor.untyped_storage()._cdata, _torch_compat.has_other_storage(tensor)
         layout = (*tensor.shape, *tensor.stride())
         return storage, layout, grad, tensor.requires_grad, tuple(tensor.__dict__)
 

@@ -372,12 +372,31 @@ class TensorReads(TorchFunctionMode):
         name = _UNRECORDED.get(function)
         if name and any(args[0] is one for one in self._tensors):
             raise SideEffectError(f"it reads {name} of an argument")
+        written = kwargs.get("out", args[0] if args and _writes(function, kwargs) else None)
+        if _torch_compat.is_real_tensor(
+            written
+        ):  # the trace would write it, and so would each other run of it
+            raise SideEffectError("it writes to a tensor that is no argument, parameter or buffer")
         out = kwargs.get("out")
         if isinstance(out, torch.Tensor):
             result = function(*args, **{**kwargs, "out": None})
             if not torch.can_cast(result.dtype, out.dtype) or result.shape != out.shape:
                 raise SideEffectError("it writes a result to an `out` of another dtype or shape")
         return function(*args, **kwargs)
+
+
+def _writes(function: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a function that torch's modes see writes into its first argument, by its name."""
+    name = str(getattr(function, "__name__", ""))
+    is_method = name.endswith("_") and not name.startswith("__")
+    return is_method or name in _WRITING or kwargs.get("inplace") is True
+
+
+_OPERATORS = ("add", "and", "div", "floordiv", "lshift", "mod", "mul", "or", "pow", "rshift", "sub")
+_WRITING = {
+    *("__setitem__", "__set__", "__itruediv__", "__ixor__"),
+    *(f"__i{operator}__" for operator in _OPERATORS),
+}
 
 
 class ParameterReads(TorchFunctionMode):

@@ -999,13 +999,25 @@ def is_of_trace(value: Any) -> bool:
     return type(value) in (FakeTensor, FunctionalTensor)
 
 
+def has_other_storage(value: Any) -> bool:
+    """Whether a tensor of a trace was given another memory (`set_`), which its wrapper does not show."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    changed = getattr(torch, "_functionalize_was_storage_changed", None)
+    return isinstance(value, FunctionalTensor) and changed is not None and changed(value.elem)
+
+
 def is_real_parameter(value: Any) -> bool:
     """Whether, in a trace, it is no tensor of it, but a parameter or another one that requires gradients."""
+    return is_real_tensor(value) and (value.requires_grad or type(value) is torch.nn.Parameter)
+
+
+def is_real_tensor(value: Any) -> bool:
+    """Whether, in a trace, it is a plain tensor that is none of it."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
-        return False
-    return value.requires_grad or type(value) is torch.nn.Parameter
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return not is_wrapped(value) and not torch._is_functional_tensor(value)
 
 
 def global_module_hooks() -> list[dict[int, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 import random
 import sys
 import types
@@ -528,3 +529,46 @@ def test_members_that_are_replaced() -> None:
         bias = torch.nn.Parameter(torch.ones(3))
         last.__dict__["_parameters"] = dict(last._parameters, bias=bias)
         torch.testing.assert_close(jitted(X), module(X))
+
+
+WRITES_OF_ITSELF: dict[str, Any] = {
+    "add_": lambda h: h.add_(h),
+    "mul_": lambda h: h.mul_(2),
+    "item": lambda h: h.__setitem__(0, 3.0),
+    "operator": lambda h: operator.iadd(h, 1),
+    "out": lambda h: torch.add(h, h, out=h),
+    "inplace": lambda h: torch.nn.functional.relu(h, inplace=True),
+}
+
+
+@pytest.mark.parametrize("name", WRITES_OF_ITSELF)
+def test_a_tensor_in_an_attribute_is_written_once_a_call(name: str) -> None:
+    """An op of tensors that are none of the trace's is run by the trace, which comes more than once."""
+    write = WRITES_OF_ITSELF[name]
+
+    class Keeps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = torch.ones(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            write(self.h)
+            return x + self.h
+
+    expected, found = Keeps(), Keeps()
+    run = mlcc.jit(found)
+    for _ in range(3):
+        torch.testing.assert_close(run(torch.zeros(3)), expected(torch.zeros(3)))
+        torch.testing.assert_close(found.h, expected.h)
+
+
+def test_a_view_of_memory_that_an_argument_had() -> None:
+    def function(h: torch.Tensor) -> torch.Tensor:
+        before = h[-1]
+        h.set_(h.clone())
+        return before
+
+    for run in (function, mlcc.jit(function), torch.compile(function, backend="mlcc")):
+        h = torch.ones(3, 3)
+        run(h).zero_()
+        assert bool((h == 1).all())
