@@ -191,6 +191,8 @@ def _float_expression(importer: Importer, e: Any) -> Tensor:
         "IntTrueDiv": "div",
         "Max": "maximum",
         "Min": "minimum",
+        "Abs": "abs",
+        "FloatPow": "pow",
     }
     if kind not in op:
         raise Unsupported(f"number {e}")

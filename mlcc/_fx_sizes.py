@@ -173,6 +173,10 @@ class SizePrinter:
             text = f"{name}({text}, {other})"
         return text
 
+    def _absolute(self, e: Any) -> str:
+        (text,) = self._arguments(e)
+        return f"max({text}, 0 - ({text}))"
+
     def _max(self, e: Any) -> str:
         return self._extreme(e, "max")
 
@@ -264,6 +268,7 @@ _PRINTERS: dict[str, Callable[[SizePrinter, Any], str]] = {
     "CeilToInt": SizePrinter._round_up,
     "Max": SizePrinter._max,
     "Min": SizePrinter._min,
+    "Abs": SizePrinter._absolute,
     "Identity": SizePrinter._identity,
     "GreaterThan": SizePrinter._ge,
     "StrictGreaterThan": SizePrinter._gt,

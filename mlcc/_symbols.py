@@ -86,6 +86,10 @@ class Symbols:
                     self.want(roots)
         return bool(compared)
 
+    def is_of_sizes(self, symbol: Any) -> bool:
+        """Whether no float among the arguments decides."""
+        return not self._of_floats(self.roots(symbol))
+
     def _of_floats(self, roots: list[Place]) -> bool:
         return any(dim is None and self._is_float(leaf) for leaf, dim in roots)
 
@@ -148,6 +152,10 @@ def _asker() -> tuple[Symbols | None, str]:
 # -- answers
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_ROUNDING = (
+    *("__int__", "__floor__", "__ceil__", "__trunc__"),
+    *("__mod__", "__rmod__", "__floordiv__", "__rfloordiv__"),
+)
 _TEXTS = ("__repr__", "__str__", "__format__", "__reduce_ex__", "__reduce__")
 # Of an int or a float, what nobody asks an object for.
 _OF_CLASSES = {"__new__", "__getattribute__", "__class__", "__doc__", "from_bytes", "fromhex"}
@@ -202,8 +210,9 @@ def _answers(cls: type, kind: type) -> dict[str, Any]:
     answers["__array__"] = _as_array
     answers["__copy__"] = answers["__deepcopy__"] = _same
     if cls is torch.SymFloat:
-        for name in ("__float__", "__int__", "__round__"):
-            answers[name] = _evaluated(kind, name, getattr(cls, name))
+        for name in (*_ROUNDING, "__round__", "__float__"):
+            answers[name] = _evaluated(kind, name, getattr(cls, name, None))
+        answers["__bool__"] = lambda symbol: bool(symbol != 0)
         answers["is_integer"] = _compare(cls.is_integer)
     return answers
 
@@ -242,7 +251,7 @@ def _evaluated(kind: type, name: str, original: Callable[..., Any] | None) -> An
 
     def method(symbol: Any, *args: Any, **kwargs: Any) -> Any:
         symbols, _ = _asker()
-        if symbols is not None and not (name == "__int__" and _torch_compat.is_atom(symbol)):
+        if symbols is not None and not (name in _ROUNDING and symbols.is_of_sizes(symbol)):
             return of_kind(symbols.value(symbol), *args, **kwargs)
         if original is None:
             return of_kind(_torch_compat.guarded_value(symbol), *args, **kwargs)

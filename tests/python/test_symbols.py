@@ -114,6 +114,10 @@ VALUES: dict[str, Answer] = {
     "bits": lambda x, k, n: (n << 1, n >> 1, n & 3, n | 8, n ^ 1, ~n, 1 << n, +n),
     "negative": lambda x, k, n: (-n // 2, -n % 3, n // -2, n**-1, 2**n, n**2, n**0.5),
     "round": lambda x, k, n: (round(n / 3), round(k, 1) if k < 9 else 0),
+    "rounding": lambda x, k, n: (
+        *((math.floor(k), math.ceil(k * 2), math.trunc(k), round(k)) if k < 9 else ()),
+        *((k // 2, k % 2, 7.5 % (k + 1), int(n * 0.7), math.ceil(n * 0.3)) if k < 9 else ()),
+    ),
     "math": lambda x, k, n: (math.sqrt(n), math.isnan(k), math.copysign(1, k), math.gcd(n, 10)),
     "int and float": lambda x, k, n: (float(n), float(k), int(n / 2), int(min(k, 7.5))),
     "fractions": lambda x, k, n: float(Fraction(n, 3)),
@@ -329,3 +333,21 @@ def test_scalars_of_distributions() -> None:
     for k in (1.0, 2.5):
         x = torch.randn(5)
         torch.testing.assert_close(compiled(x, k), f(x, k))
+
+
+def test_what_is_computed_from_floats_is_in_kernels(mlcc_log: Any) -> None:
+    """Absolute values and powers of symbols had no counterpart: the graph ran eagerly."""
+    programs: list[Callable[[torch.Tensor, float, int], torch.Tensor]] = [
+        lambda x, k, n: x * abs(k) + abs(-n),
+        lambda x, k, n: x * k**2 + k**3.5,
+        lambda x, k, n: x * 2.0**k,
+        lambda x, k, n: x * (n / 3) ** 2 + n**-1,
+    ]
+    with mlcc_log("fallback") as told:
+        for program in programs:
+            compiled = mlcc.jit(program)
+            for k, n in ((2.5, 4), (0.75, 7), (3.0, 5)):
+                x = torch.randn(4, 3)
+                torch.testing.assert_close(compiled(x, k, n), program(x, k, n))
+            assert compiled._traces == 1
+    assert told == []
