@@ -1,6 +1,7 @@
 #include "fusion/order.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <utility>
 
@@ -10,6 +11,12 @@ namespace {
 bool is_small(const OrderedUnit& unit, const WaveLimits& limits) {
   return unit.work > 0 && unit.work <= limits.of_kernel;
 }
+
+struct Ready {
+  Turn turn;
+  int last, index;
+  auto operator<=>(const Ready&) const = default;
+};
 
 class Sorter {
  public:
@@ -40,7 +47,8 @@ class Sorter {
   const OrderedUnit& unit(int index) const { return units_[static_cast<size_t>(index)]; }
 
   void add_if_ready(int index) {
-    if (waiting_[static_cast<size_t>(index)] == 0) ready_.insert({unit(index).last, index});
+    if (waiting_[static_cast<size_t>(index)] == 0)
+      ready_.insert({unit(index).turn, unit(index).last, index});
   }
 
   bool is_small(int index) const { return fusion::is_small(unit(index), limits_); }
@@ -48,7 +56,7 @@ class Sorter {
   // The next unit, if it walks over what the first one of a wave does.
   void add_walker(std::vector<int>& wave) {
     if (ready_.empty()) return;
-    const int next = ready_.begin()->second;
+    const int next = ready_.begin()->index;
     const std::vector<int>& others = unit(next).walks_over;
     const std::vector<int>& values = unit(wave.front()).walks_over;
     if (std::find_first_of(values.begin(), values.end(), others.begin(), others.end()) ==
@@ -60,24 +68,19 @@ class Sorter {
 
   // Early ones first and late ones last; all in program order while much is under way.
   int take_next() {
-    const auto first_with = [this](Turn turn) {
-      return std::find_if(ready_.begin(), ready_.end(),
-                          [&](const auto& one) { return unit(one.second).turn == turn; });
-    };
-    auto next = first_with(Turn::kEarly);
-    if (next == ready_.end()) {
-      next = first_with(Turn::kUsual);
-    } else if (under_way_ > 0 && under_way_ + unit(next->second).begun_bytes > kBytesUnderWay) {
-      next = ready_.begin();
-    }
-    if (next == ready_.end()) next = ready_.begin();
-    const int index = next->second;
+    auto next = ready_.begin();
+    if (next->turn == Turn::kEarly && under_way_ > 0 &&
+        under_way_ + unit(next->index).begun_bytes > kBytesUnderWay)
+      next = std::min_element(ready_.begin(), ready_.end(), [](const Ready& a, const Ready& b) {
+        return std::pair(a.last, a.index) < std::pair(b.last, b.index);
+      });
+    const auto [turn, last, index] = *next;
     ready_.erase(next);
-    if (unit(index).turn == Turn::kEarly) {
+    if (turn == Turn::kEarly) {
       begun_.insert(index);
       under_way_ += unit(index).begun_bytes;
     }
-    if (unit(index).turn == Turn::kLate)
+    if (turn == Turn::kLate)
       for (const int source : unit(index).reads)
         if (begun_.erase(source) != 0) under_way_ -= unit(source).begun_bytes;
     return index;
@@ -92,7 +95,7 @@ class Sorter {
     }
     int64_t work = unit(wave.front()).work;
     for (auto next = ready_.begin(); next != ready_.end();) {
-      const int index = next->second;
+      const int index = next->index;
       if (!is_small(index) || work + unit(index).work > limits_.of_wave) {
         ++next;
         continue;
@@ -108,9 +111,9 @@ class Sorter {
   const WaveLimits& limits_;
   std::vector<int> waiting_;  // for so many units
   std::vector<std::vector<int>> readers_;
-  std::set<std::pair<int, int>> ready_;  // by last node
-  std::set<int> begun_;                  // early units that nothing has waited for
-  int64_t under_way_ = 0;                // bytes of theirs
+  std::set<Ready> ready_;
+  std::set<int> begun_;    // early units that nothing has waited for
+  int64_t under_way_ = 0;  // bytes of theirs
 };
 
 class Delayer {

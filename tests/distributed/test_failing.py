@@ -24,6 +24,7 @@ def test_a_process_that_ends(in_backward: bool) -> None:
         processes.stop()
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_take_part(pair: Processes) -> None:
     told, silent = pair.run("failing.stays_away")
     assert "imed out" in told
