@@ -117,9 +117,7 @@ def import_eager_call(importer: Importer, node: Node) -> Any:
     places = [one for one, kind in zip(inputs, call.kinds, strict=True) if kind in TENSORS]
     mutates = [place for place, one in enumerate(places) if one in written]
     facts = {"effects": True, "mutates": mutates, **_torch_compat.group_work(node.target)}
-    handles = core.extern_call(
-        "mlcc.eager_call.default", arguments, None, tensors, types, **facts
-    )
+    handles = core.extern_call("mlcc.eager_call.default", arguments, None, tensors, types, **facts)
     importer.imported.eager_calls.append(call)
     return wrapped_results(importer, value, handles)
 

@@ -17,6 +17,7 @@ from mlcc._op_table import OpTable
 # In a node's metadata: its memory counts, not its value only. It is an extern then; one that stands after a write keeps
 # its place among the nodes with effects.
 MEMORY = "mlcc_memory"
+MEMORY_OF_VIEW = "of a view"
 MEMORY_OF_WRITE = "of a write"
 MEMORY_AFTER_WRITE = "after a write"
 

@@ -14,6 +14,7 @@ import functools
 import inspect
 import itertools
 import logging
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from typing import Any, overload
 
 import torch
 
-from mlcc import _reads, _recurrent, _size_comparisons, _torch_compat, backend, config
+from mlcc import _reach, _reads, _recurrent, _symbols, _torch_compat, backend, config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._jit_guards import (
     DERIVED,
@@ -81,6 +82,8 @@ def jit(
         return functools.partial(jit, dynamic=dynamic, static=static)
     if not callable(function):
         raise Error(f"jit: found a {type(function).__name__}, expected a function or an nn.Module")
+    if isinstance(function, Jitted):
+        function = function._function
     if isinstance(function, functools.partial):  # what it holds are arguments like others
         made = jit(function.func, dynamic=dynamic, static=static)
         return functools.partial(made, *function.args, **function.keywords)
@@ -102,10 +105,13 @@ class Jitted:
         self._static = _static_names(function, static)
         self._signature = inspect.signature(_plain_function(function)) if static else None
         self._entries: dict[Any, list[_Entry]] = {}
+        # Per key, what a trace had to know the values of; they are no symbols then.
+        self._constants: dict[Any, set[_symbols.Place]] = {}
         # Finds what needs nothing of Python in the core; the entries above are for the rest.
         self._dispatch: Any = _no_dispatch
         self._last_call: _Description | None = None
         self._traces = 0
+        self._told: set[str] = set()  # why calls ran eagerly
         # Traces to come with fixed sizes of parameters among the arguments, at most.
         self._fixed_traces_left = _MOST_FIXED_TRACES
         self._lock = threading.RLock()
@@ -119,9 +125,12 @@ class Jitted:
         if result is not NotImplemented:
             return result
         if _torch_compat.under_modes():
+            self._tell("a mode of torch, a transform or forward-mode derivatives see the ops")
             return self._function(*args, **kwargs)
-        call = self._read_call(args, kwargs)
-        if call is None:
+        try:
+            call = self._read_call(args, kwargs)
+        except _RunsEagerly as reason:
+            self._tell(str(reason))
             return self._function(*args, **kwargs)
         entry = self._find(call)
         if entry is None:
@@ -135,9 +144,7 @@ class Jitted:
         if entry.steals:
             # Parameters that took the place of others: the dispatch knows only those that are watched.
             backend.watch_weights([*call.leaves, *entry.held])
-        if entry.run is None or entry.is_eagers(call.leaves):
-            return self._function(*args, **kwargs)
-        return entry.run(call.leaves)
+        return self._run(entry, call, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """In a class, the instance becomes the first argument."""
@@ -157,8 +164,8 @@ class Jitted:
 
     # -- lookup
 
-    def _read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """The call as leaves and key; None where the original function must run."""
+    def _read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        """The call as leaves and key; _RunsEagerly where the original function must run."""
         fixed: tuple[Any, ...] = ()
         if self._signature is not None:
             args, kwargs, fixed = self._take_static(args, kwargs)
@@ -167,19 +174,11 @@ class Jitted:
             leaves, structure = list(args), len(args)
         else:
             leaves, structure = _torch_compat.flatten((args, kwargs))
-        forms = []
-        for leaf in leaves:
-            form = _form_of(leaf, self._dynamic)
-            if form is None:
-                return None
-            forms.append(form)
-        if len(leaves) > 1:
-            tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            if len(set(tensors)) != len(tensors):
-                return None
+        forms = tuple(_form_of(leaf, self._dynamic) for leaf in leaves)
         constants = tuple((name, exact(value)) for name, value in fixed)
-        key = (structure, tuple(forms), constants, _torch_compat.global_state())
-        return _Call(key, leaves, structure, fixed)
+        repeated = _repeated_tensors(leaves)
+        key = (structure, forms, constants, _torch_compat.global_state(), repeated)
+        return _Call(key, leaves, structure, fixed, repeated)
 
     def _take_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -209,49 +208,76 @@ class Jitted:
     # -- tracing
 
     def _trace_and_run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry = _Entry()
         self._log_recompile(call, args, kwargs)
         try:
-            self._trace_with_retries(entry, call)
+            entry = self._trace(call)
         except (Error, InternalError):
             raise
         except Exception as error:
             if _torch_compat.is_data_dependent(error):
                 raise Error(self._data_dependence(error)) from None
             result = self._function(*args, **kwargs)  # raises what eager raises
-            reason = str(error)
-            if not isinstance(error, SideEffectError):
-                reason = f"its trace failed: {type(error).__name__}: {reason}".split("\n")[0]
-            get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
-            entry.run, entry.guard = None, always
-            self._entries.setdefault(call.key, []).append(entry)
+            self._add(self._trace_constants(call, error), call, args, kwargs)
             return result
+        self._add(entry, call, args, kwargs)
+        return self._run(entry, call, args, kwargs)
+
+    def _add(
+        self, entry: _Entry, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self._entries.setdefault(call.key, []).append(entry)
         if entry.facts is not None:
             self._add_to_dispatch(entry.facts, call, args, kwargs)
-        if entry.run is None or entry.is_eagers(call.leaves):
+
+    def _trace_constants(self, call: _Call, error: Exception) -> _Entry:
+        """A trace in place of one that failed although eager did not: with numbers, then sizes too, as constants.
+
+        Functions that take an int or a float and no symbol are behind most of these errors. One that fails always
+        makes an entry that runs the original function.
+        """
+        constants = self._constants[call.key]
+        for symbols in (call.numbers, [*call.numbers, *call.sizes]) if self._dynamic else ():
+            if isinstance(error, SideEffectError) or constants.issuperset(symbols):
+                continue
+            constants.update(symbols)
+            with contextlib.suppress(Exception):
+                return self._trace(call)
+        constants.clear()
+        if isinstance(error, SideEffectError) or _torch_compat.is_unsupported(error):
+            self._tell(str(error).split("\n")[0])
+        else:
+            reason = f"its trace failed: {type(error).__name__}: {error}".split("\n")[0]
+            if config.resolve()["strict"]:
+                raise InternalError(f"jit of {self._name}: {reason}") from error
+            self._tell(reason)
+        return _Entry()
+
+    def _run(
+        self, entry: _Entry, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if entry.run is None:  # which its trace has told
+            return self._function(*args, **kwargs)
+        reason = entry.reason_to_run_eagerly(call.leaves)
+        if reason:
+            self._tell(reason)
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
-    def _trace_with_retries(self, entry: _Entry, call: _Call) -> None:
-        with _torch_compat.no_other_trace():  # it would replace parameters that are read here
-            try:
-                self._trace(entry, call)
-            except backend.StaticInputWrittenError:
-                self._fixed_traces_left = 0
-                self._trace(entry, call)
-            except TypeError as error:
-                if not _size_comparisons.needs_decision(error):
-                    raise
-                with _size_comparisons.decided():
-                    self._trace_or_raise(error, entry, call)
+    def _tell(self, reason: str) -> None:
+        """Once, that the original function runs."""
+        if reason not in self._told:
+            self._told.add(reason)
+            get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
 
-    def _trace_or_raise(self, first: Exception, entry: _Entry, call: _Call) -> None:
-        """What goes wrong now would not, were it not traced in another way: the `first` error counts."""
-        try:
-            self._trace(entry, call)
-        except Exception:
-            raise first from None
+    def _trace(self, call: _Call) -> _Entry:
+        with _torch_compat.no_other_trace():  # it would replace parameters that are read here
+            while True:
+                try:
+                    return self._trace_once(call)
+                except backend.StaticInputWrittenError:
+                    self._fixed_traces_left = 0
+                except _symbols.NeedsConstants:
+                    pass  # the next trace has more of them
 
     def _log_recompile(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         before, self._last_call = self._last_call, _Description(call)
@@ -264,38 +290,56 @@ class Jitted:
         place = _place_of(_plain_function(self._function))
         logger.info("recompile %d of %s%s: %s", self._traces - 1, self._name, place, change)
 
-    def _trace(self, entry: _Entry, call: _Call) -> None:
+    def _trace_once(self, call: _Call) -> _Entry:
+        entry = _Entry()
         options = config.resolve({"torch_caches": False})
         entry.steals = options["weights"] == "steal"
         if entry.steals:
             backend.watch_weights(call.leaves)
         fakes = _torch_compat.Fakes()
         fixed = self._fix_places(call)
-        inputs = [
-            _fake_leaf(fakes, place, leaf, self._dynamic and place not in fixed)
+        constants = self._constants.setdefault(call.key, set())
+        varying = [
+            place
             for place, leaf in enumerate(call.leaves)
+            if _varies(leaf, self._dynamic)
+            and (place, None) not in constants
+            and place not in call.repeated
         ]
-        varying = [place for place, leaf in enumerate(call.leaves) if _varies(leaf, self._dynamic)]
-        traced = _TracedModule(self, call, varying)
-        session = backend.Session(None, options)
-        with fakes.tracing():
-            compiled = session.compile(
-                traced,
-                [inputs[place] for place in varying],
-                [number for number, place in enumerate(varying) if place in fixed],
+        inputs = {
+            place: _fake_leaf(
+                fakes, place, call.leaves[place], self._dynamic and place not in fixed, constants
             )
-        sizes = SizeGuards(fakes if self._dynamic else None, call.leaves)
-        module = ModuleState(self._module, _reads.fields_of_class)
-        constants = session.constants()
+            for place in varying
+        }
+        own = self._own_module()
+        symbols = _symbols.Symbols(fakes.symbols, lambda place: type(call.leaves[place]) is float)
+        traced = _TracedModule(self, own, call, varying, symbols)
+        session = backend.Session(None, options)
+        try:
+            with fakes.tracing(), symbols.answering():
+                compiled = session.compile(
+                    traced,
+                    [inputs[place] for place in varying],
+                    [number for number, place in enumerate(varying) if place in fixed],
+                )
+        finally:
+            constants |= symbols.wanted
+        if symbols.wanted:  # the program caught what ended the trace
+            raise _symbols.NeedsConstants
+        numbers = [place for place, dim in constants if dim is None]
+        sizes = SizeGuards(fakes if self._dynamic else None, call.leaves, varying, numbers)
+        module = ModuleState(own, _reads.fields_of_class)
+        tensors = session.constants()
         entry.guard = all_of(
-            sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(constants)
+            sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(tensors)
         )
         metadata = fakes.metadata()
         if _torch_compat.reshapes_what_it_writes(metadata):
             raise SideEffectError("it changes elements and form of an argument")
         count = len(module.parameters) + len(varying)
         written = _torch_compat.changed_inputs(metadata, count)
-        entry.held = [*module.parameters, *constants]
+        entry.held = [*module.parameters, *tensors]
         entry.returns_views = self._dynamic and _torch_compat.returns_views(metadata)
         if written:
             own = len(module.parameters)
@@ -303,11 +347,20 @@ class Jitted:
         direct = session.only_graph() if _torch_compat.needs_no_wrapper(metadata) else None
         if direct is None or direct.imported.num_inputs != count:
             entry.run = _wrapped_caller(compiled, varying, traced)
-            return
+            return entry
         entry.run = _direct_caller(direct, module.parameters, varying, traced)
         if self._signature is None and not _autograd_sees(call.leaves, entry.written):
             writes = entry.written is not None
             entry.facts = _facts(direct, sizes, module, varying, writes, traced)
+        return entry
+
+    def _own_module(self) -> torch.nn.Module | None:
+        """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""
+        if self._module is not None:
+            return self._module
+        reached = _reach.Reached(_reads.is_user_code).add(self._function)
+        _reach.refuse_objects(reached)
+        return torch.nn.ModuleList(reached.modules) if reached.modules else None
 
     def _fix_places(self, call: _Call) -> set[int]:
         """Those of parameters among the leaves, for one more trace.
@@ -339,20 +392,41 @@ class Jitted:
 class _Call:
     """The arguments of one call."""
 
-    __slots__ = ("fixed", "key", "leaves", "structure")
+    __slots__ = ("fixed", "key", "leaves", "repeated", "structure")
 
-    def __init__(self, key: Any, leaves: list[Any], structure: Any, fixed: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        key: Any,
+        leaves: list[Any],
+        structure: Any,
+        fixed: tuple[Any, ...],
+        repeated: tuple[tuple[int, int], ...],
+    ) -> None:
         self.key = key
         self.leaves = leaves
         self.structure = structure
         self.fixed = fixed
+        self.repeated = dict(repeated)  # place of a tensor -> where the same one stands first
+
+    @property
+    def numbers(self) -> list[_symbols.Place]:
+        """The leaves that may be symbols."""
+        return [(i, None) for i, leaf in enumerate(self.leaves) if type(leaf) in (int, float)]
+
+    @property
+    def sizes(self) -> list[_symbols.Place]:
+        """The dimensions that may be symbols."""
+        tensors = (
+            (i, leaf) for i, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)
+        )
+        return [(i, dim) for i, leaf in tensors for dim in range(leaf.dim())]
 
 
 class _Description:
     """What a log line says about a traced call."""
 
     def __init__(self, call: _Call) -> None:
-        self._structure, self._forms, self._fixed, self._state = call.key
+        self._structure, self._forms, self._fixed, self._state, self._repeated = call.key
         self._shapes = [
             tuple(leaf.shape)
             if isinstance(leaf, torch.Tensor)
@@ -374,6 +448,8 @@ class _Description:
                 "grad, inference, autocast or deterministic mode, the default dtype "
                 "or the precision of products changed"
             )
+        if self._repeated != now._repeated:
+            return "other arguments are one tensor; each such pattern is traced once"
         for name, old, new in zip(names, self._shapes, now._shapes, strict=True):
             if old != new and isinstance(old, tuple) and isinstance(new, tuple):
                 dim = next(d for d in range(len(old)) if old[d] != new[d])
@@ -442,12 +518,17 @@ class _Entry:
         self.returns_views = False
         self.steals = False  # option `weights`
 
-    def is_eagers(self, leaves: Sequence[Any]) -> bool:
-        """Whether these arguments are not for the trace."""
-        return _must_see_writes(leaves, self.held, self.written) or (
-            self.returns_views
-            and any(isinstance(leaf, torch.Tensor) and leaf.storage_offset() for leaf in leaves)
-        )
+    def reason_to_run_eagerly(self, leaves: Sequence[Any]) -> str:
+        """Why these arguments are not for the trace, or ''."""
+        if self.written is not None and _share_memory(leaves, self.held):
+            return "an argument that may be written overlaps another one or what the function holds"
+        if _autograd_sees(leaves, self.written):
+            return "an argument is written that requires gradients"
+        if self.returns_views and any(
+            isinstance(leaf, torch.Tensor) and leaf.storage_offset() for leaf in leaves
+        ):
+            return "a result is a view of an argument that begins inside of its memory"
+        return ""
 
 
 def _reinterprets(result: torch.Tensor, given: Sequence[Any]) -> bool:
@@ -484,17 +565,20 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def _parts_of(value: Any) -> Iterator[Any]:
-    """The value, or what a container or a module that is no submodule holds."""
+    """The tensors that a value is or holds: a container, a callable, an object, or a module that is no submodule."""
     if isinstance(value, list | tuple | set):
         for part in value:
             yield from _parts_of(part)
     elif isinstance(value, dict):
         for part in value.values():
             yield from _parts_of(part)
-    elif isinstance(value, torch.nn.Module):
-        yield from (*value.parameters(), *value.buffers())
-    else:
+    elif isinstance(value, torch.Tensor):
         yield value
+    else:
+        reached = _reach.Reached(_reads.is_user_code).add(value)
+        yield from reached.tensors
+        for module in reached.modules:
+            yield from (*module.parameters(), *module.buffers())
 
 
 def _is_same_tree(found: tuple[list[Any], Any], leaves: list[Any], structure: Any) -> bool:
@@ -532,18 +616,30 @@ class _TensorState:
 class _TracedModule(torch.nn.Module):
     """The function as AOTAutograd traces it: flat inputs that vary to a flat list of tensors and symbolic numbers."""
 
-    def __init__(self, jitted: Jitted, call: _Call, varying: list[int]) -> None:
+    def __init__(
+        self,
+        jitted: Jitted,
+        own: torch.nn.Module | None,
+        call: _Call,
+        varying: list[int],
+        symbols: _symbols.Symbols,
+    ) -> None:
         super().__init__()
-        self._module = (jitted._module,)
-        if jitted._module is not None:
-            self.traced = jitted._module
+        self._module = (own,)
+        if own is not None:
+            self.traced = own
+        self._name = jitted._name
         self._call_function = (jitted._function,)  # in a tuple: a module would be registered twice
         self._structure = call.structure
         self._fixed = dict(call.fixed)
         self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
         self._varying = varying
+        self._repeated = call.repeated
         # Watched once, in the first of AOTAutograd's runs.
-        self.outside = _reads.OutsideValues(_plain_function(jitted._function), jitted._name)
+        self._types = _symbols.TypeQuestions(symbols)
+        self.outside = _reads.OutsideValues(
+            _plain_function(jitted._function), jitted._name, self._types
+        )
         self._checked = False
         # Per output leaf: (is a result, its place or the constant).
         self.places: list[tuple[bool, Any]] = []
@@ -555,6 +651,8 @@ class _TracedModule(torch.nn.Module):
         leaves = list(self._constants)
         for place, value in zip(self._varying, values, strict=True):
             leaves[place] = value
+        for place, first in self._repeated.items():
+            leaves[place] = leaves[first]
         args, kwargs = tuple(leaves), {}
         if not isinstance(self._structure, int):
             args, kwargs = _torch_compat.unflatten(leaves, self._structure)
@@ -581,10 +679,15 @@ class _TracedModule(torch.nn.Module):
     @contextlib.contextmanager
     def _watch(self, inputs: list[Any]) -> Iterator[None]:
         if self._checked:
-            yield
+            with self._types.watch_again():
+                yield
             return
         self._checked = True
-        with self.outside.watch(), _reads.TensorReads(inputs):
+        with (
+            self.outside.watch(),
+            _reads.TensorReads(inputs),
+            _reads.ParameterReads(self._name),
+        ):
             yield
 
     def _flatten_result(self, result: Any, inputs: list[Any]) -> list[Any]:
@@ -714,6 +817,7 @@ def _facts(
     return {
         "symbols": guards.symbols,
         "fixed_sizes": sizes.fixed,
+        "fixed_numbers": sizes.numbers,
         "guards": guards.texts,
         "objects": module.objects,
         "plain": module.plain,
@@ -739,14 +843,31 @@ def _facts(
 # -- arguments
 
 
+class _RunsEagerly(Exception):  # noqa: N818 (an expected answer)
+    """Arguments for which the original function runs; the text says why."""
+
+
+def _repeated_tensors(leaves: list[Any]) -> tuple[tuple[int, int], ...]:
+    """(place of a tensor, where the same one stands first)."""
+    first: dict[int, int] = {}
+    repeated = []
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and first.setdefault(id(leaf), place) != place:
+            repeated.append((place, first[id(leaf)]))
+    return tuple(repeated)
+
+
 def _form_of(leaf: Any, dynamic: bool) -> Any:
-    """What the key says of a leaf; None where jit steps aside. Error for what no trace can take."""
+    """What the key says of a leaf. _RunsEagerly where jit steps aside, Error for what no trace can take."""
     kind = type(leaf)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
-        if leaf.is_conj() or leaf.is_neg() or leaf.layout != torch.strided:
-            return None
-        if leaf.__dict__ and any(name[0] != "_" for name in leaf.__dict__):
-            return None
+        if leaf.layout != torch.strided:
+            raise _RunsEagerly(f"an argument is a tensor of layout {leaf.layout}")
+        if leaf.is_conj() or leaf.is_neg():
+            raise _RunsEagerly("an argument is a conjugate or negated view")
+        for name in leaf.__dict__ if leaf.__dict__ else ():
+            if name[0] != "_":
+                raise _RunsEagerly(f"an argument has an attribute, {name}")
         layout = _layout_of(leaf) if dynamic else (leaf.shape, leaf.stride())
         return (
             kind.__name__,
@@ -757,9 +878,9 @@ def _form_of(leaf: Any, dynamic: bool) -> Any:
             leaf.requires_grad,
             leaf.is_inference(),
         )
-    if isinstance(leaf, torch.Tensor | torch.Generator | complex):
-        return None
-    if isinstance(leaf, _CONSTANTS):
+    if isinstance(leaf, torch.Tensor | torch.Generator):
+        raise _RunsEagerly(f"an argument is a {kind.__name__}")
+    if isinstance(leaf, _CONSTANTS) or kind is complex:
         return exact(leaf)
     if kind is int or kind is float:
         return (kind,) if _varies(leaf, dynamic) else exact(leaf)
@@ -804,28 +925,38 @@ _INT_LIMIT = 2**31
 def _varies(leaf: Any, dynamic: bool) -> bool:
     """Whether the leaf is an input of the trace.
 
-    NaN is a constant: to a symbol, it would be equal to itself. So is an int whose products may not fit in 64 bits.
+    A NaN is a constant: to a symbol, it would be equal to itself. So is an infinity, a zero among floats, whose sign no
+    relation tells, and an int whose products may not fit in 64 bits.
     """
     if isinstance(leaf, torch.Tensor):
         return True
-    if not dynamic or leaf != leaf:
+    if not dynamic:
         return False
-    return type(leaf) is float or (type(leaf) is int and abs(leaf) < _INT_LIMIT)
+    return (type(leaf) is float and leaf != 0 and math.isfinite(leaf)) or (
+        type(leaf) is int and abs(leaf) < _INT_LIMIT
+    )
 
 
-def _fake_leaf(fakes: _torch_compat.Fakes, place: int, leaf: Any, dynamic: bool) -> Any:
+def _fake_leaf(
+    fakes: _torch_compat.Fakes,
+    place: int,
+    leaf: Any,
+    dynamic: bool,
+    constants: set[_symbols.Place],
+) -> Any:
     if isinstance(leaf, torch.Tensor):
         layout = _layout_of(leaf)
-        return fakes.tensor(
-            place, leaf, dynamic and (layout == "c" or not isinstance(layout[0], tuple))
-        )
-    if _varies(leaf, dynamic):
+        dynamic = dynamic and (layout == "c" or not isinstance(layout[0], tuple))
+        fixed = [dim for one, dim in constants if one == place and dim is not None]
+        return fakes.tensor(place, leaf, dynamic, fixed)
+    if _varies(leaf, dynamic) and (place, None) not in constants:
         return fakes.number(place, leaf)
     return leaf
 
 
 def _share_memory(leaves: Iterable[Any], held: Iterable[torch.Tensor]) -> bool:
-    storages = _storages(leaves)
+    """Whether two tensors overlap; one that is given twice is one."""
+    storages = _storages({id(leaf): leaf for leaf in leaves}.values())
     return len(set(storages)) != len(storages) or not set(storages).isdisjoint(_storages(held))
 
 
@@ -838,20 +969,12 @@ def _storages(values: Iterable[Any]) -> list[int]:
     ]
 
 
-def _must_see_writes(
-    leaves: Sequence[Any], held: Sequence[torch.Tensor], written: list[int] | None
-) -> bool:
-    """Whether writing to the arguments is eager's affair: they overlap with others or with what the trace holds, or
-    autograd follows one that is written.
-
-    Autograd refuses writes to its leaves, and the trace's inputs are leaves whatever the arguments are: AOTAutograd
-    would hide the writes from it.
-    """
-    return written is not None and (_share_memory(leaves, held) or _autograd_sees(leaves, written))
-
-
 def _autograd_sees(leaves: Sequence[Any], written: list[int] | None) -> bool:
-    """Whether autograd follows a leaf that is written."""
+    """Whether autograd follows a leaf that is written.
+
+    It refuses writes to its leaves, and the trace's inputs are leaves whatever the arguments are: AOTAutograd would
+    hide the writes from it.
+    """
     return torch.is_grad_enabled() and any(leaves[place].requires_grad for place in written or ())
 
 
@@ -870,12 +993,8 @@ def _refuse_state(function: Callable[..., Any]) -> None:
         owner = None if hasattr(function, "__wrapped__") else function
     if owner is None or isinstance(owner, torch.nn.Module | type):
         return
-    kind = type(owner)
-    if not kind.__module__.startswith("torch."):
-        raise Error(
-            f"jit: attributes of a {kind.__name__} would be read as constants; "
-            "jit an nn.Module, or a function that takes them as arguments"
-        )
+    if not type(owner).__module__.startswith("torch."):
+        raise Error(_reach.refusal(owner))
 
 
 def _plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,6 +38,8 @@ def exact(value: Any) -> Any:
     kind = type(value)
     if kind is float:
         return kind, value.hex()
+    if kind is complex:
+        return kind, (value.real.hex(), value.imag.hex())
     if kind is tuple or kind is list:
         return kind, tuple(map(exact, value))
     if kind is dict:
@@ -54,17 +56,27 @@ class GuardExpressions:
 
 
 class SizeGuards:
-    """Whether the sizes and numbers of a call are as the trace assumed. Without fakes all of them are in the key."""
+    """Whether the sizes and numbers of a call are as the trace assumed. Without fakes all of them are in the key.
 
-    def __init__(self, fakes: _torch_compat.Fakes | None, leaves: list[Any]) -> None:
+    `varying` are the leaves that the trace has as inputs, `numbers` those that it took as constants.
+    """
+
+    def __init__(
+        self,
+        fakes: _torch_compat.Fakes | None,
+        leaves: list[Any],
+        varying: list[int],
+        numbers: list[int],
+    ) -> None:
         self._fakes = fakes
+        self.numbers = [(leaf, leaves[leaf]) for leaf in numbers]  # that are constants
         self.fixed: list[tuple[int, int, int]] = []  # (leaf, dimension, size)
         if fakes is None:
             return
         symbolic = set(fakes.symbols.values())
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                for dim, size in enumerate(leaf.shape):
+        for place in varying:
+            if isinstance(leaves[place], torch.Tensor):
+                for dim, size in enumerate(leaves[place].shape):
                     if (place, dim) not in symbolic:
                         self.fixed.append((place, dim, size))
 
@@ -72,7 +84,11 @@ class SizeGuards:
         """The guard as a Python function."""
         if self._fakes is None:
             return always
-        tests = [f"leaves[{place}].shape[{dim}] == {size}" for place, dim, size in self.fixed]
+        held = [exact(number) for _, number in self.numbers]
+        tests = [
+            f"exact(leaves[{place}]) == held[{i}]" for i, (place, _) in enumerate(self.numbers)
+        ]
+        tests += [f"leaves[{place}].shape[{dim}] == {size}" for place, dim, size in self.fixed]
         tests += _torch_compat.python_texts(self._fakes.guards())
         if not tests:
             return always
@@ -82,7 +98,15 @@ class SizeGuards:
                 f"    {name} = leaves[{place}]" + ("" if dim is None else f".shape[{dim}]")
             )
         lines.append("    return " + " and ".join(f"({test})" for test in tests))
-        return _compiled("\n".join(lines))
+        guard = _compiled("\n".join(lines), held)
+
+        def holds(leaves: list[Any]) -> bool:
+            try:
+                return guard(leaves)
+            except (ArithmeticError, ValueError):  # a divisor is 0 now
+                return False
+
+        return holds
 
     def as_expressions(self) -> GuardExpressions | None:
         """The guard as the core reads it; None if something in it has no counterpart there."""
@@ -108,10 +132,10 @@ def is_same_value(found: Any, expected: Any) -> bool:
     return found is expected or (is_plain(expected) and exact(found) == exact(expected))
 
 
-def _compiled(text: str) -> Guard:
+def _compiled(text: str, held: list[Any]) -> Guard:
     import math
 
-    scope: dict[str, Any] = {"math": math, "torch": torch}
+    scope: dict[str, Any] = {"math": math, "torch": torch, "exact": exact, "held": held}
     exec(text, scope)
     guard: Guard = scope["guard"]
     return guard

@@ -25,8 +25,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from mlcc import _torch_compat
 from mlcc._errors import Error, SideEffectError
 from mlcc._jit_guards import Guard, Names, always, is_plain, is_same_value
+from mlcc._reach import Reached
+from mlcc._symbols import TypeQuestions
 
 _PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 _ASIDE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
@@ -85,9 +88,10 @@ class OutsideValues:
     A tensor, a module or another object is an Error. Cells of a function that was called inside are its own.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, questions: TypeQuestions) -> None:
         self._function = inspect.unwrap(getattr(function, "__func__", function))
         self._name = name
+        self._types = questions
         self._running: set[types.CodeType] = set()
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
@@ -125,6 +129,7 @@ class OutsideValues:
             yield
         finally:
             sys.settrace(before)
+            self._types.uncover()
             changed = self._put_back()
             draws = generators.put_back()
             fills = self._empty_caches()
@@ -158,19 +163,24 @@ class OutsideValues:
         del event, argument
         if frame.f_code in _STATE_OF_GENERATORS and _is_called_by_user(frame):
             raise SideEffectError(f"it calls {frame.f_code.co_name} of torch's generator")
-        if not is_user_code(frame.f_code.co_filename) or _is_text_of_a_library(frame):
+        is_users = is_user_code(frame.f_code.co_filename) and not _is_text_of_a_library(frame)
+        if not is_users and not self._types.may_ask(frame.f_code):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
+        if not is_users:
+            return self._types.follow
         self._running.add(frame.f_code)
         return self._on_opcode
 
     def _on_opcode(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         del argument
+        self._types.uncover()
         if event == "opcode":
             access = _accesses_of(frame.f_code).get(frame.f_lasti)
             if access is not None:
                 self._note(frame, *access)
+            self._types.on_opcode(frame)
         return self._on_opcode
 
     def _note(self, frame: types.FrameType, kind: str, name: str, is_write: bool) -> None:
@@ -200,8 +210,14 @@ class OutsideValues:
             for cell in self._cells_of(frame, name):
                 self._cells.setdefault(id(cell), (cell, value))
         self._note_function(value)
+        if not is_module:
+            self._refuse_state(frame, f"the {kind} {name}", value)
         attribute = _attributes_read(frame.f_code).get(frame.f_lasti)
-        if attribute is None or not (is_module or isinstance(value, type)):
+        if attribute is None:
+            return
+        if isinstance(value, types.FunctionType):
+            self._refuse_state(frame, f"{name}.{attribute}", vars(value).get(attribute))
+        if not (is_module or isinstance(value, type)):
             return
         if not is_user_code(_file_of(value)):
             return
@@ -213,12 +229,18 @@ class OutsideValues:
             found = scope[attribute]
             if is_plain(found):
                 self._hold_attribute(scope, attribute, found)
-            elif isinstance(found, torch.Tensor):
-                raise Error(self._refusal(f"{name}.{attribute}", frame, found))
-            elif _is_aside(found):
+            self._refuse_state(frame, f"{name}.{attribute}", found)
+            if not is_plain(found) and _is_aside(found):
                 self._attributes.setdefault((id(scope), attribute), (scope, attribute, found))
                 self._note_function(found)
             return
+
+    def _refuse_state(self, frame: types.FrameType, what: str, value: Any) -> None:
+        """Error if the value is, or holds, a tensor or a module."""
+        reached = Reached(is_user_code).add(value)
+        for one in (*reached.modules, *reached.tensors):
+            if not isinstance(one, torch.nn.Module) or _has_state(one):
+                raise Error(self._refusal(what, frame, value))
 
     def _refusal(self, what: str, frame: types.FrameType, value: Any) -> str:
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -236,6 +258,12 @@ class OutsideValues:
             positional, named = _defaults_of(function)
             if any(isinstance(one, torch.Tensor) for one in (*positional, *named.values())):
                 raise SideEffectError(f"a default argument of {function.__name__} is a tensor")
+            for one in (*positional, *named.values()):
+                if isinstance(one, torch.nn.Module) and _has_state(one):
+                    raise Error(
+                        f"jit of {self._name}: a default argument of {function.__name__} is a module; "
+                        "pass it as an argument, since jit would not notice if it changed"
+                    )
             kept = tuple(map(_copy_of, positional)), {n: _copy_of(v) for n, v in named.items()}
             if kept != ((), {}):
                 self._defaults.setdefault(id(function), (function, kept))
@@ -350,6 +378,41 @@ class TensorReads(TorchFunctionMode):
             if not torch.can_cast(result.dtype, out.dtype) or result.shape != out.shape:
                 raise SideEffectError("it writes a result to an `out` of another dtype or shape")
         return function(*args, **kwargs)
+
+
+class ParameterReads(TorchFunctionMode):
+    """While it is active, Error for parameters, and tensors that require gradients, that are none of the trace's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The function's result."""
+        kwargs = kwargs or {}
+        for one in (*args, *kwargs.values()):
+            for part in one if isinstance(one, list | tuple) else (one,):
+                if _torch_compat.is_real_parameter(part):
+                    self._refuse(part)
+        return function(*args, **kwargs)
+
+    def _refuse(self, tensor: torch.Tensor) -> None:
+        place = _line_of_user()
+        raise Error(
+            f"jit of {self._name}: {f'{place} reads ' if place else 'it reads '}a parameter, or a tensor that "
+            f"requires gradients, of shape {tuple(tensor.shape)}, which is no argument and of no module that is "
+            "jitted; pass it as an argument, since jit would not notice if it changed"
+        )
+
+
+def _line_of_user() -> str:
+    """The line of user code that runs just now ("model.py:31"), or ''."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
 
 
 class _RandomState:
@@ -492,7 +555,17 @@ def _describe(value: Any) -> str:
         return "tensor"
     if isinstance(value, torch.nn.Module):
         return "module"
-    return type(value).__name__
+    reached = Reached(is_user_code).add(value)
+    behind = "module" if reached.modules else "tensor" if reached.tensors else ""
+    kind = type(value).__name__
+    return f"{kind} that holds a {behind}" if behind and callable(value) else kind
+
+
+def _has_state(module: torch.nn.Module) -> bool:
+    """Whether there is a tensor or an attribute that may change: torch's own activations have none."""
+    return any(True for _ in (*module.parameters(), *module.buffers())) or any(
+        not type(one).__module__.startswith("torch.") for one in module.modules()
+    )
 
 
 def user_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,6 +107,29 @@ def _install_recomputable() -> None:
     partitioners.get_default_op_list = with_more
 
 
+@functools.cache
+def _install_saved_floats() -> None:
+    """Lets the backward pass read the floats that are inputs.
+
+    torch's partition (2.13) takes a SymFloat for something that can be computed again, also where it is an input. What
+    is saved and not read it drops.
+    """
+    from torch._functorch import partitioners
+
+    choose = getattr(partitioners, "choose_saved_values_set", None)
+    if choose is None:
+        return
+
+    @functools.wraps(choose)
+    def with_floats(joint_graph: torch.fx.Graph, *args: Any, **kwargs: Any) -> Any:
+        saved = choose(joint_graph, *args, **kwargs)
+        inputs = joint_graph.find_nodes(op="placeholder")
+        floats = [one for one in inputs if isinstance(one.meta.get("val"), torch.SymFloat)]
+        return [*saved, *(one for one in floats if one not in saved)]
+
+    partitioners.choose_saved_values_set = with_floats
+
+
 def min_cut(views: Iterable[str], others: Iterable[str]) -> Callable[..., Any]:
     """torch's partition by minimal cut, where the named aten ops may be computed again too; `views` cost nothing."""
 
@@ -119,6 +142,7 @@ def min_cut(views: Iterable[str], others: Iterable[str]) -> Callable[..., Any]:
     def partition(joint: Any, *args: Any, **kwargs: Any) -> Any:
         _save_overwritten(joint.graph)
         _install_recomputable()
+        _install_saved_floats()
         token = _recomputable.set(more)
         try:
             return min_cut_rematerialization_partition(joint, *args, **kwargs)
@@ -435,6 +459,22 @@ def functional_form(op: Any) -> Callable[..., Any] | None:
     return forms.get(str(op)) if is_higher_order(op) else None
 
 
+def process_groups() -> tuple[Any, ...]:
+    """The place of this process among others, and its groups by name; () where it is alone.
+
+    torch's key of the cache (2.13) has neither. Graphs made of DTensors depend on both: processes that share a cache
+    would take each other's parts, and the next one may have other groups under the names that stand in the graph.
+    """
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return ()
+    world = distributed.distributed_c10d._world
+    groups = sorted(
+        (name, list(world.pg_group_ranks[group])) for group, name in world.pg_names.items()
+    )
+    return distributed.get_rank(), distributed.get_world_size(), groups
+
+
 def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
     return torch._functorch.config.patch(bundled_autograd_cache=True)
 
@@ -604,6 +644,20 @@ def is_one(size: torch.SymInt | torch.SymBool) -> bool:
 def sym_expr(size: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
     return size.node.expr
+
+
+def is_atom(size: Any) -> bool:
+    """Whether a SymInt or SymFloat is one symbol or a number, not computed from others."""
+    return bool(sym_expr(size).is_Atom)
+
+
+def guarded_value(size: Any) -> Any:
+    """The int or float that a SymInt or SymFloat is in the trace, which gets a guard for it."""
+    return (
+        size.node.guard_int("", 0)
+        if isinstance(size, torch.SymInt)
+        else size.node.guard_float("", 0)
+    )
 
 
 def sym_expr_by_divisors(size: torch.SymInt | torch.SymBool) -> Any:
@@ -809,6 +863,14 @@ def is_view(op: Any) -> bool:
     return info is not None and not info.is_write and first is not None and not first.is_write
 
 
+def gives_views(op: Any) -> bool:
+    """Whether it is a dispatcher op whose result is a list of views of its first argument, as split's."""
+    if not is_op(op) or len(op._schema.returns) != 1 or not op._schema.arguments:
+        return False
+    is_list = str(op._schema.returns[0].type) == "List[Tensor]"
+    return is_list and op._schema.arguments[0].alias_info is not None
+
+
 def is_random(op: Any) -> bool:
     """Whether a dispatcher op draws random numbers."""
     return torch.Tag.nondeterministic_seeded in op.tags
@@ -929,6 +991,23 @@ def global_state() -> tuple[Any, ...]:
     )
 
 
+def is_of_trace(value: Any) -> bool:
+    """Whether it is a tensor as AOTAutograd's traces have them."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return type(value) in (FakeTensor, FunctionalTensor)
+
+
+def is_real_parameter(value: Any) -> bool:
+    """Whether, in a trace, it is no tensor of it, but a parameter or another one that requires gradients."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
+        return False
+    return value.requires_grad or type(value) is torch.nn.Parameter
+
+
 def global_module_hooks() -> list[dict[int, Any]]:
     """The hooks that run around the forward function of every module."""
     hooks = torch.nn.modules.module
@@ -1027,8 +1106,10 @@ class Fakes:
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.symbols: dict[str, tuple[int, int | None]] = {}
 
-    def tensor(self, leaf: int, value: torch.Tensor, dynamic: bool) -> torch.Tensor:
-        """A fake tensor of the same form, which shares memory with no other."""
+    def tensor(
+        self, leaf: int, value: torch.Tensor, dynamic: bool, fixed: Collection[int] = ()
+    ) -> torch.Tensor:
+        """A fake tensor of the same form, which shares memory with no other; `fixed` are dimensions without symbols."""
         from torch._dynamo.source import ConstantSource
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
@@ -1036,7 +1117,12 @@ class Fakes:
             form = torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=value.device
             )
-        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim())
+        context = StatelessSymbolicContext(
+            dynamic_sizes=[
+                DimDynamic.STATIC if dim in fixed else DimDynamic.DYNAMIC
+                for dim in range(value.dim())
+            ]
+        )
         fake = self.mode.from_tensor(
             form,
             static_shapes=not dynamic,
@@ -1200,6 +1286,22 @@ def is_data_dependent(error: BaseException) -> bool:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether a trace failed at what torch's tracing does not take: an op without a rule for fake tensors, say, or a
+    function that Dynamo compiles."""
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._subclasses import fake_tensor
+
+    return isinstance(
+        error,
+        fake_tensor.UnsupportedFakeTensorException
+        | fake_tensor.UnsupportedOperatorException
+        | fake_tensor.DynamicOutputShapeException
+        | TorchDynamoException
+        | NotImplementedError,
+    )
 
 
 @functools.cache

@@ -26,9 +26,9 @@ from mlcc import (
     _recompute,
     _recurrent,
     _reproducer,
+    _result_views,
     _sharing,
     _torch_compat,
-    _views_of_inputs,
     config,
     decompositions,
     fx_import,
@@ -346,7 +346,7 @@ class Session:
             cpu = core.cpu_info(dict(self.options))
         except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
             cpu = str(error)
-        state = _torch_compat.global_state(), self.sharing
+        state = _torch_compat.global_state(), _torch_compat.process_groups(), self.sharing
         parts = [__version__, core.build_id(), code, self.mode, cpu, state]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
@@ -401,7 +401,8 @@ class Session:
         start = time.perf_counter()
         core = load_core()
         if kind != "backward":
-            _views_of_inputs.take_from_inputs(gm, _torch_compat.outputs_made_again())
+            _result_views.take_from_inputs(gm, _torch_compat.outputs_made_again())
+            _result_views.keep_shared(gm)
         if kind == "inference" and self.options["contractions"]:
             _attention_widths.fix_widths(gm)
         builder = core.GraphBuilder(kind)

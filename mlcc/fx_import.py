@@ -24,7 +24,14 @@ from torch.fx import GraphModule, Node
 from mlcc import _torch_compat
 from mlcc._errors import Error, InternalError
 from mlcc._fx_eager import EagerCall, import_eager_call
-from mlcc._fx_expand import MEMORY, NotExpanded, expanded
+from mlcc._fx_expand import (
+    MEMORY,
+    MEMORY_AFTER_WRITE,
+    MEMORY_OF_VIEW,
+    MEMORY_OF_WRITE,
+    NotExpanded,
+    expanded,
+)
 from mlcc._fx_extern import import_extern
 from mlcc._fx_handlers import HANDLERS
 from mlcc._fx_pointwise import pointwise, symbolic_float
@@ -126,6 +133,13 @@ _QUANTIZING = (
 
 # The core generates these calls, or says itself why it does not.
 CONTRACTION = "a matrix product, a convolution or attention"
+
+# The same where memory counts.
+_MEMORY_REASONS = {
+    MEMORY_OF_VIEW: "a view of memory that another result shows as well",
+    MEMORY_OF_WRITE: "memory that a custom op writes into",
+    MEMORY_AFTER_WRITE: "memory that a custom op writes into",
+}
 
 # Why an op that is meant to be an ATen call is one.
 _EXTERN_REASONS = {
@@ -433,7 +447,7 @@ class Importer:
     def _extern_reason(self, node: Node, name: str) -> str | None:
         """Why the node is an extern from the outset, or None."""
         if MEMORY in node.meta:
-            return "memory that a custom op writes into"
+            return _MEMORY_REASONS[node.meta[MEMORY]]
         for value in leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
             if isinstance(value, torch.Tensor) and value.dtype in FOREIGN_DTYPES:
                 return f"dtype {value.dtype}"

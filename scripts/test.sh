@@ -15,7 +15,7 @@ run_lit() { "$VENV/bin/lit" -s -v "--param=build=$BUILD" tests/lit; }
 run_pytest() {
   local options=(-q -n 2 --dist loadfile)
   [ "$what" = quick ] && options+=(-m "not slow")
-  OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest "${options[@]}" tests/python
+  OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest "${options[@]}" tests/python tests/distributed
 }
 
 part ctest ctest --test-dir "$BUILD" --output-on-failure -j 2

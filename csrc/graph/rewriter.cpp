@@ -65,6 +65,13 @@ bool has_strides_of(const Value& existing, const Value& result) {
   return existing.type().dense_or_strides() == result.type().dense_or_strides();
 }
 
+// Whether the caller gets a view of an operand from the node.
+bool hands_out_view(const Graph& graph, const Node& node) {
+  return may_alias(node) &&
+         std::any_of(node.results().begin(), node.results().end(),
+                     [&](const auto& result) { return is_handed_out(graph, *result); });
+}
+
 }  // namespace
 
 bool may_alias(const Node& node) {
@@ -75,11 +82,21 @@ bool may_alias(const Node& node) {
 
 bool is_handed_out(const Graph& graph, const Value& value) {
   if (graph.is_output(&value)) return true;
-  return std::any_of(value.users().begin(), value.users().end(), [&](const Node* user) {
-    return may_alias(*user) &&
-           std::any_of(user->results().begin(), user->results().end(),
-                       [&](const auto& result) { return is_handed_out(graph, *result); });
-  });
+  return std::any_of(value.users().begin(), value.users().end(),
+                     [&](const Node* user) { return hands_out_view(graph, *user); });
+}
+
+bool is_shared_view(const Graph& graph, const Value& value) {
+  if (!is_handed_out(graph, value)) return false;
+  const Node* view = value.producer();
+  while (view != nullptr && may_alias(*view)) {
+    const Value* base = view->operand(0);
+    if (graph.is_output(base)) return true;
+    for (const Node* user : base->users())
+      if (user != view && hands_out_view(graph, *user)) return true;
+    view = base->producer();
+  }
+  return false;
 }
 
 bool is_written(const Value& value) {
@@ -105,6 +122,8 @@ bool Rewriter::replace_by(Node* node, Value* existing) const {
     return no_match(*node, "an extern call writes into one of the values");
   if (makes_alias(graph_, *result, *existing))
     return no_match(*node, "a graph output would share memory with another value");
+  if (is_shared_view(graph_, *result) && strided_view(existing)->base != strided_view(result)->base)
+    return no_match(*node, "two graph outputs would no longer share memory");
   const bool must_move = (is_layout_seen(graph_, *result) && !lie_alike(*result, *existing)) ||
                          (graph_.is_output(result) && !has_strides_of(*existing, *result));
   if (must_move && !may_set_strides(graph_, *existing))

@@ -25,6 +25,9 @@ bool may_alias(const Node& node);
 // Whether the caller gets the value's memory: as an output, or by way of views of it.
 bool is_handed_out(const Graph& graph, const Value& value);
 
+// Whether the caller gets the value as a view of memory that another output shows as well.
+bool is_shared_view(const Graph& graph, const Value& value);
+
 class Rewriter {
  public:
   Rewriter(Graph& graph, const PassOptions& options) : graph_(graph), options_(options) {}

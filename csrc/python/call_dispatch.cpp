@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -261,12 +262,15 @@ py::object filled(py::handle nesting, const std::vector<py::object>& values) {
   return values.at(py::cast<size_t>(nesting));
 }
 
-// Whether two of the arguments are views of one storage, one is of a storage that is read beside
-// them, or two have no memory.
+// Whether two tensors among the arguments are views of one storage, one is of a storage that is read
+// beside them, or two have no memory. One that is given twice is one.
 bool share_memory(const Leaves& leaves, const std::vector<HeldTensor>& held) {
+  Leaves tensors;
+  std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(tensors), THPVariable_Check);
+  std::sort(tensors.begin(), tensors.end());
+  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
   c10::SmallVector<int64_t, 16> storages;
-  for (PyObject* leaf : leaves)
-    if (THPVariable_Check(leaf)) storages.push_back(address_of(THPVariable_Unpack(leaf)));
+  for (PyObject* tensor : tensors) storages.push_back(address_of(THPVariable_Unpack(tensor)));
   std::sort(storages.begin(), storages.end());
   return std::adjacent_find(storages.begin(), storages.end()) != storages.end() ||
          std::any_of(held.begin(), held.end(), [&](const HeldTensor& one) {
@@ -288,6 +292,9 @@ class Entry {
     for (const auto& [leaf, dim, size] :
          py::cast<std::vector<std::tuple<size_t, int64_t, int64_t>>>(facts["fixed_sizes"]))
       fixed_sizes_.push_back({leaf, dim, size});
+    for (const auto& [leaf, number] :
+         py::cast<std::vector<std::pair<size_t, py::object>>>(facts["fixed_numbers"]))
+      fixed_numbers_.push_back({leaf, number});
     for (const auto& text : py::cast<std::vector<std::string>>(facts["guards"]))
       guards_.emplace_back(SymExpr::parse(text), [&names](std::string_view name) {
         const auto found = std::find(names.begin(), names.end(), name);
@@ -315,6 +322,8 @@ class Entry {
     if (writes_ && share_memory(leaves, tensors_)) return false;
     for (const FixedSize& fixed : fixed_sizes_)
       if (THPVariable_Unpack(leaves[fixed.leaf]).size(fixed.dim) != fixed.size) return false;
+    for (const auto& [leaf, number] : fixed_numbers_)
+      if (!is_same_constant(leaves[leaf], number.ptr())) return false;
     if (!guards_hold(leaves)) return false;
     for (const HeldDict& held : objects_)
       if (!held.is_unchanged()) return false;
@@ -471,6 +480,7 @@ class Entry {
   CallForm form_;
   std::vector<SymbolSource> symbols_;
   std::vector<FixedSize> fixed_sizes_;
+  std::vector<std::pair<size_t, py::object>> fixed_numbers_;  // leaves, which are ints or floats
   std::vector<runtime::SizeExpr> guards_;            // of symbols_; each is 1 where the trace holds
   mutable c10::SmallVector<int64_t, 16> last_held_;  // values of symbols_ for which they did
   std::vector<HeldDict> objects_;

@@ -75,10 +75,14 @@ bool is_parameter(PyObject* tensor) {
   return reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == ParameterClass;
 }
 
-// A number that may be a symbol of the trace. NaN is none: to a symbol, it would be equal to
-// itself. Nor is an int whose products may not fit in 64 bits.
+// A number that may be a symbol of the trace. A NaN is none: to a symbol, it would be equal to
+// itself. Nor is an infinity, a zero, whose sign no relation tells, or an int whose products may not
+// fit in 64 bits.
 bool is_symbol(PyObject* object) {
-  if (PyFloat_CheckExact(object)) return !std::isnan(PyFloat_AS_DOUBLE(object));
+  if (PyFloat_CheckExact(object)) {
+    const double number = PyFloat_AS_DOUBLE(object);
+    return std::isfinite(number) && number != 0;
+  }
   if (!PyLong_CheckExact(object)) return false;
   constexpr int64_t kLimit = int64_t{1} << 31;
   int overflow = 0;
@@ -86,13 +90,22 @@ bool is_symbol(PyObject* object) {
   return overflow == 0 && number > -kLimit && number < kLimit;
 }
 
-bool has_repeated_tensor(const Leaves& leaves) {
-  Leaves tensors;
-  for (PyObject* leaf : leaves)
-    if (THPVariable_CheckExact(leaf)) tensors.push_back(leaf);
-  if (tensors.size() < 2) return false;
+// For each leaf that is a tensor which stands at an earlier place too, (the first such place, its
+// own). Most calls have none.
+std::vector<std::pair<size_t, size_t>> repeated_tensors(const Leaves& leaves) {
+  c10::SmallVector<std::pair<PyObject*, size_t>, 16> tensors;
+  for (size_t i = 0; i < leaves.size(); ++i)
+    if (THPVariable_CheckExact(leaves[i])) tensors.emplace_back(leaves[i], i);
   std::sort(tensors.begin(), tensors.end());
-  return std::adjacent_find(tensors.begin(), tensors.end()) != tensors.end();
+  std::vector<std::pair<size_t, size_t>> repeated;
+  for (size_t i = 1, first = 0; i < tensors.size(); ++i) {
+    if (tensors[i].first != tensors[first].first)
+      first = i;
+    else
+      repeated.emplace_back(tensors[first].second, tensors[i].second);
+  }
+  std::sort(repeated.begin(), repeated.end());
+  return repeated;
 }
 
 bool has_same_items(PyObject* a, PyObject* b) {
@@ -133,6 +146,11 @@ bool is_same_constant(PyObject* a, PyObject* b) {
   if (PyFloat_CheckExact(a)) {
     const double x = PyFloat_AS_DOUBLE(a);
     const double y = PyFloat_AS_DOUBLE(b);
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  if (PyComplex_CheckExact(a)) {
+    const Py_complex x = PyComplex_AsCComplex(a);
+    const Py_complex y = PyComplex_AsCComplex(b);
     return std::memcmp(&x, &y, sizeof x) == 0;
   }
   if (PyTuple_CheckExact(a) || PyList_CheckExact(a)) return has_same_items(a, b);
@@ -211,6 +229,8 @@ CallForm CallForm::read(const py::tuple& args, const py::dict& kwargs, bool dyna
   CallForm form;
   form.add_items(args.ptr(), Kind::kTuple, dynamic);
   form.add_dict(kwargs.ptr(), dynamic);
+  Leaves leaves;
+  if (form.match_items(args.ptr(), kwargs.ptr(), leaves)) form.repeated_ = repeated_tensors(leaves);
   return form;
 }
 
@@ -253,9 +273,13 @@ void CallForm::add_dict(PyObject* dict, bool dynamic) {
 // -- matching
 
 bool CallForm::matches(PyObject* args, PyObject* kwargs, Leaves& leaves) const {
+  // The trace had one fake for each object.
+  return match_items(args, kwargs, leaves) && repeated_tensors(leaves) == repeated_;
+}
+
+bool CallForm::match_items(PyObject* args, PyObject* kwargs, Leaves& leaves) const {
   size_t position = 0;
-  if (!match_item(position, args, leaves) || !match_item(position, kwargs, leaves)) return false;
-  return !has_repeated_tensor(leaves);  // the trace had a fake of its own for each
+  return match_item(position, args, leaves) && match_item(position, kwargs, leaves);
 }
 
 int CallForm::traverse(visitproc visit, void* arg) const {

@@ -7,6 +7,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace mlcc::python {
@@ -26,7 +27,7 @@ struct ModeState {
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };
 
-// Equal in type and value; floats bit by bit (0.0 is not -0.0).
+// Equal in type and value; floats, also those of complex numbers, bit by bit (0.0 is not -0.0).
 bool is_same_constant(PyObject* a, PyObject* b);
 
 // Whether someone watches or transforms the ops: a dispatch or function mode, a functorch level,
@@ -39,7 +40,7 @@ class CallForm {
   // of dense tensors. What is neither a tensor nor a list, tuple or dict is a constant.
   static CallForm read(const pybind11::tuple& args, const pybind11::dict& kwargs, bool dynamic);
 
-  // Whether a call has this form; appends its leaves. No tensor may stand in it twice.
+  // Whether a call has this form; appends its leaves. A tensor stands twice where it did in `read`.
   bool matches(PyObject* args, PyObject* kwargs, Leaves& leaves) const;
 
   // For Python's garbage collector: visits the objects that this holds.
@@ -73,9 +74,11 @@ class CallForm {
   void add_items(PyObject* sequence, Kind kind, bool dynamic);
   void add_dict(PyObject* dict, bool dynamic);
   static TensorForm form_of(PyObject* object, bool dynamic);
+  bool match_items(PyObject* args, PyObject* kwargs, Leaves& leaves) const;
   bool match_item(size_t& position, PyObject* object, Leaves& leaves) const;
 
   std::vector<Item> items_;  // in preorder
+  std::vector<std::pair<size_t, size_t>> repeated_;  // leaves that are one tensor
 };
 
 }  // namespace mlcc::python

@@ -192,6 +192,45 @@ def test_results_share_no_memory_with_a_state(name: str, compiled: Any) -> None:
     torch.testing.assert_close(found, expected)
 
 
+# Results that are views of one value share its memory, as in eager.
+SHARED_RESULTS = {
+    "transposed": lambda x: (lambda v: (v, v.t()))(x.exp()),
+    "diagonal of a column": lambda x: (lambda v: (v, v.narrow(-1, 0, 1).diagonal()))(x.cumsum(1)),
+    "diagonal": lambda x: (lambda v: (v[1:], v.diagonal()))(x.exp()),
+    "windows": lambda x: (lambda v: (v, v.unfold(0, 3, 2)))(x.exp()),
+    "strided": lambda x: (lambda v: (v.t(), v.as_strided((3, 3), (1, 2), 5)))(x.exp()),
+    "bits": lambda x: (lambda v: (v, v.view(torch.int32)))(x * 2),
+    "pieces": lambda x: (lambda v: (v, *v.split(3), v.unbind(1)[2]))(x.exp()),
+    "of a constant": lambda x: (lambda v: (v, v[-1:], v.t()))(x.zero_() - 2),
+    "of a product": lambda x: (lambda v: (v[0], v.t()[1:], v.flatten()))(x @ x),
+    "of a sum": lambda x: (lambda v: (v, v.expand(3, 8), v[2:]))(x.sum(0)),
+    "none": lambda x: (lambda v: (v, v.t().clone(), v.t().contiguous(), v.diagonal().clone()))(
+        x.exp()
+    ),
+    "equal ones": lambda x: (x + 1, x + 1, (x + 1).t()),
+}
+
+
+@pytest.mark.parametrize("name", SHARED_RESULTS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("entry", ["jit", "compile"])
+def test_results_share_the_memory_that_eager_shares(name: str, dynamic: bool, entry: str) -> None:
+    torch._dynamo.reset()
+    function = SHARED_RESULTS[name]
+    if entry == "jit":
+        run: Any = mlcc.jit(function, dynamic=dynamic)
+    else:
+        run = torch.compile(function, backend="mlcc", dynamic=dynamic)
+    with torch.no_grad():
+        expected, found = function(X.clone()), run(X.clone())
+        torch.testing.assert_close(found, expected)
+        for number, results in enumerate(zip(expected, found, strict=True)):
+            for result in results:
+                if not any(s == 0 for s in result.stride()):
+                    result.fill_(number)
+            torch.testing.assert_close(found, expected)
+
+
 def test_a_recurrent_cell_that_keeps_its_state() -> None:
     class Cell(torch.nn.Module):
         def __init__(self) -> None:

@@ -74,7 +74,7 @@ bool fold_constants(Graph& graph, const FoldConstantsOptions& options) {
   bool has_changed = false;
   for (Node* node : graph.nodes()) {
     const auto constant = fold(*node);
-    if (!constant) continue;
+    if (!constant || is_shared_view(graph, *node->result())) continue;
     const TensorType& type = node->result()->type();
     has_changed |= rewriter.replace_by_new(
         node, [&] { return build_full(graph, type.shape, *constant, type.device); });

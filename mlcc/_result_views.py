@@ -1,17 +1,28 @@
-"""Results that are views of an input which the program changes, as views of that input.
+"""Results that are views: of an input which the program changes, or of what another result is a view of as well.
 
-AOTAutograd makes such results again from the input; of what the graph returns for them only the form counts. But the
-graph returns views of the value that is copied into the input, which would then need memory of its own.
+AOTAutograd makes the first kind again from the input; of what the graph returns for them only the form counts. But the
+graph returns views of the value that is copied into the input, which would then need memory of its own. The second kind
+it leaves to the graph where nothing requires gradients.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
 from torch.fx import GraphModule, Node
 
 from mlcc import _torch_compat
+from mlcc._fx_expand import MEMORY, MEMORY_OF_VIEW
+
+# Views that the graph IR has as such; others it may compute.
+_WINDOWS = frozenset(
+    [
+        *("alias", "detach", "expand", "permute", "select", "slice", "squeeze", "t", "transpose"),
+        *("split", "split_with_sizes", "unbind", "unsqueeze", "view"),
+    ]
+)
 
 
 def take_from_inputs(gm: GraphModule, places: Sequence[int]) -> None:
@@ -42,6 +53,40 @@ def take_from_inputs(gm: GraphModule, places: Sequence[int]) -> None:
     for node in before:
         _erase_unread(node)
     gm.recompile()
+
+
+def keep_shared(gm: GraphModule) -> None:
+    """Have views as memory, not as values, where several outputs share what they are views of.
+
+    Before the call `return v, v.diagonal()` may give two tensors of their own.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    chains = [_views_of(node) for node in dict.fromkeys(output.all_input_nodes)]
+    roots = [chain[0] for chain in chains]
+    for chain in chains:
+        if chain[0].op == "placeholder" or roots.count(chain[0]) == 1:
+            continue
+        for view in chain[1:]:
+            if view.target is not operator.getitem and _name_of(view) not in _WINDOWS:
+                view.meta[MEMORY] = MEMORY_OF_VIEW
+
+
+def _views_of(result: Node) -> list[Node]:
+    """What the result is a view of in the end, the view of it, ..., the result."""
+    chain = [result]
+    while _is_view(chain[0]):
+        chain.insert(0, chain[0].args[0])
+    return chain
+
+
+def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return _torch_compat.gives_views(node.args[0].target)
+    return _torch_compat.is_view(node.target) or _torch_compat.gives_views(node.target)
+
+
+def _name_of(node: Node) -> str:
+    return str(node.target._schema.name.split("::")[1])
 
 
 def _views_down_to(result: object, roots: dict[Node, Node]) -> list[Node] | None:
