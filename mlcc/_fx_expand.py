@@ -169,7 +169,7 @@ def _copy_of(
 def _graph_of(gm: GraphModule, leaf: Any) -> GraphModule | None:
     if not isinstance(leaf, Node) or leaf.op != "get_attr":
         return None
-    found = gm.get_submodule(str(leaf.target))
+    found = operator.attrgetter(str(leaf.target))(gm)
     return found if isinstance(found, GraphModule) else None
 
 
