@@ -653,11 +653,8 @@ def is_atom(size: Any) -> bool:
 
 def guarded_value(size: Any) -> Any:
     """The int or float that a SymInt or SymFloat is in the trace, which gets a guard for it."""
-    return (
-        size.node.guard_int("", 0)
-        if isinstance(size, torch.SymInt)
-        else size.node.guard_float("", 0)
-    )
+    node = size.node
+    return node.guard_int("", 0) if isinstance(size, torch.SymInt) else node.guard_float("", 0)
 
 
 def sym_expr_by_divisors(size: torch.SymInt | torch.SymBool) -> Any:
@@ -1129,12 +1126,9 @@ class Fakes:
             form = torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=value.device
             )
-        context = StatelessSymbolicContext(
-            dynamic_sizes=[
-                DimDynamic.STATIC if dim in fixed else DimDynamic.DYNAMIC
-                for dim in range(value.dim())
-            ]
-        )
+        kinds = (DimDynamic.DYNAMIC, DimDynamic.STATIC)
+        sizes = [kinds[dim in fixed] for dim in range(value.dim())]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
         fake = self.mode.from_tensor(
             form,
             static_shapes=not dynamic,
@@ -1306,14 +1300,9 @@ def is_unsupported(error: BaseException) -> bool:
     from torch._dynamo.exc import TorchDynamoException
     from torch._subclasses import fake_tensor
 
-    return isinstance(
-        error,
-        fake_tensor.UnsupportedFakeTensorException
-        | fake_tensor.UnsupportedOperatorException
-        | fake_tensor.DynamicOutputShapeException
-        | TorchDynamoException
-        | NotImplementedError,
-    )
+    names = ("UnsupportedFakeTensor", "UnsupportedOperator", "DynamicOutputShape")
+    kinds = (getattr(fake_tensor, f"{name}Exception") for name in names)
+    return isinstance(error, (*kinds, TorchDynamoException, NotImplementedError))
 
 
 @functools.cache

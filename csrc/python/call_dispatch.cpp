@@ -262,8 +262,8 @@ py::object filled(py::handle nesting, const std::vector<py::object>& values) {
   return values.at(py::cast<size_t>(nesting));
 }
 
-// Whether two tensors among the arguments are views of one storage, one is of a storage that is read
-// beside them, or two have no memory. One that is given twice is one.
+// Whether two tensors among the arguments are views of one storage, one is of a storage that is
+// read beside them, or two have no memory. One that is given twice is one.
 bool share_memory(const Leaves& leaves, const std::vector<HeldTensor>& held) {
   Leaves tensors;
   std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(tensors), THPVariable_Check);

@@ -76,8 +76,8 @@ bool is_parameter(PyObject* tensor) {
 }
 
 // A number that may be a symbol of the trace. A NaN is none: to a symbol, it would be equal to
-// itself. Nor is an infinity, a zero, whose sign no relation tells, or an int whose products may not
-// fit in 64 bits.
+// itself. Nor is an infinity, a zero, whose sign no relation tells, or an int whose products may
+// not fit in 64 bits.
 bool is_symbol(PyObject* object) {
   if (PyFloat_CheckExact(object)) {
     const double number = PyFloat_AS_DOUBLE(object);
