@@ -16,6 +16,7 @@ import gc
 import inspect
 import os
 import random
+import re
 import sys
 import sysconfig
 import types
@@ -354,6 +355,16 @@ _UNRECORDED = {
 }
 
 
+_IN_PLACE = re.compile(
+    r"[^_].*[^_]_|__setitem__|__i(add|sub|mul|\w*div|mod|pow|and|x?or|[lr]shift|matmul)__"
+)
+
+
+def _writes(function: Any) -> bool:
+    """Whether a method changes its tensor."""
+    return _IN_PLACE.fullmatch(getattr(function, "__name__", "")) is not None
+
+
 class TensorReads(TorchFunctionMode):
     """While it is active, SideEffectError for what a function reads of the given tensors that its trace would not see.
 
@@ -372,6 +383,8 @@ class TensorReads(TorchFunctionMode):
         name = _UNRECORDED.get(function)
         if name and any(args[0] is one for one in self._tensors):
             raise SideEffectError(f"it reads {name} of an argument")
+        if _writes(function) and args and _torch_compat.is_real(args[0]):
+            raise SideEffectError("it writes a tensor that is no argument")  # before it does
         out = kwargs.get("out")
         if isinstance(out, torch.Tensor):
             result = function(*args, **{**kwargs, "out": None})

@@ -999,6 +999,13 @@ def is_of_trace(value: Any) -> bool:
     return type(value) in (FakeTensor, FunctionalTensor)
 
 
+def is_real(value: Any) -> bool:
+    """Whether it is a tensor with elements, which no trace made."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and not (
+        torch._is_functional_tensor(value) or value.is_meta
+    )
+
+
 def is_real_parameter(value: Any) -> bool:
     """Whether, in a trace, it is no tensor of it, but a parameter or another one that requires gradients."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter):

@@ -528,3 +528,24 @@ def test_members_that_are_replaced() -> None:
         bias = torch.nn.Parameter(torch.ones(3))
         last.__dict__["_parameters"] = dict(last._parameters, bias=bias)
         torch.testing.assert_close(jitted(X), module(X))
+
+
+def test_tensors_that_are_no_buffers_are_written_once() -> None:
+    """With no argument among the operands, the trace itself would write them."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = torch.ones(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.h.add_(self.h)
+            self.h[0] = 7
+            self.h *= 2
+            return x + self.h
+
+    net, eager = Net(), Net()
+    jitted = mlcc.jit(net)
+    for _ in range(2):
+        check(jitted, eager(torch.zeros(3)), torch.zeros(3))
+        assert torch.equal(net.h, eager.h)
