@@ -373,9 +373,7 @@ class TensorReads(TorchFunctionMode):
         if name and any(args[0] is one for one in self._tensors):
             raise SideEffectError(f"it reads {name} of an argument")
         written = kwargs.get("out", args[0] if args and _writes(function, kwargs) else None)
-        if _torch_compat.is_real_tensor(
-            written
-        ):  # the trace would write it, and so would each other run of it
+        if _torch_compat.is_real_tensor(written):  # each run of the trace would write it
             raise SideEffectError("it writes to a tensor that is no argument, parameter or buffer")
         out = kwargs.get("out")
         if isinstance(out, torch.Tensor):
