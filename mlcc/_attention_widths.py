@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_sizes
 
 _aten = torch.ops.aten
 
@@ -57,18 +57,18 @@ def become_numbers(graph: Graph, keys: Any, widths: Sequence[Any]) -> bool:
         return all(1 < size <= _MOST_WIDTH for size in widths)
     if not isinstance(keys, torch.SymInt):
         return False
-    if not all(map(_torch_compat.follows_from_inputs, [keys, *symbols])):
+    if not all(map(_torch_sizes.follows_from_inputs, [keys, *symbols])):
         return False
-    most = min(_MOST_WIDTH, _torch_compat.hint_of(keys) - 1)
-    if not all(1 < _torch_compat.hint_of(size) <= most for size in widths):
+    most = min(_MOST_WIDTH, _torch_sizes.hint_of(keys) - 1)
+    if not all(1 < _torch_sizes.hint_of(size) <= most for size in widths):
         return False
     text = hash(str(graph))
     if _num_fixed[text] == _MOST_VALUES:
         return False
     _num_fixed[text] += 1
     for size in symbols:
-        _torch_compat.fix_size(size)
-    return all(_torch_compat.is_known(size == _torch_compat.hint_of(size)) for size in symbols)
+        _torch_sizes.fix_size(size)
+    return all(_torch_sizes.is_known(size == _torch_sizes.hint_of(size)) for size in symbols)
 
 
 def _exponentials_of(weights: Any) -> Node | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._fx_expand import MEMORY, MEMORY_AFTER_WRITE
 from mlcc._fx_pointwise import symbolic_float
 from mlcc._fx_sizes import Size
@@ -84,7 +84,7 @@ class _Call:
     def _is_read(self, place: int) -> bool:
         """Whether a node reads the result at `place` as a tensor; a size that the trace knows is no result."""
         result = self._node.meta["val"][place]
-        if _torch_compat.follows_from_inputs(result):
+        if _torch_sizes.follows_from_inputs(result):
             return False
         if isinstance(result, torch.Tensor) and result.dtype in DTYPES:
             return True  # what nobody reads is dropped later

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._fx_sizes import Size
 from mlcc._fx_types import DTYPES, GraphUnsupported, Tensor, Unsupported, device_of
 
@@ -123,7 +123,7 @@ def is_below_zero(number: Any) -> bool | None:
     """Whether a number is below 0; None if only the call tells."""
     if isinstance(number, int):
         return number < 0
-    expression = _torch_compat.sym_expr(number)
+    expression = _torch_sizes.sym_expr(number)
     if expression.is_nonnegative:
         return False
     return True if expression.is_negative else None
@@ -177,14 +177,14 @@ def _diagonal_of(importer: Importer, bound: Mapping[str, Any]) -> tuple[int, int
     """(rows, columns, offset), exchanged where the two together are a view then."""
     fake, offset = importer.fake(bound["self"]), importer.fake(bound["offset"])
     dim1, dim2 = bound["dim1"] % fake.dim(), bound["dim2"] % fake.dim()
-    if isinstance(offset, int) and _torch_compat.is_known(fake.stride(dim1) < fake.stride(dim2)):
+    if isinstance(offset, int) and _torch_sizes.is_known(fake.stride(dim1) < fake.stride(dim2)):
         return dim2, dim1, -offset
     return dim1, dim2, offset
 
 
 def _is_diagonal_a_slice(fake: torch.Tensor, dim1: int, dim2: int, offset: Any) -> bool:
     """Of the flattened matrix, by a constant step; else that would be a copy, in strides of its own."""
-    is_view = _torch_compat.is_known(fake.stride(dim1) == fake.stride(dim2) * fake.shape[dim2])
+    is_view = _torch_sizes.is_known(fake.stride(dim1) == fake.stride(dim2) * fake.shape[dim2])
     return is_view and all(isinstance(n, int) for n in (fake.shape[dim1], fake.shape[dim2], offset))
 
 
@@ -240,7 +240,7 @@ def as_strided(importer: Importer, node: Node) -> Tensor:
 
 def _is_reshaped(base: torch.Tensor, result: torch.Tensor, start: Any) -> bool:
     """Whether a view is all of what it views, row by row."""
-    known = _torch_compat.is_known
+    known = _torch_sizes.is_known
     if not (known(start == 0) and known(base.numel() == result.numel())):
         return False
     return base.is_contiguous() and result.is_contiguous()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._fx_types import DTYPES, FLOATS, LIMITS, OPMATH, Tensor, Unsupported, device_of
 from mlcc._op_table import Row
 
@@ -164,9 +164,9 @@ def round_number(number: Any, dtype: str) -> Any:
 
 def symbolic_float(importer: Importer, value: Any) -> Tensor:
     """A SymFloat as a 0-d f64 tensor; Unsupported where its expression has no counterpart."""
-    if _torch_compat.sym_name(value) not in importer.numbers:
+    if _torch_sizes.sym_name(value) not in importer.numbers:
         importer.sizes.declare(value)
-    return _float_expression(importer, _torch_compat.sym_expr(value))
+    return _float_expression(importer, _torch_sizes.sym_expr(value))
 
 
 def _float_expression(importer: Importer, e: Any) -> Tensor:

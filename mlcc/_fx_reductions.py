@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_sizes
 from mlcc._fx_types import DTYPES, OPMATH, Handler, Tensor, Unsupported, device_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def element_count(
 
 def _check_extent(fake: torch.Tensor, dims: Sequence[int]) -> None:
     """Unsupported where there may be nothing to choose from: eager's kernel says what is wrong."""
-    if not all(_torch_compat.is_known(fake.shape[d] != 0) for d in dims):
+    if not all(_torch_sizes.is_known(fake.shape[d] != 0) for d in dims):
         raise Unsupported("an extreme of what may be empty")
 
 

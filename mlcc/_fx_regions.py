@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._fx_eager import computed_types, wrapped_results
 from mlcc._fx_pointwise import symbolic_float
 from mlcc._fx_sizes import Size
@@ -33,7 +33,7 @@ class Region:
     fixed: frozenset[int] | None = None  # inputs that are the same in every round of a loop
     num_computed: int = 0  # the first inputs, whose sizes come as tensors: each round has its own
     exported: frozenset[int] = frozenset()  # outputs that are sizes which only running tells
-    sizes: list[_torch_compat.SymbolFacts] = field(default_factory=list)
+    sizes: list[_torch_sizes.SymbolFacts] = field(default_factory=list)
     # Constant tensors as (whose attribute, its name, the tensor).
     constants: list[tuple[GraphModule, str, torch.Tensor]] = field(default_factory=list)
 
@@ -131,8 +131,7 @@ class _ControlFlow:
         """Results that are sizes which the graph around does not know."""
         for place, value in enumerate(leaves(self._node.meta["val"])):
             if isinstance(value, torch.SymInt) and not all(
-                self._importer.sizes.knows(facts.name)
-                for facts in _torch_compat.symbol_facts(value)
+                self._importer.sizes.knows(facts.name) for facts in _torch_sizes.symbol_facts(value)
             ):
                 yield place
 
@@ -263,7 +262,7 @@ def is_constant_input(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.numel() >= 2 or value.dtype in FOREIGN_DTYPES)
 
 
-def _symbols_of(graph: GraphModule) -> Iterable[_torch_compat.SymbolFacts]:
+def _symbols_of(graph: GraphModule) -> Iterable[_torch_sizes.SymbolFacts]:
     """Of all sizes that the graph and those inside it mention."""
     for module in graph.modules():
         if not isinstance(module, GraphModule):
@@ -273,7 +272,7 @@ def _symbols_of(graph: GraphModule) -> Iterable[_torch_compat.SymbolFacts]:
                 sizes = (*value.shape, *value.stride()) if _is_strided(value) else (value,)
                 for size in sizes:
                     if isinstance(size, torch.SymInt):
-                        yield from _torch_compat.symbol_facts(size)
+                        yield from _torch_sizes.symbol_facts(size)
 
 
 def _is_strided(value: Any) -> bool:

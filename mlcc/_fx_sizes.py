@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from mlcc import _torch_compat
+from mlcc import _torch_sizes
 
 Size = int | str  # an integer, or the text of a symbolic expression
 
@@ -27,33 +27,33 @@ class UnsupportedSize(Exception):  # noqa: N818 (an answer, not an error)
 class SizePrinter:
     """Prints sizes of one graph. `declare(name, facts)` is called once for each symbol, when it first appears."""
 
-    def __init__(self, declare: Callable[[str, _torch_compat.SymbolFacts], None]) -> None:
+    def __init__(self, declare: Callable[[str, _torch_sizes.SymbolFacts], None]) -> None:
         self._declare = declare
         self._names: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        self._facts: dict[str, _torch_compat.SymbolFacts] = {}
+        self._facts: dict[str, _torch_sizes.SymbolFacts] = {}
 
     def size(self, value: Any) -> Size:
         """An int, or the text of a SymInt (or of a SymBool: 1 for true, 0 for false)."""
         if isinstance(value, bool | int):
             return int(value)
         self.declare(value)
-        expression = _torch_compat.sym_expr_by_divisors(value)
+        expression = _torch_sizes.sym_expr_by_divisors(value)
         if expression.is_Integer:
             return int(expression)
         # torch leaves the expression as it is where a guard says that it is 1, and that dimensions broadcast.
-        return 1 if _torch_compat.is_one(value) else self.expression(expression)
+        return 1 if _torch_sizes.is_one(value) else self.expression(expression)
 
     def declare(self, value: Any) -> None:
         """Names the symbols inside a SymInt, SymFloat or SymBool."""
-        for facts in _torch_compat.symbol_facts(value):
+        for facts in _torch_sizes.symbol_facts(value):
             self._add(facts)
 
     def knows(self, name: str) -> bool:
         """Whether the symbol of this name of torch's was declared."""
         return name in self._names
 
-    def named(self, facts: _torch_compat.SymbolFacts) -> str:
+    def named(self, facts: _torch_sizes.SymbolFacts) -> str:
         """The text of one symbol."""
         self._add(facts)
         return self._names[facts.name]
@@ -63,14 +63,14 @@ class SizePrinter:
         for symbol in sorted(expression.free_symbols, key=str):
             if not symbol.is_integer:
                 raise UnsupportedSize(f"{symbol} is no integer")
-            self._add(_torch_compat.SymbolFacts(str(symbol.name), None, None, 0))
+            self._add(_torch_sizes.SymbolFacts(str(symbol.name), None, None, 0))
         return self.expression(expression)
 
     def sizes(self, values: Sequence[Any]) -> list[Size]:
         """A shape or strides."""
         return [self.size(value) for value in values]
 
-    def _add(self, facts: _torch_compat.SymbolFacts) -> None:
+    def _add(self, facts: _torch_sizes.SymbolFacts) -> None:
         if facts.name in self._names:
             return
         letter = "u" if facts.hint is None else "s"
@@ -233,7 +233,7 @@ class SizePrinter:
     def _check_divisor(self, b: Any, e: Any) -> None:
         if b.is_positive or (isinstance(b, sympy.Expr) and b.is_nonnegative):
             return
-        low = _torch_compat.lower_bound(b, self._facts)
+        low = _torch_sizes.lower_bound(b, self._facts)
         if low is None or low < 0:
             raise UnsupportedSize(f"size {e}: divisor {b} may be negative")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_sizes
 from mlcc._fx_index_maps import (
     as_result,
     index_along_dim,
@@ -481,7 +481,7 @@ def _require_slice_length(
     covered = (last - first + step - 1) // step
     if isinstance(covered, int):
         covered = max(covered, 0)
-    if not _torch_compat.is_known(length == covered):
+    if not _torch_sizes.is_known(length == covered):
         raise Unsupported("a source that is not known to be as long as the slice")
 
 
@@ -596,9 +596,9 @@ def diagonal_scatter(importer: Importer, node: Node) -> Tensor:
 def _always_fits_diagonal(length: Any, by_rows: Any, by_columns: Any) -> bool:
     """Whether a source is as long as the diagonal, or else as the rows or columns let it be, one of which it is."""
     exact = torch.sym_min(by_rows, by_columns)
-    if any(_torch_compat.is_known(length == one) for one in (exact, torch.sym_max(exact, 0))):
+    if any(_torch_sizes.is_known(length == one) for one in (exact, torch.sym_max(exact, 0))):
         return True
-    if not any(_torch_compat.is_known(length == room) for room in (by_rows, by_columns)):
+    if not any(_torch_sizes.is_known(length == room) for room in (by_rows, by_columns)):
         raise Unsupported("a source that is not known to be as long as the diagonal")
     return False
 

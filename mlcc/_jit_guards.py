@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._fx_sizes import SizePrinter, UnsupportedSize
 
 Guard = Callable[[list[Any]], bool]  # over the leaves of a call
@@ -115,7 +115,7 @@ class SizeGuards:
         symbols: list[tuple[str, int, int]] = []
         sources = self._fakes.symbols
 
-        def declare(name: str, facts: _torch_compat.SymbolFacts) -> None:
+        def declare(name: str, facts: _torch_sizes.SymbolFacts) -> None:
             leaf, dim = sources[facts.name]
             symbols.append((name, leaf, -1 if dim is None else dim))
 

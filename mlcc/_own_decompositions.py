@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 
 
 def nll_loss_backward(
@@ -179,14 +179,14 @@ def attention_call(
     dynamic stays so, and the call with it.
     """
     sizes = [*query.shape, *key.shape, *value.shape]
-    if not all(map(_torch_compat.follows_from_inputs, sizes)):
+    if not all(map(_torch_sizes.follows_from_inputs, sizes)):
         return NotImplemented
     for width in (query.shape[-1], key.shape[-1], value.shape[-1]):
-        _torch_compat.fix_size(width)
+        _torch_sizes.fix_size(width)
     bool(key.shape[:-1] == value.shape[:-1])
     if query.dim() == 4 and query.shape[1] != key.shape[1]:
         for heads in (query.shape[1], key.shape[1]):
-            _torch_compat.fix_size(heads)
+            _torch_sizes.fix_size(heads)
     return NotImplemented
 
 
@@ -330,7 +330,7 @@ def searchsorted(
 ) -> Any:
     """The steps of eager's binary search, as many as any element takes: also NaN end up where eager puts them."""
     length = sorted_sequence.shape[-1] if sorted_sequence.dim() else 1
-    if not _torch_compat.follows_from_inputs(length):
+    if not _torch_sizes.follows_from_inputs(length):
         return NotImplemented
     if sorter is not None:
         sorted_sequence = sorted_sequence.gather(-1, sorter)

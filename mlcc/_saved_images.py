@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 
 # Ops whose results lie as their images do, beside pointwise ones.
 _OF_IMAGES = frozenset(
@@ -99,7 +99,7 @@ def _is_image(node: Node) -> bool:
 
 
 def _has_code(node: Node, images: set[Any]) -> bool:
-    is_known = _torch_compat.is_known  # adds no guard
+    is_known = _torch_sizes.is_known  # adds no guard
     image, weight, *_, is_transposed, _, groups = node.args
     if not weight.meta["val"].dtype.is_floating_point:
         return False
@@ -121,10 +121,10 @@ def _is_row_major(value: Any) -> bool:
         return False
     expected: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if not _torch_compat.is_known(stride == expected):
+        if not _torch_sizes.is_known(stride == expected):
             return False
         expected = expected * size
-    return _torch_compat.is_known(value.shape[1] > 1)
+    return _torch_sizes.is_known(value.shape[1] > 1)
 
 
 def _channels_last(graph: Graph, node: Node) -> Node:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlcc import _attention_ops, _attention_widths, _torch_compat
+from mlcc import _attention_ops, _attention_widths, _torch_compat, _torch_sizes
 
 _aten = torch.ops.aten
 
@@ -77,9 +77,9 @@ def _rewrite(graph: Graph, num_results: int, pointwise: Container[str]) -> bool:
 def _are_many(scores: Node, least: int) -> bool:
     """Whether a head has at least so many scores; adds no guard."""
     sizes = scores.meta["val"].shape[-2:]
-    if len(sizes) < 2 or not all(map(_torch_compat.follows_from_inputs, sizes)):
+    if len(sizes) < 2 or not all(map(_torch_sizes.follows_from_inputs, sizes)):
         return False
-    return math.prod(map(_torch_compat.hint_of, sizes)) >= least
+    return math.prod(map(_torch_sizes.hint_of, sizes)) >= least
 
 
 def _softmax_operand(quotient: Any) -> Node | None:
@@ -329,7 +329,7 @@ class _Search:
         return (
             is_pointwise
             and isinstance(value, torch.Tensor)
-            and _torch_compat.is_known(value.numel() == scores.meta["val"].numel())
+            and _torch_sizes.is_known(value.numel() == scores.meta["val"].numel())
         )
 
 
@@ -365,11 +365,11 @@ def _check_forms(
             height, width = width, height
         wanted = [math.prod(others) == count, height == rows]
         wanted += [width == columns] if columns is not None else []
-        _require(all(map(_torch_compat.is_known, wanted)))
+        _require(all(map(_torch_sizes.is_known, wanted)))
 
     product = path[0]
     height = product.meta["val"].shape[-2]
-    check(product, queries, keys, not _torch_compat.is_known(height == queries))
+    check(product, queries, keys, not _torch_sizes.is_known(height == queries))
     check(means, queries)
     check(of_values, keys)
     check(of_weights, queries, keys)

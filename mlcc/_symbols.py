@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 
 # Where a symbol comes from: a leaf of the call, and a dimension of it (None: the leaf is a number).
 Place = tuple[int, int | None]
@@ -65,7 +65,7 @@ class Symbols:
 
     def roots(self, symbol: Any) -> list[Place]:
         """Where the symbols in an expression come from, but for those that data tell."""
-        names = (facts.name for facts in _torch_compat.symbol_facts(symbol))
+        names = (facts.name for facts in _torch_sizes.symbol_facts(symbol))
         return [self._places[name] for name in names if name in self._places]
 
     def value(self, symbol: Any) -> Any:
@@ -73,14 +73,14 @@ class Symbols:
         roots = self.roots(symbol)
         if roots and (isinstance(symbol, torch.SymFloat) or self._of_floats(roots)):
             self.want(roots)
-        return _torch_compat.guarded_value(symbol)
+        return _torch_sizes.guarded_value(symbol)
 
     def decide(self, compared: Any, operands: Iterable[Any]) -> Any:
         """A comparison as a bool, if it does not ask for data."""
         if not isinstance(compared, torch.SymBool) or not compared.node.has_hint():
             return compared
         for one in operands:
-            if isinstance(one, torch.SymInt | torch.SymFloat) and not _torch_compat.is_atom(one):
+            if isinstance(one, torch.SymInt | torch.SymFloat) and not _torch_sizes.is_atom(one):
                 roots = self.roots(one)
                 if self._of_floats(roots):  # which the symbols need not round as floats are
                     self.want(roots)
@@ -254,7 +254,7 @@ def _evaluated(kind: type, name: str, original: Callable[..., Any] | None) -> An
         if symbols is not None and not (name in _ROUNDING and symbols.is_of_sizes(symbol)):
             return of_kind(symbols.value(symbol), *args, **kwargs)
         if original is None:
-            return of_kind(_torch_compat.guarded_value(symbol), *args, **kwargs)
+            return of_kind(_torch_sizes.guarded_value(symbol), *args, **kwargs)
         return original(symbol, *args, **kwargs)
 
     return method

@@ -1,6 +1,6 @@
 """Every private interface of torch that mlcc uses, each with a feature test and a plain path where it is missing.
 
-Nothing else in mlcc may touch torch's underscored modules (`_autoload.py` aside).
+Nothing else in mlcc may touch torch's underscored modules (`_torch_sizes.py` and `_autoload.py` aside).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
+
+from mlcc import _torch_sizes
 
 try:
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
@@ -564,207 +566,6 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 4 and eager_memory_format(tensor) == torch.channels_last
 
 
-# -- symbolic sizes
-
-
-@dataclass(frozen=True)
-class SymbolFacts:
-    """What torch knows about one size symbol. `low` and `high` are None where unbounded."""
-
-    name: str
-    low: int | None
-    high: int | None
-    hint: int | None
-
-
-def is_known(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on sizes holds by what the trace has assumed so far; asking adds no guard."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    if statically_known_true(condition):
-        return True
-    return isinstance(condition, torch.SymBool) and _follows_from_divisors(condition)
-
-
-def _follows_from_divisors(condition: torch.SymBool) -> bool:
-    """Whether a condition holds for multiples of what the trace has found sizes to be divisible by.
-
-    ShapeEnv keeps such guards, but compares s with 2 * (s // 2) as if it did not know them.
-    """
-    import sympy
-
-    env = condition.node.shape_env
-    multiples = _multiples(env)
-    return bool(multiples) and env.replace(condition.node.expr).subs(multiples) == sympy.true
-
-
-def _multiples(env: Any) -> dict[Any, Any]:
-    """Sizes of which a guard says that a number divides them, each as a product with its quotient."""
-    import sympy
-    from torch.utils._sympy.functions import Mod
-
-    multiples = {}
-    for remainder in env.divisible:
-        if not isinstance(remainder, Mod):
-            continue
-        dividend, divisor = (env.replace(argument) for argument in remainder.args)
-        is_positive = all(s.is_positive for s in dividend.free_symbols | divisor.free_symbols)
-        size, divisor = (dividend / divisor).as_numer_denom()  # a common factor is no zero
-        if is_positive and isinstance(size, sympy.Symbol) and divisor.is_Integer:
-            quotient = sympy.Symbol(f"{size.name}_quotient", positive=True, integer=True)
-            multiples[size] = divisor * quotient
-    return multiples
-
-
-@functools.cache
-def number_arguments(op: Any) -> tuple[tuple[int, str], ...]:
-    """Place and name of an op's arguments that are numbers of any dtype (Scalars), which may be optional."""
-    schema = getattr(op, "_schema", None)
-    number = torch._C.OptionalType(torch._C.NumberType.get())
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(schema.arguments if schema is not None else ())
-        if argument.type.isSubtypeOf(number)
-    )
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a fake tensor lie without gaps and apart from each other; asking adds no guard."""
-    from torch._prims_common import is_non_overlapping_and_dense_or_false
-
-    return bool(is_non_overlapping_and_dense_or_false(tensor))
-
-
-def is_one(size: torch.SymInt | torch.SymBool) -> bool:
-    """Whether a guard of the trace says that a size is 1; asking adds none."""
-    is_size = isinstance(size, torch.SymInt)
-    return is_size and size.node.has_hint() and size.node.hint == 1 and is_known(size == 1)
-
-
-def sym_expr(size: Any) -> Any:
-    """The sympy expression of a SymInt, SymFloat or SymBool, with torch's replacements applied; adds no guard."""
-    return size.node.expr
-
-
-def is_atom(size: Any) -> bool:
-    """Whether a SymInt or SymFloat is one symbol or a number, not computed from others."""
-    return bool(sym_expr(size).is_Atom)
-
-
-def guarded_value(size: Any) -> Any:
-    """The int or float that a SymInt or SymFloat is in the trace, which gets a guard for it."""
-    node = size.node
-    return node.guard_int("", 0) if isinstance(size, torch.SymInt) else node.guard_float("", 0)
-
-
-def sym_expr_by_divisors(size: torch.SymInt | torch.SymBool) -> Any:
-    """The same, without the divisions of which guards say that nothing is left over: s // (s // 4) is 4 then."""
-    expression = sym_expr(size)
-    has_divisors = isinstance(size, torch.SymInt) and size.node.shape_env.divisible
-    if not has_divisors or expression.is_Atom or expression.is_polynomial():
-        return expression
-    multiples = _multiples(size.node.shape_env)
-    by_quotients = expression.subs(multiples)
-    if not multiples or not by_quotients.is_polynomial():
-        return expression
-    quotients = {product.args[1]: symbol / product.args[0] for symbol, product in multiples.items()}
-    whole = by_quotients.subs(quotients).expand()
-    coefficients = whole.as_coefficients_dict().values()
-    return whole if all(number.is_Integer for number in coefficients) else expression
-
-
-def sym_name(number: Any) -> str:
-    """The name of the symbol that a SymInt or SymFloat is; of its expression where it is more than a symbol."""
-    return str(sym_expr(number))
-
-
-def symbol_facts(size: Any) -> list[SymbolFacts]:
-    """Facts about each symbol inside a SymInt, by name; adds no guard."""
-    shape_env = size.node.shape_env
-    symbols = sorted(sym_expr(size).free_symbols, key=lambda symbol: str(symbol.name))
-    return [_facts(symbol, shape_env) for symbol in symbols]
-
-
-def is_ragged(size: Any) -> bool:
-    """Whether a SymInt stands for the lengths in a nested tensor: no number has its value."""
-    known = _known_values(size.node.shape_env)
-    return any(
-        type(known.get(symbol)).__name__ == "SingletonInt" for symbol in sym_expr(size).free_symbols
-    )
-
-
-def _known_values(shape_env: Any) -> Mapping[Any, Any]:
-    """The values of symbols that have one when tracing; torch renamed the attribute."""
-    name = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
-    return getattr(shape_env, name, {})
-
-
-def lower_bound(expression: Any, facts: Mapping[str, SymbolFacts]) -> int | None:
-    """The least value of an expression of sympy by the ranges of its symbols; None where it has no bound."""
-    from torch.utils._sympy.numbers import int_oo
-    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
-
-    def range_of(symbol: Any) -> Any:
-        known = facts.get(str(symbol.name))
-        low = -int_oo if known is None or known.low is None else known.low
-        high = int_oo if known is None or known.high is None else known.high
-        return ValueRanges(low, high)
-
-    ranges = {symbol: range_of(symbol) for symbol in expression.free_symbols}
-    return _bound(bound_sympy(expression, ranges).lower)
-
-
-def follows_from_inputs(number: Any) -> bool:
-    """Whether a result is an int, or a SymInt of nothing but symbols that have a value when tracing."""
-    if isinstance(number, torch.SymInt):
-        return all(facts.hint is not None for facts in symbol_facts(number))
-    return isinstance(number, int) and not isinstance(number, bool)
-
-
-def hint_of(size: Any) -> int:
-    """The value of a size that follows from the inputs when tracing; adds no guard."""
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
-
-
-def fix_size(size: Any) -> None:
-    """Adds a guard for the value of a size that follows from the inputs, so that it is a number from here on.
-
-    Unless it is one, or the user declared it to be dynamic (`mark_dynamic`), where torch refuses such a guard.
-    """
-    if isinstance(size, torch.SymInt) and not _is_declared_dynamic(size):
-        int(size)  # asking adds the guard
-
-
-def _is_declared_dynamic(size: torch.SymInt) -> bool:
-    symbols = sym_expr(size).free_symbols
-    for tracked in size.node.shape_env.tracked_fakes or ():
-        constraints = getattr(tracked.symbolic_context, "constraint_sizes", ())
-        if not isinstance(tracked.fake, torch.Tensor):
-            continue
-        for extent, constraint in zip(tracked.fake.shape, constraints, strict=False):
-            if constraint is None or constraint.warn_only or not isinstance(extent, torch.SymInt):
-                continue
-            if symbols & sym_expr(extent).free_symbols:
-                return True
-    return False
-
-
-def _facts(symbol: Any, shape_env: Any) -> SymbolFacts:
-    low = high = hint = None
-    value_range = getattr(shape_env, "var_to_range", {}).get(symbol)
-    if value_range is not None:
-        low, high = _bound(value_range.lower), _bound(value_range.upper)
-    value = _known_values(shape_env).get(symbol)
-    if value is not None and getattr(value, "is_Integer", False):
-        hint = int(value)
-    return SymbolFacts(str(symbol.name), low, high, hint)
-
-
-def _bound(value: Any) -> int | None:
-    # int_oo and sympy's infinities are no Integer
-    return int(value) if getattr(value, "is_Integer", False) else None
-
-
 # -- type promotion
 
 _PROMOTION_KINDS = {
@@ -866,6 +667,18 @@ def gives_views(op: Any) -> bool:
         return False
     is_list = str(op._schema.returns[0].type) == "List[Tensor]"
     return is_list and op._schema.arguments[0].alias_info is not None
+
+
+@functools.cache
+def number_arguments(op: Any) -> tuple[tuple[int, str], ...]:
+    """Place and name of an op's arguments that are numbers of any dtype (Scalars), which may be optional."""
+    schema = getattr(op, "_schema", None)
+    number = torch._C.OptionalType(torch._C.NumberType.get())
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments if schema is not None else ())
+        if argument.type.isSubtypeOf(number)
+    )
 
 
 def is_random(op: Any) -> bool:
@@ -1137,7 +950,7 @@ class Fakes:
         )
         for dim, size in enumerate(fake.shape):
             if isinstance(size, torch.SymInt):
-                self.symbols[str(sym_expr(size))] = (leaf, dim)
+                self.symbols[str(_torch_sizes.sym_expr(size))] = (leaf, dim)
         return fake.requires_grad_(value.requires_grad)
 
     def number(self, leaf: int, value: float) -> Any:
@@ -1159,7 +972,10 @@ class Fakes:
         relations: list[Any] = []
         for symbol, value_range in self.shape_env.var_to_range.items():
             if str(symbol) in self.symbols:
-                low, high = _bound(value_range.lower), _bound(value_range.upper)
+                low, high = (
+                    _torch_sizes.bound(value_range.lower),
+                    _torch_sizes.bound(value_range.upper),
+                )
                 if low is not None:
                     relations.append(sympy.Ge(symbol, low, evaluate=False))
                 if high is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mlcc import _encoder_layers, _torch_compat
+from mlcc import _encoder_layers, _torch_compat, _torch_sizes
 from mlcc import _own_decompositions as own
 from mlcc._fx_types import overflows
 
@@ -110,7 +110,7 @@ def _of_dense(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(decomposition)
     def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return decomposition(x, *args, **kwargs) if _torch_compat.is_dense(x) else NotImplemented
+        return decomposition(x, *args, **kwargs) if _torch_sizes.is_dense(x) else NotImplemented
 
     return run
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._errors import Error, InternalError
 from mlcc._fx_eager import EagerCall, import_eager_call
 from mlcc._fx_expand import (
@@ -218,7 +218,7 @@ class Importer:
                 raise GraphUnsupported(f"{node.name}: {node.op} node")
         self._check_symbols()
 
-    def _declare_symbol(self, name: str, facts: _torch_compat.SymbolFacts) -> None:
+    def _declare_symbol(self, name: str, facts: _torch_sizes.SymbolFacts) -> None:
         if facts.hint is not None and not -(2**63) <= facts.hint < 2**63:
             raise GraphUnsupported(f"{facts.name} is {facts.hint}, which has more than 64 bits")
         low = _UNBOUNDED if facts.low is None else max(facts.low, _UNBOUNDED)
@@ -247,7 +247,7 @@ class Importer:
             handle = self.builder.add_input(_identifier(node.name), *form, static=static)
             self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
-            if isinstance(value, torch.SymInt) and _torch_compat.is_ragged(value):
+            if isinstance(value, torch.SymInt) and _torch_sizes.is_ragged(value):
                 raise GraphUnsupported(f"input {node.name} is the lengths of a nested tensor")
             self.input_types.append(None)
             size = self.sizes.size(value)
@@ -256,7 +256,7 @@ class Importer:
         elif isinstance(value, torch.SymFloat):
             self.input_types.append(None)
             number = Tensor(self.builder.add_input(_identifier(node.name), "f64", []), "f64")
-            self.numbers[_torch_compat.sym_name(value)] = number
+            self.numbers[_torch_sizes.sym_name(value)] = number
             self.imported.float_inputs.append(place)
         elif _torch_compat.is_object(value) and self._region is None:
             self.imported.object_inputs.append(place)
@@ -409,7 +409,7 @@ class Importer:
         if not isinstance(value, torch.SymFloat) or not isinstance(source, Tensor):
             return False
         scalar = self.reshape(source, []) if self.fake(node.args[0]).dim() else source
-        self.numbers[_torch_compat.sym_name(value)] = self.cast(scalar, "f64")
+        self.numbers[_torch_sizes.sym_name(value)] = self.cast(scalar, "f64")
         return True
 
     def _import_op(self, node: Node, name: str) -> None:
@@ -826,7 +826,7 @@ def _same_size(a: Any, b: Any) -> bool:
 
 
 def _plain(size: Any) -> Any:
-    return _torch_compat.sym_expr(size) if isinstance(size, torch.SymInt) else size
+    return _torch_sizes.sym_expr(size) if isinstance(size, torch.SymInt) else size
 
 
 def forget_logged() -> None:

@@ -35,7 +35,7 @@ FOREIGN = [
 CPU_API = ("codegen/cpu/client.h", "codegen/cpu/api.h")
 
 # The only Python files that use private parts of torch.
-PRIVATE_TORCH = {"mlcc/_torch_compat.py", "mlcc/_autoload.py"}
+PRIVATE_TORCH = {"mlcc/_torch_compat.py", "mlcc/_torch_sizes.py", "mlcc/_autoload.py"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 PRIVATE_NAME = re.compile(r"torch(?!\.ops\.)(\.\w+)*\._(?!_)\w*(\.\w+)*")

@@ -44,6 +44,7 @@ COVERED_BY = {
     "_result_views": "test_in_place.py",
     "_sharing": "test_torch_caches.py",
     "_torch_compat": "test_backend.py",
+    "_torch_sizes": "test_fx_import.py",
     "_version": "test_package.py",
     "cli": "test_package.py",
     "config": "test_package.py",

@@ -77,7 +77,7 @@ class CallForm {
   bool match_items(PyObject* args, PyObject* kwargs, Leaves& leaves) const;
   bool match_item(size_t& position, PyObject* object, Leaves& leaves) const;
 
-  std::vector<Item> items_;  // in preorder
+  std::vector<Item> items_;                          // in preorder
   std::vector<std::pair<size_t, size_t>> repeated_;  // leaves that are one tensor
 };
 

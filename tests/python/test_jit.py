@@ -133,7 +133,7 @@ def test_a_global_that_did_not_change_needs_no_python() -> None:
 
     f(torch.ones(2))
     calls = []
-    f._read_call = lambda *_: calls.append(1)  # type: ignore[method-assign]
+    f._read_call = lambda *_: calls.append(1)  # type: ignore[method-assign, assignment]
     assert f(torch.ones(3)).tolist() == [SCALE] * 3
     assert not calls
 
