@@ -1118,7 +1118,8 @@ def is_unsupported(error: BaseException) -> bool:
 
     names = ("UnsupportedFakeTensor", "UnsupportedOperator", "DynamicOutputShape")
     kinds = (getattr(fake_tensor, f"{name}Exception") for name in names)
-    return isinstance(error, (*kinds, TorchDynamoException, NotImplementedError))
+    sets_storage = "Attempted to set the storage of a tensor on device" in str(error)
+    return sets_storage or isinstance(error, (*kinds, TorchDynamoException, NotImplementedError))
 
 
 @functools.cache
