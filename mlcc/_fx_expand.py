@@ -22,10 +22,6 @@ MEMORY_OF_WRITE = "of a write"
 MEMORY_AFTER_WRITE = "after a write"
 
 
-# What makes the first token of ops with effects, and takes the last one.
-_TOKENS = ("prims._make_token.default", "prims._sink_tokens.default")
-
-
 class NotExpanded(Exception):  # noqa: N818 (an expected answer)
     """Such an op in a form that is not written out; the text says which."""
 
@@ -50,9 +46,6 @@ def expanded(gm: GraphModule, table: OpTable) -> GraphModule:
             result.graph.eliminate_dead_code()  # what made the tables of blocks
         else:
             _write_out(result, node)
-    for node in reversed(list(result.graph.nodes)):
-        if str(node.target) in _TOKENS:
-            result.graph.erase_node(node)
     result.graph.lint()
     return result
 
@@ -86,13 +79,11 @@ def _unwrap_effects(node: Node) -> None:
     with node.graph.inserting_before(node):
         call = node.graph.call_function(op, tuple(args), dict(node.kwargs))
         value = node.meta["val"]
-        has_regions = _torch_compat.is_higher_order(op)
-        number = len(value) - 1 if has_regions else len(op._schema.returns)
-        is_single = number == 1 and not has_regions
+        number = len(op._schema.returns)
         call.meta = dict(node.meta)
-        call.meta["val"] = None if not number else value[1] if is_single else tuple(value[1:])
+        call.meta["val"] = None if not number else value[1] if number == 1 else tuple(value[1:])
         items: list[Any] = [token, call]
-        if number and not is_single:
+        if number > 1:
             items[1:] = [
                 node.graph.call_function(operator.getitem, (call, i)) for i in range(number)
             ]

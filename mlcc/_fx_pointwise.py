@@ -184,6 +184,8 @@ def _float_expression(importer: Importer, e: Any) -> Tensor:
         return importer.pointwise("rsqrt", _float_expression(importer, e.args[0]))
     if (kind == "FloatPow" and e.args[1] == 0.5) or kind == "OpaqueUnaryFn_sqrt":
         return importer.pointwise("sqrt", _float_expression(importer, e.args[0]))
+    if kind == "Abs":
+        return importer.pointwise("abs", _float_expression(importer, e.args[0]))
     op = {
         "Add": "add",
         "Mul": "mul",
@@ -191,10 +193,9 @@ def _float_expression(importer: Importer, e: Any) -> Tensor:
         "IntTrueDiv": "div",
         "Max": "maximum",
         "Min": "minimum",
-        "Abs": "abs",
         "FloatPow": "pow",
     }
-    if kind not in op:
+    if kind not in op or len(e.args) < 2:
         raise Unsupported(f"number {e}")
     parts = [_float_expression(importer, argument) for argument in e.args]
     result = parts[0]

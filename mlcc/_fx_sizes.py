@@ -84,6 +84,8 @@ class SizePrinter:
     def expression(self, e: Any) -> str:
         """The text of a sympy expression whose symbols were seen in `size` before."""
         if e.is_Integer:
+            if not -(2**63) < int(e) < 2**63:
+                raise UnsupportedSize(f"size {e}: more than 64 bits")
             return str(int(e))
         if e.is_Symbol:
             return self._symbol(e)

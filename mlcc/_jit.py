@@ -38,6 +38,8 @@ from mlcc._jit_guards import (
 from mlcc._load import load_core
 from mlcc.logging import get_logger
 
+# Traces for one structure of arguments; a program that asks for the value of a number has one for each.
+_MOST_TRACES = 64
 # Traces of one function with fixed sizes of parameters.
 _MOST_FIXED_TRACES = 16
 
@@ -138,6 +140,9 @@ class Jitted:
                 with _torch_compat.no_other_trace():  # which may have replaced parameters meanwhile
                     entry = self._find(call)
                 if entry is None and config.resolve()["disable"]:
+                    return self._function(*args, **kwargs)
+                if entry is None and len(self._entries.get(call.key, ())) >= _MOST_TRACES:
+                    self._tell(f"{_MOST_TRACES} traces for other values did not fit")
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)

@@ -8,7 +8,7 @@ it leaves to the graph where nothing requires gradients.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
@@ -16,11 +16,11 @@ from torch.fx import GraphModule, Node
 from mlcc import _torch_compat
 from mlcc._fx_expand import MEMORY, MEMORY_OF_VIEW
 
-# Views that the graph IR has as such; others it may compute.
+# Views that the graph IR has as such; others it may compute. So is `view`, where its sizes are numbers.
 _WINDOWS = frozenset(
     [
         *("alias", "detach", "expand", "permute", "select", "slice", "squeeze", "t", "transpose"),
-        *("split", "split_with_sizes", "unbind", "unsqueeze", "view"),
+        *("split", "split_with_sizes", "unbind", "unsqueeze"),
     ]
 )
 
@@ -38,8 +38,8 @@ def take_from_inputs(gm: GraphModule, places: Sequence[int]) -> None:
     }
     results = list(output.args[0])
     for place in places:
-        chain = _views_down_to(results[place], inputs)
-        if chain is None or not _lie_alike(chain[0], inputs[chain[0]]):
+        chain = _views_of(results[place], inputs) if isinstance(results[place], Node) else [None]
+        if chain[0] not in inputs or not _lie_alike(chain[0], inputs[chain[0]]):
             continue
         made: dict[Node, Node] = {chain[0]: inputs[chain[0]]}
         with gm.graph.inserting_before(output):
@@ -58,23 +58,38 @@ def take_from_inputs(gm: GraphModule, places: Sequence[int]) -> None:
 def keep_shared(gm: GraphModule) -> None:
     """Have views as memory, not as values, where several outputs share what they are views of.
 
-    Before the call `return v, v.diagonal()` may give two tensors of their own.
+    `return v, v.diagonal()` may give two tensors of their own else. So are views of inputs to symbolic sizes, whose
+    place torch takes from what the graph returns for them.
     """
     (output,) = gm.graph.find_nodes(op="output")
     chains = [_views_of(node) for node in dict.fromkeys(output.all_input_nodes)]
     roots = [chain[0] for chain in chains]
     for chain in chains:
-        if chain[0].op == "placeholder" or roots.count(chain[0]) == 1:
-            continue
-        for view in chain[1:]:
-            if view.target is not operator.getitem and _name_of(view) not in _WINDOWS:
+        if chain[0].op == "placeholder":
+            is_memory = any(len(view.all_input_nodes) > 1 for view in chain[1:])
+        else:
+            is_memory = roots.count(chain[0]) > 1
+        for view in chain[1:] if is_memory else ():
+            if view.target is not operator.getitem and not _is_window(view, _is_symbolic(view)):
                 view.meta[MEMORY] = MEMORY_OF_VIEW
 
 
-def _views_of(result: Node) -> list[Node]:
-    """What the result is a view of in the end, the view of it, ..., the result."""
+def _is_window(view: Node, is_symbolic: bool) -> bool:
+    name = str(view.target._schema.name.split("::")[1])
+    return name in _WINDOWS or (name == "view" and not is_symbolic)
+
+
+def _is_symbolic(view: Node) -> bool:
+    value = view.meta.get("val")
+    return isinstance(value, torch.Tensor) and any(
+        isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride())
+    )
+
+
+def _views_of(result: Node, roots: Collection[Node] = ()) -> list[Node]:
+    """What the result is a view of in the end, or one of the roots; the view of it, ..., the result."""
     chain = [result]
-    while _is_view(chain[0]):
+    while chain[0] not in roots and _is_view(chain[0]):
         chain.insert(0, chain[0].args[0])
     return chain
 
@@ -85,24 +100,6 @@ def _is_view(node: Node) -> bool:
     return _torch_compat.is_view(node.target) or _torch_compat.gives_views(node.target)
 
 
-def _name_of(node: Node) -> str:
-    return str(node.target._schema.name.split("::")[1])
-
-
-def _views_down_to(result: object, roots: dict[Node, Node]) -> list[Node] | None:
-    """A root, the view of it, the view of that, ..., the result; None where the result is no view of a root."""
-    chain: list[Node] = []
-    node = result
-    while isinstance(node, Node):
-        chain.insert(0, node)
-        if node in roots:
-            return chain
-        if not _torch_compat.is_view(node.target):
-            return None
-        node = node.args[0]
-    return None
-
-
 def _lie_alike(new: Node, old: Node) -> bool:
     """Whether a view of the one has the form of the same view of the other."""
     a, b = new.meta["val"], old.meta["val"]
@@ -110,7 +107,7 @@ def _lie_alike(new: Node, old: Node) -> bool:
 
 
 def _erase_unread(node: Node) -> None:
-    if node.users or not _torch_compat.is_view(node.target):
+    if node.users or not _is_view(node):
         return
     operand = node.args[0]
     node.graph.erase_node(node)

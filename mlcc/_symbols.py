@@ -13,6 +13,7 @@ import dis
 import functools
 import gc
 import itertools
+import numbers
 import os
 import sys
 import sysconfig
@@ -235,10 +236,14 @@ def _class(cls: type, kind: type) -> property:
 def _compare(original: Callable[..., Any]) -> Callable[..., Any]:
     def compare(symbol: Any, *other: Any) -> Any:
         result = original(symbol, *other)
-        if result is NotImplemented:
-            return result
         symbols, _ = _asker()
-        return result if symbols is None else symbols.decide(result, (symbol, *other))
+        if symbols is None:
+            return result
+        if result is NotImplemented:  # torch knows ints and floats, but no numbers of other classes
+            is_number = isinstance(other[0], numbers.Number)
+            name = original.__name__
+            return getattr(symbols.value(symbol), name)(other[0]) if is_number else result
+        return symbols.decide(result, (symbol, *other))
 
     return compare
 

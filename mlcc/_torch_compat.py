@@ -234,9 +234,6 @@ def compile_with_aot(
         _install_keep_numbers()
         token = _keep_numbers.set(True)
         context.callback(_keep_numbers.reset, token)
-    if hasattr(torch._functorch.config, "unlift_effect_tokens"):
-        # Else a graph with effects has inputs that torch's cache does not give it again (torch 2.13).
-        context.enter_context(torch._functorch.config.patch(unlift_effect_tokens=True))
     if _has_while_loop(module):
         context.enter_context(_item_allowed(example_inputs))
     if any(may_overlap(result) for result in _results(module)):
@@ -395,6 +392,16 @@ def _reads_floats(module: Any) -> bool:
         return False
     return any(
         isinstance(node.meta.get("example_value"), torch.SymFloat) for node in module.graph.nodes
+    )
+
+
+def computes_sizes(module: torch.fx.GraphModule) -> bool:
+    """Whether a graph of Dynamo's computes integers that are no symbols by themselves."""
+    values = (node.meta.get("example_value") for node in module.graph.nodes)
+    return any(
+        isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+        and not _torch_sizes.is_atom(value)
+        for value in values
     )
 
 
@@ -1023,6 +1030,15 @@ def written_inputs() -> tuple[int, tuple[int, ...]]:
     return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
 
 
+def num_tokens() -> int:
+    """How many of the first inputs and outputs of the graph being compiled, no backward pass, are tokens of effects.
+
+    torch passes None for them, but not to a graph that comes from its cache (torch 2.13).
+    """
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    return len(getattr(metadata, "tokens", None) or ())
+
+
 def allow_repeated_backward() -> None:
     """Tell torch that the backward pass of the graph being compiled leaves saved tensors as they are.
 
@@ -1074,6 +1090,7 @@ def outputs_made_again() -> list[int]:
     first = getattr(metadata, "num_mutated_inp_runtime_indices", None)
     if metadata is None or first is None:
         return []
+    first += num_tokens()
     return [
         first + place
         for place, one in enumerate(metadata.output_info)

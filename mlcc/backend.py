@@ -96,9 +96,13 @@ class CompiledGraph(_torch_compat.OutputCode):
         imported: fx_import.ImportedGraph,
         options: Mapping[str, Any],
         seconds: float,
+        num_tokens: int = 0,
     ) -> None:
         super().__init__()
+        self.num_tokens = num_tokens  # among inputs and outputs, before the others
+        self._missing_tokens = 0  # of these, what the caller leaves out
         self.num_inputs, self.written = _torch_compat.written_inputs()  # of the function, by place
+        self.returns_views = bool(_torch_compat.outputs_made_again())  # of inputs
         self.graph_text = graph_text
         self.imported = imported
         self._options = {name: value for name, value in options.items() if _is_code_option(name)}
@@ -127,6 +131,8 @@ class CompiledGraph(_torch_compat.OutputCode):
 
     def _run_first(self, inputs: list[Any]) -> Any:
         run = _caller(self._executable, self.imported)
+        if self._missing_tokens:
+            run = _with_tokens(run, self._missing_tokens)
         start = time.perf_counter()
         outputs = run(inputs)
         _add_first_execution(time.perf_counter() - start)
@@ -151,6 +157,7 @@ class CompiledGraph(_torch_compat.OutputCode):
         session = _session.get()
         options = {**(session.options if session else config.resolve()), **self._options}
         executable = load_core().compile(self.graph_text, options)
+        self._missing_tokens = self.num_tokens
         self._link(executable)
         if session is not None:
             session.graphs.append(self)
@@ -168,6 +175,7 @@ class EagerGraph(_torch_compat.OutputCode):
     def __init__(self, gm: GraphModule) -> None:
         super().__init__()
         self.num_inputs, self.written = _torch_compat.written_inputs()
+        self.returns_views = bool(_torch_compat.outputs_made_again())
         self._gm = gm
         self._boxed_call = True
         self._time_taken_ns = 0
@@ -205,6 +213,17 @@ def _caller(executable: Any, imported: fx_import.ImportedGraph) -> Callable[[lis
         return [_result(output, values) for output in outputs]
 
     return run
+
+
+def _with_tokens(run: Callable[[list[Any]], Any], count: int) -> Callable[[list[Any]], Any]:
+    """`run` for a caller who neither gives nor takes tokens of effects."""
+
+    def call(inputs: list[Any]) -> Any:
+        given = [*[None] * count, *inputs]
+        inputs.clear()
+        return run(given)[count:]
+
+    return call
 
 
 def _result(output: fx_import.Output, values: Sequence[Any]) -> Any:
@@ -282,8 +301,7 @@ class Session:
         self._lasting = frozenset(self._num_own + place for place in lasting)
         if self.options["weights"] == "steal":
             watch_weights(inputs)
-        if _sharing.overlaps(inputs):
-            self.sharing = _sharing.sharing_of(inputs)
+        self.sharing = _sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
@@ -319,6 +337,10 @@ class Session:
         took_all = all(graph.num_inputs == self._num_inputs for graph in self.graphs)
         return () if took_all else self.sharing
 
+    def refuses_views(self) -> bool:
+        """Whether torch cannot make results again: as views of inputs that became one input (torch 2.13)."""
+        return bool(self.merged()) and any(graph.returns_views for graph in self.graphs)
+
     def only_graph(self) -> CompiledGraph | None:
         """The compiled graph, where its executable is all there is: no backward graph, calls of Python or objects."""
         graph = self.graphs[0] if self.kinds == ["inference"] else None
@@ -333,10 +355,12 @@ class Session:
 
     def _static_inputs(self, gm: GraphModule) -> frozenset[int]:
         """Places of parameters and buffers among the inputs of the graph that AOTAutograd made."""
-        if len(gm.graph.find_nodes(op="placeholder")) != self._num_inputs:
+        num_tokens = _torch_compat.num_tokens()
+        if len(gm.graph.find_nodes(op="placeholder")) != num_tokens + self._num_inputs:
             return frozenset()  # AOTAutograd made other inputs of those that it was given
         lifted = _torch_compat.static_inputs(self._num_inputs)
-        return frozenset([*range(self._num_own), *self._lasting, *lifted])
+        places = [*range(self._num_own), *self._lasting, *lifted]
+        return frozenset(num_tokens + place for place in places)
 
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
@@ -427,7 +451,9 @@ class Session:
             (start + seconds - middle) * 1e3,
             executable.stats,
         )
-        return CompiledGraph(executable, executable.graph_text, imported, self.options, seconds)
+        num_tokens = _torch_compat.num_tokens() if kind != "backward" else 0
+        text = executable.graph_text
+        return CompiledGraph(executable, text, imported, self.options, seconds, num_tokens)
 
 
 def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -534,9 +560,17 @@ def compile(
         # Views of some kinds beside each other, of which AOTAutograd makes no common input.
         get_logger("fallback").info("a graph runs eagerly: %s", error)
         return gm
+    if session.refuses_views():
+        get_logger("fallback").info("a graph runs eagerly: results are views of what overlaps")
+        return gm
     written = session.written(gm, len(example_inputs))
     integers = [i for i, one in enumerate(example_inputs) if isinstance(one, int | torch.SymInt)]
-    return _or_eager(compiled, gm, written, session.merged(), integers)
+    limit = _INT_LIMIT if integers and _torch_compat.computes_sizes(gm) else 2**63
+    return _or_eager(compiled, gm, written, session.merged(), integers, limit)
+
+
+# Of arguments that a graph computes with: what it computes is to have no more than 64 bits.
+_INT_LIMIT = 2**31
 
 
 def _or_eager(
@@ -545,11 +579,12 @@ def _or_eager(
     written: list[int],
     merged: _sharing.Sharing,
     integers: list[int],
+    limit: int,
 ) -> Callable[..., Any]:
     """`compiled`, or `gm` where its arguments are not as they were when it was traced.
 
-    One that is written overlaps another one, or does so in another way, an integer has more than 64 bits, or they carry
-    forward-mode derivatives: kernels know nothing of those.
+    One that is written overlaps another one, or does so in another way, one of the `integers` is not below the `limit`,
+    or they carry forward-mode derivatives: kernels know nothing of those.
     """
     overlap = load_core().writes_overlap
     has_tangents = _torch_compat.has_tangents
@@ -563,8 +598,8 @@ def _or_eager(
             reason = "an argument that is written overlaps another one"
         elif merged and are_elsewhere(arguments):
             reason = "arguments overlap in another way than those of the trace"
-        elif not all(-(2**63) <= arguments[place] < 2**63 for place in integers):
-            reason = "an integer has more than 64 bits"
+        elif not all(-limit <= arguments[place] < limit for place in integers):
+            reason = "an integer, or what is computed from it, may have more than 64 bits"
         elif has_tangents(arguments):
             reason = "an argument carries a forward-mode derivative"
         else:

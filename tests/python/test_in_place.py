@@ -201,6 +201,9 @@ SHARED_RESULTS = {
     "strided": lambda x: (lambda v: (v.t(), v.as_strided((3, 3), (1, 2), 5)))(x.exp()),
     "bits": lambda x: (lambda v: (v, v.view(torch.int32)))(x * 2),
     "pieces": lambda x: (lambda v: (v, *v.split(3), v.unbind(1)[2]))(x.exp()),
+    "reshaped": lambda x: (lambda v: (v.reshape(2, -1), v.view(v.shape[0], 2, -1).transpose(0, 1)))(
+        x.exp()
+    ),
     "of a constant": lambda x: (lambda v: (v, v[-1:], v.t()))(x.zero_() - 2),
     "of a product": lambda x: (lambda v: (v[0], v.t()[1:], v.flatten()))(x @ x),
     "of a sum": lambda x: (lambda v: (v, v.expand(3, 8), v[2:]))(x.sum(0)),

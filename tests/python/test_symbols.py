@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import importlib
 import json
@@ -351,3 +352,59 @@ def test_what_is_computed_from_floats_is_in_kernels(mlcc_log: Any) -> None:
                 torch.testing.assert_close(compiled(x, k, n), program(x, k, n))
             assert compiled._traces == 1
     assert told == []
+
+
+class Mode(enum.IntEnum):
+    A = 3
+
+
+NUMBERS_OF_OTHER_CLASSES: dict[str, Any] = {
+    "equal": lambda x, k: x * 2 if k == Mode.A else x,
+    "reflected": lambda x, k: x * 2 if k == Mode.A else x,
+    "not equal": lambda x, k: x if k != Mode.A else x * 2,
+    "in": lambda x, k: x * 2 if k in (Mode.A,) else x,
+    "size": lambda x, k: x * 2 if x.shape[0] + 1 == Mode.A else x * k,
+    "complex": lambda x, k: x * 2 if k == 3 + 0j else x,
+    "fraction": lambda x, k: x * 2 if k == Fraction(3) else x,
+    "large": lambda x, k: x * 2 if k < 2**70 else x,
+    "largest": lambda x, k: x * min(k, 2**64),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_OF_OTHER_CLASSES)
+def test_comparisons_with_numbers_of_other_classes(name: str) -> None:
+    function = NUMBERS_OF_OTHER_CLASSES[name]
+    run = mlcc.jit(function)
+    for size, k in ((2, 3), (2, 4), (5, 3)):
+        x = torch.ones(size)
+        torch.testing.assert_close(run(x, k), function(x, k))
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_absolute_values_of_numbers(needs_gradient: bool) -> None:
+    functions: list[Any] = [
+        lambda x, k: x * abs(k),
+        lambda x, k: x + abs(k - 3),
+        lambda x, k: x * abs(x.shape[0] - k),
+        lambda x, k: x * abs(k) ** 0.5,
+        lambda x, k: (x + 1, abs(k)),
+    ]
+    for function in functions:
+        run = mlcc.jit(function)
+        for k in (1.5, -1.25, -4.0):
+            x = torch.ones(2, requires_grad=needs_gradient)
+            torch.testing.assert_close(run(x, k), function(x, k))
+
+
+def test_values_that_are_asked_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, mlcc_log: Any
+) -> None:
+    monkeypatch.setattr("mlcc._jit._MOST_TRACES", 3)
+    run = mlcc.jit(lambda x, k: x * len(str(k)))
+    x = torch.ones(2)
+    with mlcc_log("fallback") as lines:
+        for k in range(1, 2000, 333):
+            torch.testing.assert_close(run(x, k), x * len(str(k)))
+    assert len(run._entries) == 1
+    assert [len(entries) for entries in run._entries.values()] == [3]
+    assert len(lines) == 1

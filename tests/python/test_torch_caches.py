@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from mlcc._sharing import sharing_of
 from tests.python import warm_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,3 +41,17 @@ def test_programs_in_three_processes(tmp_path: Path) -> None:
         warm = _run(tmp_path, strict)
         for name, counters in warm.items():
             assert counters.get("autograd_cache_hit", 0) >= cold[name]["autograd_cache_saved"], name
+
+
+def test_what_meets_in_memory() -> None:
+    t, u = torch.arange(12.0), torch.arange(3.0)
+
+    def places(*values: object) -> list[int]:
+        return [place for _, place, *_ in sharing_of(values)]
+
+    assert places(t[:4], u, t[4:]) == []
+    assert places(t[::2], 3, t[1::2], u) == [0, 2]
+    assert places(t[8:], t[:8], t[2:4], t[5:6], t[:0]) == [1, 2, 3]
+    assert places(t, u, t, u[1:2]) == [0, 2, 1, 3]
+    assert sharing_of([t[:4], t[:4]]) != sharing_of([t[1:5], t[1:5]])
+    assert sharing_of([t, t]) != sharing_of([t, t.view(12)])

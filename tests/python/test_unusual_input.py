@@ -134,6 +134,9 @@ NUMBERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "quotient": lambda x, n: x / n,
     "float": lambda x, n: x * float(n),
     "integer arithmetic": lambda x, n: x * (n % 7) + n // 2**60,
+    "one more": lambda x, n: x + (n + 1),
+    "square": lambda x, n: x + n * n % 1000003,
+    "branch": lambda x, n: x + 1 if n * n > 0 else x - 1,
 }
 
 
@@ -142,7 +145,11 @@ NUMBERS: dict[str, Callable[[Tensor, int], Tensor]] = {
 def test_integers_of_more_than_64_bits(name: str, dynamic: bool | None) -> None:
     """In the first call, and in calls of what was traced for smaller ones."""
     function, x = NUMBERS[name], torch.linspace(-1, 1, 3)
-    for numbers in ((2**63, 3), (5, 6, 2**63, 2**64, -(2**63) - 1, 7), (2**63 - 1, -(2**63))):
+    for numbers in (
+        (2**63, 3),
+        (5, 6, 2**63, 2**64, -(2**63) - 1, 7),
+        (3, 2**63 - 1, -(2**63), 2**32),
+    ):
         torch._dynamo.reset()
         run = torch.compile(function, backend="mlcc", dynamic=dynamic)
         for number in numbers:

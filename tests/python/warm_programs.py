@@ -97,6 +97,53 @@ def overlapping_arguments(compiled: Callable[..., Any]) -> Results:
     return results
 
 
+def interleaved_arguments(compiled: Callable[..., Any]) -> Results:
+    """Arguments that lie between each other and do not overlap: AOTAutograd merges them all the same."""
+    results = []
+
+    def write_then_read(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b * 2
+
+    for first in (0, 1):
+        run = compiled(write_then_read)
+        for start in (first, 1 - first):
+            base, other = torch.arange(6.0), torch.arange(6.0)
+            results += [run(base[start::2], base[1 - start :: 2]), base]
+            results += [run(base[start::2], other[1 - start :: 2]), base, other]
+        torch._dynamo.reset()
+    return results
+
+
+def views_of_merged(compiled: Callable[..., Any]) -> Results:
+    """Results that are views of overlapping arguments, one of which is written."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b[1:]
+
+    base = torch.arange(12.0)
+    run = compiled(function)
+    results = [run(base[:4], base[2:6]), run(base[3:7], base[2:6])]
+    for result in results:
+        result.mul_(2)
+    return [*results, base]
+
+
+def effect_in_a_branch(compiled: Callable[..., Any]) -> Results:
+    """A token that is an input of the graph, and that none of its nodes takes."""
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).t().contiguous().t()  # as the inverse lies
+
+    def function(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.cond(p > 0, torch.linalg.inv, other, (x,))
+        return result
+
+    run = compiled(function)
+    return [run(torch.tensor(sign), _matrix().contiguous()) for sign in (1.0, -1.0)]
+
+
 def written_views(compiled: Callable[..., Any]) -> Results:
     """The same where a graph has gradients, and where three arguments share memory."""
 
@@ -138,6 +185,9 @@ def views_at_offsets(compiled: Callable[..., Any]) -> Results:
         lambda x: (x.view(-1)[2:].unsqueeze(0), x.mul(2)[1:]),
         lambda x: x.as_strided((2, 2), (1, 1), 1),
         lambda x: (x.add_(1).t(), x[0]),
+        lambda x: x.view(x.shape[0], 2, -1).transpose(0, 1),
+        lambda x: x.view(-1)[x.shape[0] :].view(-1, 2),
+        lambda x: x.diagonal().unsqueeze(0),
     ]
     for function in functions:
         run = compiled(function)
@@ -198,7 +248,8 @@ PROGRAMS: dict[str, Program] = {
     function.__name__: function
     for function in (
         *(inverse, solve, density, nested_region),
-        *(overlapping_arguments, written_views, repeated_backward, views_at_offsets),
+        *(overlapping_arguments, interleaved_arguments, views_of_merged, written_views),
+        *(repeated_backward, views_at_offsets, effect_in_a_branch),
         *(constants, floats),
     )
 }
