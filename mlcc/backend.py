@@ -593,12 +593,17 @@ def _or_eager(
         own = [tensor for _, tensor in _own_tensors(gm)]
         return _sharing.sharing_of([*own, *arguments]) != merged
 
+    def is_large(number: Any) -> bool:
+        return (
+            type(number) is int and not -limit <= number < limit
+        )  # lengths in nested tensors are none
+
     def run(*arguments: Any) -> Any:
         if written and overlap(arguments, written):
             reason = "an argument that is written overlaps another one"
         elif merged and are_elsewhere(arguments):
             reason = "arguments overlap in another way than those of the trace"
-        elif not all(-limit <= arguments[place] < limit for place in integers):
+        elif any(is_large(arguments[place]) for place in integers):
             reason = "an integer, or what is computed from it, may have more than 64 bits"
         elif has_tangents(arguments):
             reason = "an argument carries a forward-mode derivative"
