@@ -182,6 +182,10 @@ class Executable:
     @property
     def stats(self) -> dict[str, int | float]: ...
     @property
+    def steps(self) -> list[str]:
+        """Kernels ("launch add (3 nodes)") and calls ("call aten.sort.default") in the order in which they run."""
+
+    @property
     def fusion_refusals(self) -> list[str]:
         """Why nodes did not join a kernel that computes or reads what they need, in program order."""
 

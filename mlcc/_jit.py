@@ -318,7 +318,8 @@ class Jitted:
             for place in varying
         }
         own = self._own_module()
-        symbols = _symbols.Symbols(fakes.symbols, lambda place: type(call.leaves[place]) is float)
+        floats = {place for place, leaf in enumerate(call.leaves) if type(leaf) is float}
+        symbols = _symbols.Symbols(fakes.symbols, floats.__contains__)
         traced = _TracedModule(self, own, call, varying, symbols)
         session = backend.Session(None, options)
         try:

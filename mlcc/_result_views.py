@@ -55,14 +55,15 @@ def take_from_inputs(gm: GraphModule, places: Sequence[int]) -> None:
     gm.recompile()
 
 
-def keep_shared(gm: GraphModule) -> None:
-    """Have views as memory, not as values, where several outputs share what they are views of.
+def keep_shared(gm: GraphModule, num_results: int) -> None:
+    """Have views as memory, not as values, where several of the first outputs share what they are views of.
 
     `return v, v.diagonal()` may give two tensors of their own else. So are views of inputs to symbolic sizes, whose
     place torch takes from what the graph returns for them.
     """
     (output,) = gm.graph.find_nodes(op="output")
-    chains = [_views_of(node) for node in dict.fromkeys(output.all_input_nodes)]
+    results = [node for node in output.args[0][:num_results] if isinstance(node, Node)]
+    chains = [_views_of(node) for node in dict.fromkeys(results)]
     roots = [chain[0] for chain in chains]
     for chain in chains:
         if chain[0].op == "placeholder":

@@ -1084,6 +1084,16 @@ def returns_views(metadata: Any) -> bool:
     return info is None or any(one.output_type.name == "alias_of_input" for one in info)
 
 
+def num_results() -> int:
+    """How many outputs of the graph being compiled, no backward pass, are for the caller: saved tensors follow them."""
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    info = getattr(metadata, "output_info", None)
+    if metadata is None or info is None:
+        return 0
+    written = metadata.num_mutated_inp_runtime_indices
+    return num_tokens() + int(written) + len(info) + int(metadata.num_intermediate_bases)
+
+
 def outputs_made_again() -> list[int]:
     """Places of the results of the graph being compiled that torch makes again as views of inputs."""
     metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)

@@ -426,7 +426,7 @@ class Session:
         core = load_core()
         if kind != "backward":
             _result_views.take_from_inputs(gm, _torch_compat.outputs_made_again())
-            _result_views.keep_shared(gm)
+            _result_views.keep_shared(gm, _torch_compat.num_results())
         if kind == "inference" and self.options["contractions"]:
             _attention_widths.fix_widths(gm)
         builder = core.GraphBuilder(kind)
