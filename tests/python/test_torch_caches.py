@@ -37,10 +37,12 @@ def _run(folder: Path, strict: str) -> dict[str, dict[str, int]]:
 def test_programs_in_three_processes(tmp_path: Path) -> None:
     cold = _run(tmp_path, strict="1")
     assert set(cold) == set(warm_programs.PROGRAMS)
+    stored = {name: counters.get("autograd_cache_saved", 0) for name, counters in cold.items()}
+    assert sum(number > 0 for number in stored.values()) > len(stored) / 2
     for strict in ("1", "0"):
         warm = _run(tmp_path, strict)
         for name, counters in warm.items():
-            assert counters.get("autograd_cache_hit", 0) >= cold[name]["autograd_cache_saved"], name
+            assert counters.get("autograd_cache_hit", 0) >= stored[name], name
 
 
 def test_what_meets_in_memory() -> None:
