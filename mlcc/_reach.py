@@ -69,12 +69,12 @@ def _is_simple(value: Any) -> bool:
     return is_op or isinstance(value, _NOTHING) or is_plain(value)
 
 
-def contents(cell: types.CellType) -> Any:
-    """None where it is empty."""
+def contents(cell: types.CellType, empty: Any = None) -> Any:
+    """What a closure cell holds; `empty` where it holds nothing."""
     try:
         return cell.cell_contents
     except ValueError:
-        return None
+        return empty
 
 
 def refuse_objects(reached: Reached) -> None:

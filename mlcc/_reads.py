@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from mlcc import _torch_compat
 from mlcc._errors import Error, SideEffectError
 from mlcc._jit_guards import Guard, Names, always, is_plain, is_same_value
-from mlcc._reach import Reached
+from mlcc._reach import Reached, contents
 from mlcc._symbols import TypeQuestions
 
 _PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
@@ -150,7 +150,7 @@ class OutsideValues:
             del leaves
             return (
                 all(is_same_value(scope.get(name, _MISSING), value) for scope, name, value in named)
-                and all(is_same_value(_contents(cell), value) for cell, value in cells)
+                and all(is_same_value(contents(cell, _MISSING), value) for cell, value in cells)
                 and all(_are_same(_defaults_of(function), held) for function, held in defaults)
             )
 
@@ -312,7 +312,7 @@ class OutsideValues:
                 if isinstance(one, types.FunctionType) and one.__code__ is code
             ]
         cells = [(one.__closure__ or ())[code.co_freevars.index(name)] for one in functions]
-        return [cell for cell in cells if _contents(cell) is frame.f_locals.get(name)]
+        return [cell for cell in cells if contents(cell, _MISSING) is frame.f_locals.get(name)]
 
     def _was_made_inside(self, code: types.CodeType) -> bool:
         """Whether a function that ran inside makes functions of this code."""
@@ -501,13 +501,6 @@ def _are_same(found: Defaults, expected: Defaults) -> bool:
 
 def _copy_of(value: Any) -> Any:
     return copy.deepcopy(value) if is_plain(value) else value
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return _MISSING
 
 
 def _is_text_of_a_library(frame: types.FrameType) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from mlcc import _torch_compat
+from mlcc import _torch_compat, _torch_sizes
 from mlcc._fx_expand import MEMORY, MEMORY_OF_VIEW
 
 # Views that the graph IR has as such; others it may compute. So is `view`, where its sizes are numbers.
@@ -37,8 +37,8 @@ def take_from_inputs(gm: GraphModule, places: Sequence[int]) -> None:
         if copy.args[0].op == "placeholder"
     }
     results = list(output.args[0])
-    for place in places:
-        chain = _views_of(results[place], inputs) if isinstance(results[place], Node) else [None]
+    for place in filter(lambda place: isinstance(results[place], Node), places):
+        chain = _views_of(results[place], inputs)
         if chain[0] not in inputs or not _lie_alike(chain[0], inputs[chain[0]]):
             continue
         made: dict[Node, Node] = {chain[0]: inputs[chain[0]]}
@@ -71,20 +71,13 @@ def keep_shared(gm: GraphModule, num_results: int) -> None:
         else:
             is_memory = roots.count(chain[0]) > 1
         for view in chain[1:] if is_memory else ():
-            if view.target is not operator.getitem and not _is_window(view, _is_symbolic(view)):
+            if view.target is not operator.getitem and not _is_window(view):
                 view.meta[MEMORY] = MEMORY_OF_VIEW
 
 
-def _is_window(view: Node, is_symbolic: bool) -> bool:
+def _is_window(view: Node) -> bool:
     name = str(view.target._schema.name.split("::")[1])
-    return name in _WINDOWS or (name == "view" and not is_symbolic)
-
-
-def _is_symbolic(view: Node) -> bool:
-    value = view.meta.get("val")
-    return isinstance(value, torch.Tensor) and any(
-        isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride())
-    )
+    return name in _WINDOWS or (name == "view" and not _torch_sizes.has_symbols(view.meta["val"]))
 
 
 def _views_of(result: Node, roots: Collection[Node] = ()) -> list[Node]:

@@ -343,7 +343,7 @@ def may_overlap(result: Any) -> bool:
     """
     if not isinstance(result, torch.Tensor) or result.layout != torch.strided:
         return False
-    if any(isinstance(number, torch.SymInt) for number in (*result.shape, *result.stride())):
+    if _torch_sizes.has_symbols(result):
         return False
     axes = sorted(
         (stride, size)
@@ -979,10 +979,8 @@ class Fakes:
         relations: list[Any] = []
         for symbol, value_range in self.shape_env.var_to_range.items():
             if str(symbol) in self.symbols:
-                low, high = (
-                    _torch_sizes.bound(value_range.lower),
-                    _torch_sizes.bound(value_range.upper),
-                )
+                low = _torch_sizes.bound(value_range.lower)
+                high = _torch_sizes.bound(value_range.upper)
                 if low is not None:
                     relations.append(sympy.Ge(symbol, low, evaluate=False))
                 if high is not None:
@@ -1020,13 +1018,17 @@ def python_texts(expressions: Sequence[Any]) -> list[str]:
     return [printer.doprint(expression) for expression in expressions]
 
 
+def _metadata() -> Any:
+    """What AOTAutograd found out about inputs and outputs of the graph being compiled; None where it does not say."""
+    return getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+
+
 def written_inputs() -> tuple[int, tuple[int, ...]]:
     """How many inputs the graph being compiled has, its parameters first, and which of them the function writes into.
 
     (0, ()) where torch does not say.
     """
-    context = torch._guards.TracingContext.try_get()
-    info = getattr(getattr(context, "fw_metadata", None), "input_info", None) or []
+    info = getattr(_metadata(), "input_info", None) or []
     return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
 
 
@@ -1035,8 +1037,7 @@ def num_tokens() -> int:
 
     torch passes None for them, but not to a graph that comes from its cache (torch 2.13).
     """
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    return len(getattr(metadata, "tokens", None) or ())
+    return len(getattr(_metadata(), "tokens", None) or ())
 
 
 def allow_repeated_backward() -> None:
@@ -1044,8 +1045,7 @@ def allow_repeated_backward() -> None:
 
     Else torch refuses a second run (`retain_graph=True`) of a pass that was compiled for one, or comes from its cache.
     """
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    donated = getattr(metadata, "bw_donated_idxs", None)
+    donated = getattr(_metadata(), "bw_donated_idxs", None)
     if donated:
         donated.clear()  # the list is also that of the metadata of tensor subclasses
 
@@ -1055,7 +1055,7 @@ def static_inputs(count: int) -> list[int]:
 
     Nothing where the graph being compiled has not `count` inputs.
     """
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     info = getattr(metadata, "input_info", None) or []
     lifted = getattr(metadata, "static_input_indices", None) or []
     return list(lifted) if len(info) == count else []
@@ -1084,26 +1084,27 @@ def returns_views(metadata: Any) -> bool:
     return info is None or any(one.output_type.name == "alias_of_input" for one in info)
 
 
+def _first_result() -> int:
+    """The place of the first result among the outputs: tokens and inputs that torch writes itself come before."""
+    return num_tokens() + int(getattr(_metadata(), "num_mutated_inp_runtime_indices", 0))
+
+
 def num_results() -> int:
     """How many outputs of the graph being compiled, no backward pass, are for the caller: saved tensors follow them."""
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     info = getattr(metadata, "output_info", None)
     if metadata is None or info is None:
         return 0
-    written = metadata.num_mutated_inp_runtime_indices
-    return num_tokens() + int(written) + len(info) + int(metadata.num_intermediate_bases)
+    return _first_result() + len(info) + int(metadata.num_intermediate_bases)
 
 
 def outputs_made_again() -> list[int]:
     """Places of the results of the graph being compiled that torch makes again as views of inputs."""
-    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    first = getattr(metadata, "num_mutated_inp_runtime_indices", None)
-    if metadata is None or first is None:
-        return []
-    first += num_tokens()
     return [
-        first + place
-        for place, one in enumerate(metadata.output_info)
+        place
+        for place, one in enumerate(
+            getattr(_metadata(), "output_info", None) or (), _first_result()
+        )
         if one.output_type.name in ("alias_of_input", "is_input")
     ]
 

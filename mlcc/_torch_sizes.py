@@ -65,6 +65,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return bool(is_non_overlapping_and_dense_or_false(tensor))
 
 
+def has_symbols(tensor: torch.Tensor) -> bool:
+    """Whether sizes or strides of a fake tensor are symbolic."""
+    return any(isinstance(number, torch.SymInt) for number in (*tensor.shape, *tensor.stride()))
+
+
 def is_one(size: torch.SymInt | torch.SymBool) -> bool:
     """Whether a guard of the trace says that a size is 1; asking adds none."""
     is_size = isinstance(size, torch.SymInt)

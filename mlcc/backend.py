@@ -603,7 +603,7 @@ def _or_eager(
             reason = "an argument that is written overlaps another one"
         elif merged and are_elsewhere(arguments):
             reason = "arguments overlap in another way than those of the trace"
-        elif any(is_large(arguments[place]) for place in integers):
+        elif integers and any(is_large(arguments[place]) for place in integers):
             reason = "an integer, or what is computed from it, may have more than 64 bits"
         elif has_tangents(arguments):
             reason = "an argument carries a forward-mode derivative"
