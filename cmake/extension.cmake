@@ -1,7 +1,7 @@
 # mlcc/_C: pybind11 and libtorch. Links three names instead of using find_package(Torch), which brings
 # Caffe2's flags; not `torch`, which under a CUDA build pulls in libtorch_cuda.
 
-file(GLOB mlcc_python_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/python/*.cpp)
+file(GLOB_RECURSE mlcc_python_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/python/*.cpp)
 if(NOT mlcc_python_sources)
   message(STATUS "csrc/python has no sources yet: no mlcc._C")
   return()

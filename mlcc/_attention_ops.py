@@ -36,7 +36,7 @@ def _op(schema: str) -> Callable[[Callable[..., Any]], Any]:
 
 @_op("dropout_mask(Tensor seed, SymInt[] sizes, float kept) -> Tensor")
 def dropout_mask(seed: torch.Tensor, sizes: Sequence[int], kept: float) -> torch.Tensor:
-    """bool of shape `sizes`, true with probability `kept`: bits of places under a 0-d i64 (csrc/lower/philox.h)."""
+    """bool of shape `sizes`, true with probability `kept`: bits of places under a 0-d i64 (csrc/lower/element/philox.h)."""
     word = (1 << 32) - 1
     counter = torch.arange(math.prod(sizes), device=seed.device)
     left, right = counter & word, ((counter ^ seed) >> 32) & word

@@ -24,6 +24,27 @@ SEES = {
     "python": "driver runtime graph types support",
 }
 
+# Folder in a folder of csrc -> the folders beside it that it may see. What lies in the outer folder itself sees them all, and
+# all of them see that.
+SEES_BESIDE = {
+    "graph/passes/simplify": "",
+    "graph/passes/layout": "",
+    "graph/passes/contractions": "layout",
+    "graph/passes/attention": "contractions layout",
+    "lower/axes": "",
+    "lower/element": "axes",
+    "lower/loops": "element axes",
+    "lower/reductions": "loops element axes",
+    "lower/contractions": "loops element axes",
+    "lower/attention": "contractions loops element axes",
+    "lower/scans_and_updates": "reductions loops element axes",
+    "python/process": "",
+    "python/tensors": "process",
+    "python/build": "process",
+    "python/run": "build tensors process",
+    "python/call": "run build tensors process",
+}
+
 # Headers of others -> the only folders that may include them.
 FOREIGN = [
     (re.compile(r"(llvm|llvm-c)/"), ["codegen/cpu"]),
@@ -61,7 +82,7 @@ def check_include(path: str, quoted: bool, name: str) -> str | None:
         inside = path.startswith("codegen/cpu/")
         if name.startswith("codegen/cpu/") and name not in CPU_API and not inside:
             return f"{name}: from outside codegen/cpu only {' and '.join(CPU_API)} may be included"
-        return None
+        return check_beside(path, name)
     if quoted and name != "mlcc_build_id.h":
         return f'"{name}": write the path from csrc, or <> for a header of others'
     for pattern, folders in FOREIGN:
@@ -70,6 +91,18 @@ def check_include(path: str, quoted: bool, name: str) -> str | None:
             client = re.match(r"codegen/cpu/(client|api)", path)
             if not allowed or client:
                 return f"{name}: allowed only in {', '.join(folders) or 'no folder'}"
+    return None
+
+
+def check_beside(path: str, name: str) -> str | None:
+    """What is wrong with an include of `name`, which is in the same layer as csrc/`path`, or None."""
+    folder, target = (one.rpartition("/")[0] for one in (path, name))
+    outer = folder.rpartition("/")[0]
+    if folder == target or folder not in SEES_BESIDE or target.rpartition("/")[0] != outer:
+        return None
+    beside = target.removeprefix(f"{outer}/")
+    if beside not in SEES_BESIDE[folder].split():
+        return f"{name}: {folder} may not see {target}"
     return None
 
 
@@ -89,11 +122,19 @@ def private_torch_uses(text: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+def has_row(path: str) -> bool:
+    """Whether the folder of csrc/`path` has a row where those beside it have one."""
+    folder = path.rpartition("/")[0]
+    outer = folder.rpartition("/")[0]
+    rows = {row.rpartition("/")[0] for row in SEES_BESIDE}
+    return outer not in rows or folder in SEES_BESIDE or folder in rows
+
+
 def problems() -> Iterator[str]:
     csrc = ROOT / "csrc"
     for path in sorted(p for p in csrc.rglob("*") if p.suffix in {".cpp", ".h", ".def"}):
         relative = path.relative_to(csrc).as_posix()
-        if relative.split("/")[0] not in SEES:
+        if relative.split("/")[0] not in SEES or not has_row(relative):
             yield f"csrc/{relative}: its folder is not in the table of tools/check_layers.py"
             continue
         for number, quoted, name in includes(path):

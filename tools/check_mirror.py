@@ -7,8 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Folder of csrc -> where its tests are, when not in tests/cpp/<folder>.
+# Folder of csrc -> where its tests and those of the folders in it are, when not in tests/cpp/<folder>.
 TESTED_ELSEWHERE = {
+    "lower": "tests/cpp/lower",
     "python": "tests/python",
     "graph/passes": "tests/lit/graph/passes",
     "loop/passes": "tests/lit/loop/passes",
@@ -55,19 +56,22 @@ COVERED_BY = {
 
 def missing_passes() -> Iterator[str]:
     for layer in ("graph", "loop"):
-        for source in sorted((ROOT / "csrc" / layer / "passes").glob("*.cpp")):
+        passes = ROOT / "csrc" / layer / "passes"
+        for source in sorted(passes.rglob("*.cpp")):
             if source.stem in NOT_A_PASS:
                 continue
-            folder = ROOT / "tests" / "lit" / layer / "passes"
+            place = source.parent.relative_to(passes)
+            folder = ROOT / "tests" / "lit" / layer / "passes" / place
             if not list(folder.glob(f"{source.stem}*.mlcc")):
-                yield f"csrc/{layer}/passes/{source.name}: no {folder.relative_to(ROOT)}/{source.stem}*.mlcc"
+                yield f"{source.relative_to(ROOT)}: no {folder.relative_to(ROOT)}/{source.stem}*.mlcc"
 
 
 def missing_folders() -> Iterator[str]:
     csrc = ROOT / "csrc"
     for folder in sorted({path.parent for path in csrc.rglob("*.cpp")}):
         name = folder.relative_to(csrc).as_posix()
-        wanted = TESTED_ELSEWHERE.get(name, f"tests/cpp/{name}")
+        outer = [folder for folder in TESTED_ELSEWHERE if f"{name}/".startswith(f"{folder}/")]
+        wanted = TESTED_ELSEWHERE[max(outer)] if outer else f"tests/cpp/{name}"
         places = [ROOT / wanted, ROOT / wanted.replace(name, name.replace("/", "_"))]
         if not any(place.is_dir() and any(place.iterdir()) for place in places):
             yield f"csrc/{name}: no tests in {wanted}"

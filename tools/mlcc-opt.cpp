@@ -22,8 +22,8 @@
 #include "graph/passes/pipeline.h"
 #include "graph/text.h"
 #include "loop/text.h"
+#include "lower/contractions/tile_options.h"
 #include "lower/lower.h"
-#include "lower/tile_options.h"
 #include "schedule/machine.h"
 #include "support/error.h"
 

@@ -517,7 +517,7 @@ class Planner {
   }
 
   // Where a value of a contraction's kernel stands in what it is padded to: it is written there,
-  // and the kernel fills the border by itself (lower/borders.h).
+  // and the kernel fills the border by itself (lower/contractions/borders.h).
   std::optional<Index> padded_position(const Node& node, const Group& group) const {
     if (node.op() != Op::kPad || group.nodes.empty() || !is_contraction(*group.nodes.front()) ||
         group.device.kind != DeviceKind::kCpu)

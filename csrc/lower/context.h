@@ -7,7 +7,7 @@
 #include "fusion/fusion.h"
 #include "graph/graph.h"
 #include "loop/ir.h"
-#include "lower/words.h"
+#include "lower/axes/words.h"
 #include "schedule/schedule.h"
 
 namespace mlcc::lower {

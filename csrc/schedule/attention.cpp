@@ -66,7 +66,8 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
   const int64_t all = (facts.expected_rows + height - 1) / height;
   const int64_t enough = machine.parts(8);
   tiles.tiles = std::clamp<int64_t>(all * facts.others / enough, 1, std::min(all, kMostTiles));
-  // So that tiles of each height fill the rows of the largest ones, see lower/attention.cpp.
+  // So that tiles of each height fill the rows of the largest ones, see
+  // lower/attention/attention.cpp.
   if (tiles.rows.size() > 1) tiles.tiles = std::max<int64_t>(2, tiles.tiles / 2 * 2);
   return tiles;
 }

@@ -1,4 +1,4 @@
-#include "lower/nest_axes.h"
+#include "lower/axes/nest_axes.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "graph/graph.h"
 #include "loop/ir.h"
-#include "lower/formula.h"
+#include "lower/element/formula.h"
 
 namespace mlcc::lower {
 namespace {
