@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Check that no comment or docstring of csrc and mlcc tells more than two measured figures.
+
+Measurements belong to docs/decisions or beside the benchmark that repeats them; what a cost model compares with is a
+named field or a named constant whose comment says what it means. Counted are decimal numbers and numbers with a unit of
+time, of speed or a share ("3 ms", "40 GB/s", "15 %", "2 times"); ranges count as two.
+"""
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MOST_FIGURES = 2
+
+UNITS = r"ns|us|ms|s|cycles?|GB/s|MB/s|GFLOPS|TFLOPS|%|percent|per cent|times"
+FIGURE = re.compile(rf"(?<![\w.^*-])\d[\d,]*(?:\.\d+)? ?(?:{UNITS})(?![\w/])|(?<![\w.^])\d+\.\d+(?![\w.])")
+# "0.4 to 0.8", "1.0, 1.2 and 3 times": a number without a unit of its own takes that of the next one.
+CPP_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//([^\n]*)|/\*(.*?)\*/', re.DOTALL)
+# Numbers that are no measurements: bounds and values of ranges, versions, exact products.
+EXACT = re.compile(
+    r"(?:[-+]|\bversion |\bCUDA |\bNVRTC |\btorch |\bPython |\bLLVM |\bABI )\d+\.\d+|\[\d+\.\d+, \d+\.\d+[\])]"
+    r"|(?<!\d)[012]\.[05](?!\d)"
+)
+
+
+def cpp_comments(text: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each comment; lines of // that follow one another are one."""
+    lines = text.split("\n")
+    block: list[str] = []
+    for number, line in enumerate([*lines, ""], 1):
+        match = next((m for m in CPP_COMMENT.finditer(line) if m[0].startswith("//")), None)
+        if match is not None and (not line[: match.start()].strip() or block):
+            block.append(match[1])
+            continue
+        if block:
+            yield number - len(block), " ".join(block)
+            block = []
+        if match is not None:
+            block.append(match[1])
+
+
+def python_comments(text: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each comment and docstring."""
+    block: list[str] = []
+    start = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            if block and token.start[0] != last + 1:
+                yield start, " ".join(block)
+                block = []
+            if not block:
+                start = token.start[0]
+            block.append(token.string.lstrip("#"))
+            last = token.start[0]
+        elif token.type == tokenize.STRING and token.line.strip().startswith(('"""', 'r"""')):
+            yield token.start[0], token.string
+    if block:
+        yield start, " ".join(block)
+
+
+def count_figures(comment: str) -> int:
+    """Of measurements, as far as their form tells."""
+    return len(FIGURE.findall(EXACT.sub(" ", comment)))
+
+
+def problems() -> Iterator[str]:
+    for folder in ("csrc", "mlcc"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix not in {".cpp", ".h", ".def", ".cuh", ".py"}:
+                continue
+            text = path.read_text()
+            comments = python_comments(text) if path.suffix == ".py" else cpp_comments(text)
+            for line, comment in comments:
+                figures = count_figures(comment)
+                if figures > MOST_FIGURES:
+                    shown = " ".join(comment.split())[:90]
+                    yield f"{path.relative_to(ROOT)}:{line}: {figures} figures in a comment: {shown}"
+
+
+def main() -> int:
+    found = list(problems())
+    for problem in found:
+        print(problem)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
