@@ -135,7 +135,7 @@ class MlccObserver:
     """mlcc, and its compiled graphs as they come into being."""
 
     def __init__(self) -> None:
-        backend: Any = importlib.import_module("mlcc.backend")
+        backend: Any = importlib.import_module("mlcc.capture.backend")
         self.backend = backend.compile
         self._module = backend
         self._graphs: list[Any] = []

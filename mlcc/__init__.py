@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlcc._errors import Error as Error
     from mlcc._errors import InternalError as InternalError
     from mlcc._errors import LoadError as LoadError
-    from mlcc._jit import jit as jit
+    from mlcc.capture.jit import jit as jit
 
 __all__ = [
     "Error",
@@ -35,7 +35,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "InternalError": ("mlcc._errors", "InternalError"),
     "LoadError": ("mlcc._errors", "LoadError"),
     "config": ("mlcc.config", None),
-    "jit": ("mlcc._jit", "jit"),
+    "jit": ("mlcc.capture.jit", "jit"),
 }
 
 

@@ -19,7 +19,7 @@ Work = Callable[[Record, Callable[[str], None]], Record]
 def load_backend(name: str) -> Backend:
     """A backend of torch.compile by name."""
     if name == "mlcc":
-        from mlcc.backend import compile as backend
+        from mlcc.capture.backend import compile as backend
     else:
         backend = torch._dynamo.lookup_backend(name)
     return backend

@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST_FIGURES = 2
 
 UNITS = r"ns|us|ms|s|cycles?|GB/s|MB/s|GFLOPS|TFLOPS|%|percent|per cent|times"
-FIGURE = re.compile(rf"(?<![\w.^*-])\d[\d,]*(?:\.\d+)? ?(?:{UNITS})(?![\w/])|(?<![\w.^])\d+\.\d+(?![\w.])")
+FIGURE = re.compile(
+    rf"(?<![\w.^*-])\d[\d,]*(?:\.\d+)? ?(?:{UNITS})(?![\w/])|(?<![\w.^])\d+\.\d+(?![\w.])"
+)
 # "0.4 to 0.8", "1.0, 1.2 and 3 times": a number without a unit of its own takes that of the next one.
 CPP_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//([^\n]*)|/\*(.*?)\*/', re.DOTALL)
 # Numbers that are no measurements: bounds and values of ranges, versions, exact products.

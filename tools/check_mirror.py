@@ -18,39 +18,54 @@ TESTED_ELSEWHERE = {
 # Sources in a folder of passes that are not passes.
 NOT_A_PASS = {"pipeline", "passes", "registry"}
 
-# Python module -> the test file that covers it, when not tests/python/test_<module>.py.
+# Python module -> the test file that covers it, when not tests/python/test_<module>.py or test_fx_<module>.py.
 COVERED_BY = {
     "__init__": "test_package.py",
     "__main__": "test_package.py",
-    "_autoload": "test_package.py",
     "_build_info": "test_package.py",
     "_channels": "test_package.py",
     "_errors": "test_package.py",
-    "_fx_creation": "test_fx_import.py",
-    "_fx_extern": "test_fx_import.py",
-    "_fx_handlers": "test_fx_import.py",
-    "_fx_index_maps": "test_fx_import.py",
-    "_fx_padding": "test_fx_windows.py",
-    "_fx_pointwise": "test_fx_import.py",
-    "_fx_reductions": "test_fx_import.py",
-    "_fx_sizes": "test_fx_import.py",
-    "_fx_types": "test_fx_import.py",
-    "_jit_guards": "test_jit.py",
     "_load": "test_package.py",
-    "_op_table": "test_fx_import.py",
-    "_reads": "test_jit.py",
-    "_recompiles": "test_backend.py",
-    "_recompute": "test_autograd.py",
-    "_reproducer": "test_backend.py",
-    "_result_views": "test_in_place.py",
-    "_sharing": "test_torch_caches.py",
-    "_torch_compat": "test_backend.py",
-    "_torch_sizes": "test_fx_import.py",
     "_version": "test_package.py",
+    "capture/calls": "test_jit.py",
+    "capture/entries": "test_jit.py",
+    "capture/guards": "test_jit.py",
+    "capture/reads": "test_jit.py",
+    "capture/recompiles": "test_backend.py",
+    "capture/reproducer": "test_backend.py",
+    "capture/sharing": "test_torch_caches.py",
+    "capture/trace_symbols": "test_symbols.py",
+    "capture/traced": "test_jit_state.py",
     "cli": "test_package.py",
     "config": "test_package.py",
-    "decompositions": "test_fx_import.py",
+    "importer/context": "test_fx_import.py",
+    "importer/eager_calls": "test_fx_eager.py",
+    "importer/externs": "test_fx_import.py",
+    "importer/fx_graph": "test_fx_import.py",
+    "importer/handlers": "test_fx_import.py",
+    "importer/ops/attention_gradients": "test_attention_ops.py",
+    "importer/ops/creation": "test_fx_import.py",
+    "importer/ops/index_maps": "test_fx_import.py",
+    "importer/ops/padding": "test_fx_windows.py",
+    "importer/ops/pointwise": "test_fx_import.py",
+    "importer/ops/reductions": "test_fx_import.py",
+    "ir/op_table": "test_fx_import.py",
+    "ir/sizes": "test_fx_import.py",
+    "ir/types": "test_fx_import.py",
     "logging": "test_package.py",
+    "rewrite/decompositions": "test_fx_import.py",
+    "rewrite/flex_attention": "test_fx_flex.py",
+    "rewrite/result_views": "test_in_place.py",
+    "torch_private/aot": "test_torch_caches.py",
+    "torch_private/aot_metadata": "test_aliasing.py",
+    "torch_private/aot_partition": "test_autograd.py",
+    "torch_private/autoload": "test_package.py",
+    "torch_private/dispatch": "test_fx_import.py",
+    "torch_private/dynamo": "test_backend.py",
+    "torch_private/symints": "test_fx_import.py",
+    "torch_private/trace_state": "test_jit_state.py",
+    "torch_private/tracing": "test_jit.py",
+    "training/recompute": "test_autograd.py",
 }
 
 
@@ -87,10 +102,13 @@ def missing_tools() -> Iterator[str]:
 def missing_modules() -> Iterator[str]:
     tests = ROOT / "tests" / "python"
     for path in sorted((ROOT / "mlcc").rglob("*.py")):
-        module = path.stem
-        wanted = COVERED_BY.get(module, f"test_{module.lstrip('_')}.py")
-        if not (tests / wanted).exists():
-            yield f"{path.relative_to(ROOT)}: no tests/python/{wanted}"
+        if path.name == "__init__.py" and path.parent.name != "mlcc":
+            continue  # one sentence
+        module = path.relative_to(ROOT / "mlcc").with_suffix("").as_posix()
+        usual = (f"test_{path.stem}.py", f"test_fx_{path.stem}.py")
+        wanted = (COVERED_BY[module],) if module in COVERED_BY else usual
+        if not any((tests / name).exists() for name in wanted):
+            yield f"{path.relative_to(ROOT)}: no tests/python/{' or '.join(wanted)}"
 
 
 def main() -> int:

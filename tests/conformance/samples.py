@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from mlcc import _torch_compat, fx_import
+from mlcc.importer import fx_graph
+from mlcc.torch_private import tracing
 from tests.memory import snapshot, write_over
 from tests.python.accuracy import judge
 from tests.warm import Caches, Warmth, digests
@@ -232,7 +233,7 @@ class OpCheck:
                 return self._backend(graph, tensors)
             if any(tensor.layout != torch.strided for tensor in tensors):
                 return self._by_dynamo(call)  # symbolic strides are for those that have strides
-            fakes = _torch_compat.Fakes()
+            fakes = tracing.Fakes()
             inputs = [fakes.tensor(place, one, True) for place, one in enumerate(tensors)]
             with fakes.tracing():
                 return self._backend(graph, inputs)
@@ -315,7 +316,7 @@ class _Fallbacks(logging.Handler):
         return seen
 
     def __enter__(self) -> _Fallbacks:
-        fx_import.forget_logged()
+        fx_graph.forget_logged()
         self._logger.setLevel(logging.INFO)
         self._logger.addHandler(self)
         return self

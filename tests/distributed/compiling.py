@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from mlcc import backend
+from mlcc.capture import backend
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from mlcc import backend
+from mlcc.capture import backend
 from tests.distributed import gpt
 from tests.distributed.compiling import compiled, no_graph_runs_eagerly
 

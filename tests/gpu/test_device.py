@@ -266,7 +266,7 @@ def test_small_shapes(shape: tuple[int, ...]) -> None:
 
 def test_dynamic_sizes() -> None:
     """One kernel for all of them."""
-    from mlcc import backend
+    from mlcc.capture import backend
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).softmax(-1) + x.shape[0]

@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 import torch  # noqa: E402
 
 from benchmarks.observe import observer, summarize  # noqa: E402
-from mlcc.fx_import import forget_logged  # noqa: E402
+from mlcc.importer.fx_graph import forget_logged  # noqa: E402
 from tests.arguments import names_among  # noqa: E402
 from tests.models.zoo import ARCHITECTURES, LENGTHS, Architecture  # noqa: E402
 from tests.python.accuracy import InFloat64, judge_together  # noqa: E402

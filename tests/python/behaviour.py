@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import mlcc
-from mlcc import backend
+from mlcc.capture import backend
 from tests.python.accuracy import leaves
 
 

@@ -14,8 +14,10 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from mlcc import backend, config, fx_import
+from mlcc import config
 from mlcc._load import load_core
+from mlcc.capture import backend
+from mlcc.importer import fx_graph
 from tests.python.cuda_tools import fake_driver
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -65,7 +67,7 @@ class Program:
             gm = make_fx(_flat(function), decomposition_table=table)(*arguments)
         gm.graph.eliminate_dead_code()
         builder = load_core().GraphBuilder("g")
-        fx_import.import_graph(gm, builder, backend.op_table())
+        fx_graph.import_graph(gm, builder, backend.op_table())
         return str(builder.print())
 
     def _with_gradients(self, *inputs: Any) -> list[Any]:

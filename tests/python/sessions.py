@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlcc import backend, config
-from mlcc.backend import CompiledGraph
+from mlcc import config
+from mlcc.capture import backend
+from mlcc.capture.backend import CompiledGraph
 
 
 class Sessions:

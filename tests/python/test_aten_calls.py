@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.inductor_calls import InductorObserver
 from benchmarks.observe import MlccObserver, summarize
-from mlcc import backend
+from mlcc.capture import backend
 
 SHARED = ((backend.CompiledGraph, "_link"), (backend.EagerGraph, "__init__"))
 

@@ -1,4 +1,4 @@
-"""torch.compile(f, backend=mlcc.backend.compile): numbers, aliasing, recompiles, caches, fallbacks."""
+"""torch.compile(f, backend=mlcc.capture.backend.compile): numbers, aliasing, recompiles, caches, fallbacks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ import torch
 import torch.nn.functional as F
 
 import mlcc
-from mlcc import _recompiles, _torch_compat, backend, fx_import
 from mlcc._load import load_core
+from mlcc.capture import backend, recompiles
+from mlcc.importer import fx_graph
+from mlcc.torch_private import dynamo
 from tests.python.accuracy import check_all, check_form, check_ulp, to_double
 from tests.python.functions import (
     BACKWARD,
@@ -224,7 +226,7 @@ def test_sizes_that_guards_make_equal_or_positive(
     function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing of such a graph is left to eager."""
-    fx_import.forget_logged()
+    fx_graph.forget_logged()
     caplog.set_level("INFO", "mlcc.fallback")
     run = compiled(function, dynamic=True)
     for n in (8, 12, 20):
@@ -765,8 +767,8 @@ def test_recompile_is_logged(mlcc_log: Any) -> None:
     ],
 )
 def test_reasons(reason: str, text: str) -> None:
-    recompile = _torch_compat.Recompile(1, "f", "/a/model.py", 31, reason)
-    assert _recompiles.message(recompile) == f"recompile 1 of f (model.py:31): {text}"
+    recompile = dynamo.Recompile(1, "f", "/a/model.py", 31, reason)
+    assert recompiles.message(recompile) == f"recompile 1 of f (model.py:31): {text}"
 
 
 # -- caches
@@ -774,7 +776,7 @@ def test_reasons(reason: str, text: str) -> None:
 
 SCRIPT = """
 import json, sys, torch
-import mlcc.backend as backend
+import mlcc.capture.backend as backend
 from torch._dynamo.utils import counters
 
 def f(x, w):
@@ -864,7 +866,7 @@ def _break_importer(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise mlcc.InternalError("a broken importer")
 
-    monkeypatch.setattr(fx_import, "import_graph", broken)
+    monkeypatch.setattr(fx_graph, "import_graph", broken)
 
 
 def test_internal_error_warns_and_runs_eagerly(
@@ -903,12 +905,12 @@ def test_internal_error_raises_under_strict(
 
 
 def test_twenty_reproducers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from mlcc import _reproducer
+    from mlcc.capture import reproducer
 
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
     options = {"dump_dir": str(tmp_path)}
     for number in range(23):
-        _reproducer.write(gm, "inference", mlcc.InternalError(f"error {number}"), options)
+        reproducer.write(gm, "inference", mlcc.InternalError(f"error {number}"), options)
     texts = [(folder / "error.txt").read_text() for folder in tmp_path.iterdir()]
     assert len(texts) == 20
     assert not any("error 2\n" in text for text in texts)

@@ -81,13 +81,15 @@ def test_import_torch_without_core(tmp_path: Path) -> None:
     info = tmp_path / "mlcc-0.0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mlcc\nVersion: 0.0.1\n")
-    (info / "entry_points.txt").write_text("[torch.backends]\nmlcc = mlcc._autoload:autoload\n")
+    (info / "entry_points.txt").write_text(
+        "[torch.backends]\nmlcc = mlcc.torch_private.autoload:autoload\n"
+    )
     code = (
         "import sys\n"
         "sys.meta_path[:] = [f for f in sys.meta_path if '__editable__' not in repr(f)]\n"
         "import torch, mlcc\n"
         "assert mlcc.__file__.startswith(sys.argv[1]), mlcc.__file__\n"
-        "assert 'mlcc._autoload' in sys.modules\n"
+        "assert 'mlcc.torch_private.autoload' in sys.modules\n"
         "print(torch.ones(2).sum().item())\n"
         "try: mlcc.cache_info()\n"
         "except mlcc.Error as error: print(error)\n"

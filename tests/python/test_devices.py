@@ -12,9 +12,12 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlcc
-from mlcc import _load, backend, cli, config, decompositions, fx_import
-from mlcc._fx_types import GraphUnsupported
+from mlcc import _load, cli, config
 from mlcc._load import load_core
+from mlcc.capture import backend
+from mlcc.importer import fx_graph
+from mlcc.ir.types import GraphUnsupported
+from mlcc.rewrite import decompositions
 
 
 def imported(function: Callable[..., Any], *makers: Callable[[], Any]) -> tuple[str, Any]:
@@ -24,7 +27,7 @@ def imported(function: Callable[..., Any], *makers: Callable[[], Any]) -> tuple[
     with FakeTensorMode(allow_non_fake_inputs=True):
         arguments = [make() for make in makers]
         gm = make_fx(function, decomposition_table=table)(*arguments)
-    found = fx_import.import_graph(gm, builder, backend.op_table())
+    found = fx_graph.import_graph(gm, builder, backend.op_table())
     builder.verify()
     return builder.print(), found
 

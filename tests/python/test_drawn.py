@@ -16,7 +16,7 @@ from hypothesis import given, note
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mlcc
-from mlcc._fx_types import GraphUnsupported
+from mlcc.ir.types import GraphUnsupported
 from tests.python.accuracy import check_all, to_double
 from tests.python.tracing import DTYPES, FORMS, Compiled, _overload, call_of, is_in_table, trace
 

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 
 import mlcc
-from mlcc import backend
 from mlcc._load import load_core
+from mlcc.capture import backend
 from tests.python import cuda_tools
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,8 +67,8 @@ def test_a_process_would_be_seen(fresh_cache: Path) -> None:
 # -- what is printed
 
 PRINT = """
-import torch, mlcc.backend
-run = torch.compile(lambda x: torch.lgamma(x).exp().sum(-1), backend=mlcc.backend.compile, dynamic=False)
+import torch, mlcc.capture.backend
+run = torch.compile(lambda x: torch.lgamma(x).exp().sum(-1), backend=mlcc.capture.backend.compile, dynamic=False)
 with torch.no_grad():
     run(torch.randn(6, 8))
     run(torch.randn(7, 8))

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 
 import mlcc
-from mlcc import _reproducer, backend
 from mlcc._load import load_core
+from mlcc.capture import backend, reproducer
 
 ROOT = Path(__file__).resolve().parents[2]
 core = load_core()
@@ -315,7 +315,7 @@ def failing_graph() -> torch.fx.GraphModule:
 def test_reproducers_hold_data_only_where_asked_for(tmp_path: Path, with_data: bool) -> None:
     options = mlcc.config.resolve({"dump_dir": str(tmp_path / "repro"), "repro_data": with_data})
     error = mlcc.InternalError("a bug")
-    folder = _reproducer.write(failing_graph(), "inference", error, options)
+    folder = reproducer.write(failing_graph(), "inference", error, options)
     assert folder is not None
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     names = {path.name for path in folder.iterdir()}
@@ -336,10 +336,10 @@ def test_a_reproducer_that_cannot_be_written(
     (tmp_path / "file").write_text("")
     error = mlcc.InternalError("a bug")
     options = mlcc.config.resolve({"dump_dir": str(tmp_path / "file")})
-    assert _reproducer.write(failing_graph(), "inference", error, options) is None
+    assert reproducer.write(failing_graph(), "inference", error, options) is None
     for name in ("HOME", "XDG_CACHE_HOME", "MLCC_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert _reproducer.write(failing_graph(), "inference", error, mlcc.config.resolve()) is None
+    assert reproducer.write(failing_graph(), "inference", error, mlcc.config.resolve()) is None
 
 
 def test_a_reproducer_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_reproducer_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(torch, "save", lambda value, path: save(value, "/dev/full"))
     options = mlcc.config.resolve({"dump_dir": str(tmp_path), "repro_data": True})
     error = mlcc.InternalError("a bug")
-    assert _reproducer.write(failing_graph(), "inference", error, options) is None
+    assert reproducer.write(failing_graph(), "inference", error, options) is None
 
 
 def test_an_internal_error_of_the_core(monkeypatch: pytest.MonkeyPatch, fresh_cache: Path) -> None:

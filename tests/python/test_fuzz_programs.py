@@ -14,7 +14,7 @@ import sympy
 import torch
 
 import mlcc
-from mlcc import _reads, _symbols
+from mlcc.capture import reads, trace_symbols
 from tests.fuzz import run
 from tests.fuzz.modes import DRAWS
 from tests.fuzz.program_check import (
@@ -363,10 +363,10 @@ def test_a_text_that_a_library_evaluates_reads_no_globals_of_the_user() -> None:
     """As sympy does during a trace with symbolic sizes."""
     scope: dict[str, Any] = {"value": torch.ones(2)}
     exec("def function():\n    return value", scope)
-    outside = _reads.OutsideValues(
+    outside = reads.OutsideValues(
         scope["function"],
         "function",
-        _symbols.TypeQuestions(_symbols.Symbols({}, lambda place: False)),
+        trace_symbols.TypeQuestions(trace_symbols.Symbols({}, lambda place: False)),
     )
     with outside.watch():
         assert sympy.sympify("E + x") == sympy.E + sympy.Symbol("x")

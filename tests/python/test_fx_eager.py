@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._higher_order_ops.out_dtype import out_dtype
 
-from mlcc._fx_eager import EagerCall
+from mlcc.importer.eager_calls import EagerCall
 from tests.python.sessions import Sessions
 
 

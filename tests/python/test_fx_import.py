@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 
 import mlcc
-from mlcc import _torch_compat, decompositions, fx_import
-from mlcc._fx_sizes import SizePrinter, ratio_that_rounds_alike
+from mlcc.importer import fx_graph
+from mlcc.ir.sizes import SizePrinter, ratio_that_rounds_alike
+from mlcc.ir.types import GraphUnsupported
+from mlcc.rewrite import decompositions
+from mlcc.torch_private import dispatch
 from tests.python.accuracy import check_all, check_form, to_double
 from tests.python.functions import (
     BACKWARD,
@@ -99,12 +102,12 @@ def test_table_is_not_decomposed() -> None:
 def test_each_name_takes_an_op_apart() -> None:
     taken_apart = decompositions.table(GENERATED).keys()
     for name in decompositions.names():
-        assert _torch_compat.decompositions_of([name]).keys() & taken_apart, name
+        assert dispatch.decompositions_of([name]).keys() & taken_apart, name
 
 
 def test_core_pointwise_ops(record_property: Any) -> None:
     """Every op tagged core and pointwise is in the table or a handler."""
-    from mlcc._fx_handlers import HANDLERS
+    from mlcc.importer.handlers import HANDLERS
 
     found, missing = 0, set()
     for name in dir(torch.ops.aten):
@@ -523,12 +526,12 @@ def test_node_counts() -> None:
     ],
 )
 def test_graphs_that_run_eagerly(function: Any, reason: str) -> None:
-    with pytest.raises(fx_import.GraphUnsupported, match=reason):
+    with pytest.raises(GraphUnsupported, match=reason):
         trace(function, torch.randn(4, 4))
 
 
 def test_externs_are_logged_once(mlcc_log: Any) -> None:
-    fx_import.forget_logged()
+    fx_graph.forget_logged()
     with mlcc_log("fallback") as lines:
         trace(lambda x: x.sort()[0].sort()[0], torch.randn(4, 4))
         trace(lambda x: x.sort()[0], torch.randn(4, 4))

@@ -13,7 +13,8 @@ from torch._opaque_base import OpaqueBase
 from torch.distributed import _functional_collectives
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from mlcc import _fx_objects, backend
+from mlcc.capture import backend
+from mlcc.ir import objects
 from tests.python.sessions import Sessions
 
 
@@ -101,7 +102,7 @@ def test_calls_get_the_object_of_their_call(function: Any, dynamic: bool) -> Non
             torch.testing.assert_close(taken, expected)
     compiled.check_all_compiled()
     assert compiled.graphs[0].stats["kernels"] > 0
-    assert not _fx_objects._objects
+    assert not objects._objects
 
 
 def test_an_object_that_nobody_reads_in_the_graph() -> None:
@@ -140,7 +141,7 @@ def test_an_exception_lets_go_of_the_objects() -> None:
     torch.testing.assert_close(compiled(x, Factor(2.0)), reads(x, Factor(2.0)))
     with pytest.raises(ZeroDivisionError):
         compiled(x, Wrong(2.0))
-    assert not _fx_objects._objects
+    assert not objects._objects
 
 
 def test_a_process_group_as_an_argument(mesh: DeviceMesh) -> None:

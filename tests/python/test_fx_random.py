@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mlcc import config, fx_import
+from mlcc import config
+from mlcc.importer import fx_graph
 
 COUNT = 1 << 18
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -40,7 +41,7 @@ def compiled(function: Any, **options: Any) -> Any:
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLCC_STRICT", "1")
-    fx_import.forget_logged()
+    fx_graph.forget_logged()
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mlcc import config, fx_import
+from mlcc import config
+from mlcc.importer import fx_graph
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int32, torch.uint8]
 ROWS = torch.tensor([3, 0, 2, 1, 9, 8, 7, 5, 6, 4])
@@ -239,7 +240,7 @@ def test_several_index_tensors(
         return compiled(X4, I1, J1, K2)
 
     torch._dynamo.reset()
-    fx_import.forget_logged()
+    fx_graph.forget_logged()
     caplog.set_level("INFO", "mlcc.fallback")
     with config.patch(gpu="emulate" if way == "gpu" else ""):
         if "out of range" in name:

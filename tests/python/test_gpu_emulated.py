@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 import mlcc
 from benchmarks import models
-from mlcc import backend, config
+from mlcc import config
+from mlcc.capture import backend
 from tests.conformance import run
 from tests.python import functions, test_backend, test_jit, test_models
 from tests.python.accuracy import check_all, to_double

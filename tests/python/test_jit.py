@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import mlcc
-import mlcc.backend
+import mlcc.capture.backend
 from tests.python.accuracy import check_all
 
 SCALE = 3.0
@@ -232,7 +232,7 @@ def test_a_tensor_read_from_a_closure_is_refused_by_name() -> None:
 
 
 def test_what_packages_elsewhere_read_is_theirs() -> None:
-    from mlcc._reads import is_user_code
+    from mlcc.capture.reads import is_user_code
 
     assert is_user_code(__file__)
     assert is_user_code("/home/someone/site_packages_of_mine/model.py")
@@ -308,7 +308,7 @@ def test_under_a_mode_the_original_runs() -> None:
 
 def test_sizes_and_numbers_are_symbols() -> None:
     """One trace serves all sizes and numbers that take the same path."""
-    before = mlcc.backend.timings().graphs
+    before = mlcc.capture.backend.timings().graphs
 
     @mlcc.jit
     def f(x: torch.Tensor, n: int, a: float) -> torch.Tensor:
@@ -318,7 +318,7 @@ def test_sizes_and_numbers_are_symbols() -> None:
     for rows, columns, n, a in [(4, 5, 2, 0.5), (7, 9, -3, 2.0), (30, 100, 0, 1.0)]:
         x = torch.randn(rows, columns)
         torch.testing.assert_close(f(x, n, a), f.__wrapped__(x, n, a))
-    assert mlcc.backend.timings().graphs == before + 1
+    assert mlcc.capture.backend.timings().graphs == before + 1
 
 
 def test_nan_is_not_equal_to_itself() -> None:
@@ -658,7 +658,7 @@ def test_a_graph_that_does_not_compile_runs_eagerly(
         raise mlcc.InternalError("planted")
 
     monkeypatch.setenv("MLCC_DUMP_DIR", str(tmp_path))
-    monkeypatch.setattr(mlcc.backend, "_compiled", fail)
+    monkeypatch.setattr(mlcc.capture.backend, "_compiled", fail)
     x = torch.randn(5)
     with mlcc.config.patch(strict=False), mlcc_log("fallback") as lines:
         with pytest.warns(UserWarning, match="planted"):
@@ -669,9 +669,9 @@ def test_a_graph_that_does_not_compile_runs_eagerly(
 
 def test_disable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLCC_DISABLE", "1")
-    before = mlcc.backend.timings().graphs
+    before = mlcc.capture.backend.timings().graphs
     assert mlcc.jit(lambda x: x + 1)(torch.zeros(2)).tolist() == [1.0, 1.0]
-    assert mlcc.backend.timings().graphs == before
+    assert mlcc.capture.backend.timings().graphs == before
 
 
 # -- the core's dispatch

@@ -65,7 +65,7 @@ vmapped = mlcc.jit(torch.vmap(net := torch.nn.Linear(3, 3)))
 assert vmapped(torch.ones(2, 3)).requires_grad
 kinds = mlcc.jit(lambda x, k: x + 1 if isinstance(k, float) and type(x.shape[0]) is int else x - 1)
 assert kinds(y, 3.0).tolist() == [1, 2, 3, 4, 5] and mlcc.jit(lambda x, k: x * len(f"{k}"))(y, 0.125)[1] == 5
-print("right", mlcc.backend.timings().graphs)
+print("right", mlcc.capture.backend.timings().graphs)
 """
 
 
@@ -193,7 +193,7 @@ def test_a_trace_that_fails_is_an_error_under_strict(
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(mlcc.backend.Session, "compile", fail)
+    monkeypatch.setattr(mlcc.capture.backend.Session, "compile", fail)
     x = torch.ones(3)
     with pytest.raises(mlcc.InternalError, match="its trace failed: KeyError: 'planted'"):
         mlcc.jit(lambda x: x + 1)(x)

@@ -17,7 +17,7 @@ import torch
 
 import mlcc
 from mlcc._errors import SideEffectError
-from mlcc._reads import TensorReads
+from mlcc.capture.reads import TensorReads
 
 X = torch.arange(12, dtype=torch.float32).reshape(4, 3)
 

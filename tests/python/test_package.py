@@ -262,8 +262,8 @@ def test_torch_logs() -> None:
 
 def test_autoload_is_light() -> None:
     code = (
-        "import torch, sys, time; from mlcc import _autoload; _autoload._done = False\n"
-        "start = time.perf_counter(); _autoload.autoload()\n"
+        "import torch, sys, time; from mlcc import _autoload; autoload._done = False\n"
+        "start = time.perf_counter(); autoload.autoload()\n"
         "print(time.perf_counter() - start, 'mlcc._C' in sys.modules, 'mlcc.config' in sys.modules)"
     )
     seconds, core, options = run_python(code).stdout.split()
@@ -274,12 +274,12 @@ def test_autoload_is_light() -> None:
 def test_autoload_never_raises(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mlcc import _autoload
+    from mlcc.torch_private import autoload
 
-    monkeypatch.setattr(_autoload, "_done", False)
+    monkeypatch.setattr(autoload, "_done", False)
     monkeypatch.setitem(sys.modules, "torch._logging", None)
-    _autoload.autoload()
-    _autoload.autoload()
+    autoload.autoload()
+    autoload.autoload()
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:

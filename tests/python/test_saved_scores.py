@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mlcc
 from benchmarks import suite
-from mlcc import _saved_scores
+from mlcc.training import saved_scores
 from tests.python.accuracy import check_all, to_double
 
 Function = Callable[..., torch.Tensor]
@@ -29,8 +29,8 @@ def seeded() -> Iterator[None]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if small heads were worth it."""
-    monkeypatch.setattr(_saved_scores, "_LEAST_SCORES", 1)
-    monkeypatch.setattr(_saved_scores, "_LEAST_SHORT_SCORES", 1)
+    monkeypatch.setattr(saved_scores, "_LEAST_SCORES", 1)
+    monkeypatch.setattr(saved_scores, "_LEAST_SHORT_SCORES", 1)
 
 
 def heads(

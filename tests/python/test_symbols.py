@@ -23,7 +23,7 @@ import pytest
 import torch
 
 import mlcc
-from mlcc import _symbols
+from mlcc.capture import trace_symbols
 from tests.python.test_jit import found_in_core
 
 Answer = Callable[[torch.Tensor, Any, Any], Any]
@@ -238,7 +238,7 @@ def test_other_threads_are_answered_as_ever() -> None:
         found.append((type(symbol > 3), isinstance(symbol, int), symbol.__class__))
 
     found: list[Any] = []
-    with _symbols.Symbols({}, lambda leaf: False).answering():
+    with trace_symbols.Symbols({}, lambda leaf: False).answering():
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join()
@@ -399,7 +399,7 @@ def test_absolute_values_of_numbers(needs_gradient: bool) -> None:
 def test_values_that_are_asked_for_without_end(
     monkeypatch: pytest.MonkeyPatch, mlcc_log: Any
 ) -> None:
-    monkeypatch.setattr("mlcc._jit._MOST_TRACES", 3)
+    monkeypatch.setattr("mlcc.capture.jit._MOST_TRACES", 3)
     run = mlcc.jit(lambda x, k: x * len(str(k)))
     x = torch.ones(2)
     with mlcc_log("fallback") as lines:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import mlcc
-from mlcc import backend
 from mlcc._load import load_core
+from mlcc.capture import backend
 from tests.python.threads import at_once
 
 core = load_core()

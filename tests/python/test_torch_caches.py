@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mlcc._sharing import sharing_of
+from mlcc.capture.sharing import sharing_of
 from tests.python import warm_programs
 
 ROOT = Path(__file__).resolve().parents[2]

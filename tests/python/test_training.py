@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import loss_curves
-from mlcc import fx_import
+from mlcc.importer import fx_graph
 from tests.python.behaviour import compiled
 
 
@@ -84,7 +84,7 @@ def train(
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_steps_of_optimizers(name: str, mlcc_log: Any) -> None:
     """As eager; no call and no copy: parameters are written in place."""
-    fx_import.forget_logged()
+    fx_graph.forget_logged()
     with mlcc_log("fallback") as lines:
         found = train(OPTIMIZERS[name], compiled)
     assert lines == []
@@ -105,7 +105,7 @@ def test_numbers_of_updates_in_tensors(dtype: torch.dtype, mlcc_log: Any) -> Non
     p, a, b = (torch.randn(50).to(dtype) for _ in range(3))
     b = b.abs() + 0.5
     rate = torch.tensor(0.125)
-    fx_import.forget_logged()
+    fx_graph.forget_logged()
     exact, got = p.double(), p.clone()
     update(exact, a.double(), b.double(), rate.double())
     with mlcc_log("fallback") as lines:

@@ -7,9 +7,15 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mlcc import _recompute, _torch_compat, backend, config, decompositions, fx_import
+from mlcc import config
 from mlcc._load import load_core
-from mlcc._op_table import OpTable
+from mlcc.capture import backend
+from mlcc.importer import fx_graph
+from mlcc.ir import types as ir_types
+from mlcc.ir.op_table import OpTable
+from mlcc.rewrite import decompositions
+from mlcc.torch_private import aot
+from mlcc.training import recompute
 from tests.python.torch_builder import TorchBuilder, read_pointwise_rows
 
 ROWS = read_pointwise_rows()
@@ -22,7 +28,7 @@ class Imported:
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self.builder = TorchBuilder()
-        self.graph = fx_import.import_graph(gm, self.builder, TABLE)
+        self.graph = fx_graph.import_graph(gm, self.builder, TABLE)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         values = self.builder.run([*inputs, *self.graph.constants])
@@ -39,7 +45,7 @@ class Compiled:
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         core = load_core()
         builder = core.GraphBuilder("traced")
-        self.graph = fx_import.import_graph(gm, builder, backend.op_table())
+        self.graph = fx_graph.import_graph(gm, builder, backend.op_table())
         self.executable = core.compile(builder, config.resolve())
         self._call = backend._caller(self.executable, self.graph)
 
@@ -83,13 +89,13 @@ def through_aot(function: Any, graphs: list[Imported]) -> Any:
         return run
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
-        return _torch_compat.compile_with_aot(
+        return aot.compile_with_aot(
             gm,
             example_inputs,
             forward=compiler,
             backward=compiler,
             inference=compiler,
-            partition=_recompute.partition(
+            partition=recompute.partition(
                 GENERATED, {"contractions": False, "fallback_random": False}
             ),
             decompositions=decompositions.table(GENERATED),
@@ -188,6 +194,6 @@ def _number(form: str, dtype: torch.dtype, place: int) -> Any:
 def is_in_table(form: str, dtype: torch.dtype) -> bool:
     """Whether some row of the form is computed in the dtype or in the one it is promoted to."""
     overload, _, choice = form.partition("[")
-    name = fx_import.DTYPES[dtype]
+    name = ir_types.DTYPES[dtype]
     computed = {"bf16": "f32", "f16": "f32"}.get(name, name)
     return any(computed in row.domain for row in TABLE.rows(overload, choice.rstrip("]")))

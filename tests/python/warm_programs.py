@@ -18,7 +18,7 @@ from torch.distributions import MultivariateNormal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from mlcc.backend import compile as mlcc_backend
+from mlcc.capture.backend import compile as mlcc_backend
 
 Results = list[torch.Tensor]
 Program = Callable[[Callable[..., Any]], Results]  # of a function that compiles

@@ -572,7 +572,7 @@ void bind_call_dispatch(py::module_& module) {
            "The function's result, or NotImplemented if no entry is for this call.")
       .def("add", &CallDispatch::add, py::arg("args"), py::arg("kwargs"), py::arg("leaves"),
            py::arg("dynamic"), py::arg("facts"),
-           "Add an entry for calls like this one, with what mlcc._jit says of it.");
+           "Add an entry for calls like this one, with what mlcc.capture.jit says of it.");
 }
 
 }  // namespace mlcc::python

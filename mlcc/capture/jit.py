@@ -1,0 +1,443 @@
+"""`mlcc.jit`: functions and modules compiled without Dynamo.
+
+A call is looked up by the structure of its arguments (nesting, dtypes, devices, ranks, layouts, requires-grad, the
+modes that torch is in); sizes and numbers are symbols with guards. On a miss the function is traced with fake tensors
+through AOTAutograd, by the same compilers as the backend's. Plain values that the trace reads from globals or closure
+cells are guards; another object there is an error that names the variable, since nothing would notice that it changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import torch
+
+from mlcc import config
+from mlcc._errors import Error, InternalError, SideEffectError
+from mlcc._load import load_core
+from mlcc.capture import backend, reach, reads, trace_symbols
+from mlcc.capture.calls import (
+    PLAIN_LEAVES,
+    Call,
+    Description,
+    RunsEagerly,
+    form_of,
+    layout_of,
+    leaf_names,
+    place_of,
+    repeated_tensors,
+    varies,
+)
+from mlcc.capture.entries import (
+    Entry,
+    autograd_sees,
+    direct_caller,
+    facts_for_dispatch,
+    no_dispatch,
+    wrapped_caller,
+)
+from mlcc.capture.guards import (
+    ModuleState,
+    SizeGuards,
+    all_of,
+    exact,
+    keep_layouts,
+)
+from mlcc.capture.traced import TracedModule, plain_function
+from mlcc.logging import get_logger
+from mlcc.torch_private import aot_metadata, dynamo, trace_state, tracing
+
+# Traces for one structure of arguments; a program that asks for the value of a number has one for each.
+_MOST_TRACES = 64
+
+# Traces of one function with fixed sizes of parameters.
+_MOST_FIXED_TRACES = 16
+
+
+@overload
+def jit(
+    function: Callable[..., Any], *, dynamic: bool | None = ..., static: Sequence[str | int] = ...
+) -> Jitted: ...
+
+
+@overload
+def jit(
+    *, dynamic: bool | None = ..., static: Sequence[str | int] = ...
+) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+
+def jit(
+    function: Any = None, *, dynamic: bool | None = None, static: Sequence[str | int] = ()
+) -> Any:
+    """Compile a function or an nn.Module, as `mlcc.jit(f)`, `@mlcc.jit` or `@mlcc.jit(static=("n",))`.
+
+    With `dynamic=False` each shape is traced anew. `static` names (or counts) the parameters whose values are
+    constants of the trace. Under `torch.no_grad` arguments that are an nn.Parameter and are not written have fixed
+    sizes (of 16 traces at most), so that what depends on them alone, as a packed weight, is kept from call to call;
+    see `mlcc.clear_packs` for writes that nothing counts. The result is called like the function, and is
+    differentiable.
+    """
+    if function is None:
+        return functools.partial(jit, dynamic=dynamic, static=static)
+    if not callable(function):
+        raise Error(f"jit: found a {type(function).__name__}, expected a function or an nn.Module")
+    if isinstance(function, Jitted):
+        function = function._function
+    if isinstance(function, functools.partial):  # what it holds are arguments like others
+        made = jit(function.func, dynamic=dynamic, static=static)
+        return functools.partial(made, *function.args, **function.keywords)
+    _refuse_state(function)
+    return Jitted(function, dynamic is not False, static)
+
+
+class Jitted:
+    """What `jit` returns: a callable that traces at the first call of each structure."""
+
+    def __init__(
+        self, function: Callable[..., Any], dynamic: bool, static: Sequence[str | int]
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self._module = _module_of(function)
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._dynamic = dynamic
+        self._static = _static_names(function, static)
+        self._signature = inspect.signature(plain_function(function)) if static else None
+        self._entries: dict[Any, list[Entry]] = {}
+        # Per key, what a trace had to know the values of; they are no symbols then.
+        self._constants: dict[Any, set[trace_symbols.Place]] = {}
+        # Finds what needs nothing of Python in the core; the entries above are for the rest.
+        self._dispatch: Any = no_dispatch
+        self._last_call: Description | None = None
+        self._traces = 0
+        self._told: set[str] = set()  # why calls ran eagerly
+        # Traces to come with fixed sizes of parameters among the arguments, at most.
+        self._fixed_traces_left = _MOST_FIXED_TRACES
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result."""
+        # First: Dynamo does not look at the rest then.
+        if torch.compiler.is_compiling() and dynamo.is_traced():
+            return self._function(*args, **kwargs)
+        result = self._dispatch(args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if trace_state.under_modes():
+            self._tell("a mode of torch, a transform or forward-mode derivatives see the ops")
+            return self._function(*args, **kwargs)
+        try:
+            call = self._read_call(args, kwargs)
+        except RunsEagerly as reason:
+            self._tell(str(reason))
+            return self._function(*args, **kwargs)
+        entry = self._find(call)
+        if entry is None:
+            with self._lock:
+                with dynamo.no_other_trace():  # which may have replaced parameters meanwhile
+                    entry = self._find(call)
+                if entry is None and config.resolve()["disable"]:
+                    return self._function(*args, **kwargs)
+                if entry is None and len(self._entries.get(call.key, ())) >= _MOST_TRACES:
+                    self._tell(f"{_MOST_TRACES} traces for other values did not fit")
+                    return self._function(*args, **kwargs)
+                if entry is None:
+                    return self._trace_and_run(call, args, kwargs)
+        if entry.steals:
+            # Parameters that took the place of others: the dispatch knows only those that are watched.
+            backend.watch_weights([*call.leaves, *entry.held])
+        return self._run(entry, call, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """In a class, the instance becomes the first argument."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self.__dict__.get("_module") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._module, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, pickled or not, traces anew."""
+        return Jitted, (self._function, self._dynamic, self._static)
+
+    def __repr__(self) -> str:
+        return f"<mlcc.jit of {self._name}>"
+
+    # -- lookup
+
+    def _read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The call as leaves and key; RunsEagerly where the original function must run."""
+        fixed: tuple[Any, ...] = ()
+        if self._signature is not None:
+            args, kwargs, fixed = self._take_static(args, kwargs)
+        leaves: list[Any]
+        if not kwargs and all(type(value) in PLAIN_LEAVES for value in args):
+            leaves, structure = list(args), len(args)
+        else:
+            leaves, structure = trace_state.flatten((args, kwargs))
+        forms = tuple(form_of(leaf, self._dynamic) for leaf in leaves)
+        constants = tuple((name, exact(value)) for name, value in fixed)
+        repeated = repeated_tensors(leaves)
+        key = (structure, forms, constants, trace_state.global_state(), repeated)
+        return Call(key, leaves, structure, fixed, repeated)
+
+    def _take_static(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any, tuple[Any, ...]]:
+        assert self._signature is not None
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        fixed = tuple(
+            (name, bound.arguments.pop(name)) for name in self._static if name in bound.arguments
+        )
+        rest = {name: value for name, value in bound.arguments.items() if name not in self._static}
+        for name, value in fixed:
+            try:
+                hash(value)
+            except TypeError:
+                raise Error(
+                    f"jit of {self._name}: static argument {name} is not hashable"
+                ) from None
+        return (), rest, fixed
+
+    def _find(self, call: Call) -> Entry | None:
+        for entry in self._entries.get(call.key, ()):
+            if entry.guard(call.leaves):
+                return entry
+        return None
+
+    # -- tracing
+
+    def _trace_and_run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._log_recompile(call, args, kwargs)
+        try:
+            entry = self._trace(call)
+        except (Error, InternalError):
+            raise
+        except Exception as error:
+            if tracing.is_data_dependent(error):
+                raise Error(self._data_dependence(error)) from None
+            result = self._function(*args, **kwargs)  # raises what eager raises
+            self._add(self._trace_constants(call, error), call, args, kwargs)
+            return result
+        self._add(entry, call, args, kwargs)
+        return self._run(entry, call, args, kwargs)
+
+    def _add(self, entry: Entry, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._entries.setdefault(call.key, []).append(entry)
+        if entry.facts is not None:
+            self._add_to_dispatch(entry.facts, call, args, kwargs)
+
+    def _trace_constants(self, call: Call, error: Exception) -> Entry:
+        """A trace in place of one that failed although eager did not: with numbers, then sizes too, as constants.
+
+        Functions that take an int or a float and no symbol are behind most of these errors. One that fails always
+        makes an entry that runs the original function.
+        """
+        constants = self._constants[call.key]
+        for symbols in (call.numbers, [*call.numbers, *call.sizes]) if self._dynamic else ():
+            if isinstance(error, SideEffectError) or constants.issuperset(symbols):
+                continue
+            constants.update(symbols)
+            with contextlib.suppress(Exception):
+                return self._trace(call)
+        constants.clear()
+        if isinstance(error, SideEffectError) or tracing.is_unsupported(error):
+            self._tell(str(error).split("\n")[0])
+        else:
+            reason = f"its trace failed: {type(error).__name__}: {error}".split("\n")[0]
+            if config.resolve()["strict"]:
+                raise InternalError(f"jit of {self._name}: {reason}") from error
+            self._tell(reason)
+        return Entry()
+
+    def _run(self, entry: Entry, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if entry.run is None:  # which its trace has told
+            return self._function(*args, **kwargs)
+        reason = entry.reason_to_run_eagerly(call.leaves)
+        if reason:
+            self._tell(reason)
+            return self._function(*args, **kwargs)
+        return entry.run(call.leaves)
+
+    def _tell(self, reason: str) -> None:
+        """Once, that the original function runs."""
+        if reason not in self._told:
+            self._told.add(reason)
+            get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
+
+    def _trace(self, call: Call) -> Entry:
+        with dynamo.no_other_trace():  # it would replace parameters that are read here
+            while True:
+                try:
+                    return self._trace_once(call)
+                except backend.StaticInputWrittenError:
+                    self._fixed_traces_left = 0
+                except trace_symbols.NeedsConstants:
+                    pass  # the next trace has more of them
+
+    def _log_recompile(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        before, self._last_call = self._last_call, Description(call)
+        self._traces += 1
+        logger = get_logger("recompiles")
+        if before is None or not logger.isEnabledFor(logging.INFO):
+            return
+        names = leaf_names(plain_function(self._function), args, kwargs)
+        change = before.difference(self._last_call, names)
+        place = place_of(plain_function(self._function))
+        logger.info("recompile %d of %s%s: %s", self._traces - 1, self._name, place, change)
+
+    def _trace_once(self, call: Call) -> Entry:
+        entry = Entry()
+        options = config.resolve({"torch_caches": False})
+        entry.steals = options["weights"] == "steal"
+        if entry.steals:
+            backend.watch_weights(call.leaves)
+        fakes = tracing.Fakes()
+        fixed = self._fix_places(call)
+        constants = self._constants.setdefault(call.key, set())
+        varying = [
+            place
+            for place, leaf in enumerate(call.leaves)
+            if varies(leaf, self._dynamic)
+            and (place, None) not in constants
+            and place not in call.repeated
+        ]
+        inputs = {
+            place: _fake_leaf(
+                fakes, place, call.leaves[place], self._dynamic and place not in fixed, constants
+            )
+            for place in varying
+        }
+        own = self._own_module()
+        floats = {place for place, leaf in enumerate(call.leaves) if type(leaf) is float}
+        symbols = trace_symbols.Symbols(fakes.symbols, floats.__contains__)
+        traced = TracedModule(self._function, self._name, own, call, varying, symbols)
+        session = backend.Session(None, options)
+        try:
+            with fakes.tracing(), symbols.answering():
+                compiled = session.compile(
+                    traced,
+                    [inputs[place] for place in varying],
+                    [number for number, place in enumerate(varying) if place in fixed],
+                )
+        finally:
+            constants |= symbols.wanted
+        if symbols.wanted:  # the program caught what ended the trace
+            raise trace_symbols.NeedsConstants
+        numbers = [place for place, dim in constants if dim is None]
+        sizes = SizeGuards(fakes if self._dynamic else None, call.leaves, varying, numbers)
+        module = ModuleState(own, reads.fields_of_class)
+        tensors = session.constants()
+        entry.guard = all_of(
+            sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(tensors)
+        )
+        metadata = fakes.metadata()
+        if aot_metadata.reshapes_what_it_writes(metadata):
+            raise SideEffectError("it changes elements and form of an argument")
+        count = len(module.parameters) + len(varying)
+        written = aot_metadata.changed_inputs(metadata, count)
+        entry.held = [*module.parameters, *tensors]
+        entry.returns_views = self._dynamic and aot_metadata.returns_views(metadata)
+        if written:
+            own = len(module.parameters)
+            entry.written = [varying[place - own] for place in written if place >= own]
+        direct = session.only_graph() if aot_metadata.needs_no_wrapper(metadata) else None
+        if direct is None or direct.imported.num_inputs != count:
+            entry.run = wrapped_caller(compiled, varying, traced)
+            return entry
+        entry.run = direct_caller(direct, module.parameters, varying, traced)
+        if self._signature is None and not autograd_sees(call.leaves, entry.written):
+            writes = entry.written is not None
+            entry.facts = facts_for_dispatch(direct, sizes, module, varying, writes, traced)
+        return entry
+
+    def _own_module(self) -> torch.nn.Module | None:
+        """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""
+        if self._module is not None:
+            return self._module
+        reached = reach.Reached(reads.is_user_code).add(self._function)
+        reach.refuse_objects(reached)
+        return torch.nn.ModuleList(reached.modules) if reached.modules else None
+
+    def _fix_places(self, call: Call) -> set[int]:
+        """Those of parameters among the leaves, for one more trace.
+
+        They live long, and what is computed from them alone is kept if their sizes are known. None where the function
+        writes them, or was traced too often with such.
+        """
+        if torch.is_grad_enabled() or self._fixed_traces_left == 0:
+            return set()
+        places = {i for i, leaf in enumerate(call.leaves) if type(leaf) is torch.nn.Parameter}
+        self._fixed_traces_left -= bool(places)
+        return places
+
+    def _add_to_dispatch(
+        self, facts: dict[str, Any], call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if self._dispatch is no_dispatch:
+            self._dispatch = load_core().CallDispatch()
+        self._dispatch.add(args, kwargs, call.leaves, self._dynamic, facts)
+
+    def _data_dependence(self, error: BaseException) -> str:
+        place = reads.user_line(error)
+        return (
+            f"jit of {self._name}{f' ({place})' if place else ''}: Python code asks for the value of a tensor; "
+            "use torch.where for the choice, or leave this part outside of the function"
+        )
+
+
+def _fake_leaf(
+    fakes: tracing.Fakes,
+    place: int,
+    leaf: Any,
+    dynamic: bool,
+    constants: set[trace_symbols.Place],
+) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        layout = layout_of(leaf)
+        dynamic = dynamic and (layout == "c" or not isinstance(layout[0], tuple))
+        fixed = [dim for one, dim in constants if one == place and dim is not None]
+        return fakes.tensor(place, leaf, dynamic, fixed)
+    if varies(leaf, dynamic) and (place, None) not in constants:
+        return fakes.number(place, leaf)
+    return leaf
+
+
+def _module_of(function: Callable[..., Any]) -> torch.nn.Module | None:
+    """The module that a call reads: the function itself, or the one whose bound method it is."""
+    owner = getattr(function, "__self__", None) if inspect.ismethod(function) else function
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+def _refuse_state(function: Callable[..., Any]) -> None:
+    """Error for methods of objects and callable objects: nothing would notice that their attributes changed."""
+    owner: Any = None
+    if inspect.ismethod(function):
+        owner = function.__self__
+    elif inspect.isfunction(inspect.getattr_static(type(function), "__call__", None)):
+        owner = None if hasattr(function, "__wrapped__") else function
+    if owner is None or isinstance(owner, torch.nn.Module | type):
+        return
+    if not type(owner).__module__.startswith("torch."):
+        raise Error(reach.refusal(owner))
+
+
+def _static_names(function: Callable[..., Any], static: Sequence[str | int]) -> tuple[str, ...]:
+    if not static:
+        return ()
+    names = list(inspect.signature(plain_function(function)).parameters)
+    chosen = []
+    for one in [static] if isinstance(static, str | int) else static:
+        name = names[one] if isinstance(one, int) and one < len(names) else one
+        if name not in names:
+            raise Error(f"jit: static parameter {one}: not one of {', '.join(names)}")
+        chosen.append(str(name))
+    return tuple(chosen)

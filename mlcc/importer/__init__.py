@@ -1,0 +1,1 @@
+"""Import: torch's functional ATen graph into the graph IR, node by node."""

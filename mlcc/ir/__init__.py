@@ -1,0 +1,1 @@
+"""The graph IR's words in Python: dtypes, sizes as text, values under construction, the op table."""

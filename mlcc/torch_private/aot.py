@@ -1,0 +1,243 @@
+"""AOTAutograd and its cache: a graph module in, compiled passes out."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import aot_module_simplified
+
+from mlcc.torch_private import dynamo, patches, symints
+
+try:
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch._inductor.output_code import OutputCode
+
+    HAS_AOT_CACHE = hasattr(torch._functorch.config, "bundled_autograd_cache") and hasattr(
+        torch.compiler.config, "cache_key_tag"
+    )
+except ImportError:  # an older or newer torch: no cache of AOTAutograd for us
+
+    class OutputCode:  # type: ignore[no-redef]
+        """Stands in for torch's base class of cacheable code."""
+
+    SerializableAOTDispatchCompiler = None
+    HAS_AOT_CACHE = False
+
+Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Any]
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def cache_bypass(reason: str) -> Exception:
+    """What `prepare_for_serialization` raises to keep a result out of torch's cache."""
+    try:
+        from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+    except ImportError:
+        return RuntimeError(reason)
+    return BypassAOTAutogradCache(reason)
+
+
+def compile_with_aot(
+    module: Any,
+    example_inputs: Sequence[Any],
+    *,
+    forward: Compiler,
+    backward: Compiler,
+    inference: Compiler,
+    partition: Callable[..., Any],
+    decompositions: dict[Any, Callable[..., Any]],
+    cache_key: str | None,
+) -> Callable[..., Any]:
+    """Trace `module` to functional ATen graphs and hand each to its compiler.
+
+    `module` is a GraphModule from Dynamo, or an nn.Module that takes and returns flat lists of tensors and numbers (its
+    parameters and buffers become the first inputs); then the inputs are fake tensors, and there is no `cache_key`.
+    The compilers return boxed callables: one list of inputs, which they may empty, in; a list of outputs out. With a
+    `cache_key` they return `OutputCode`, and torch's cache of AOTAutograd stores and finds it under the graph plus
+    that key; without one, or where this torch lacks the cache, nothing is stored.
+    """
+    if any(isinstance(value, list | tuple | dict) for value in example_inputs):
+        raise TypeError("nested example inputs are not supported")
+    context = contextlib.ExitStack()
+    is_told_by_key = not _reads_floats(module) and not _holds_tensors(module)
+    cached = cache_key is not None and HAS_AOT_CACHE and is_told_by_key
+    backward = _without_dynamo(backward, cached)
+    if cached:
+        forward = SerializableAOTDispatchCompiler(OutputCode, forward)
+        inference = SerializableAOTDispatchCompiler(OutputCode, inference)
+        backward = SerializableAOTDispatchCompiler(OutputCode, backward)
+        context.enter_context(_bundled_cache())
+        context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
+    if not isinstance(module, torch.fx.GraphModule):
+        context.enter_context(patches.keeping_numbers())
+    if _has_while_loop(module):
+        context.enter_context(_item_allowed(example_inputs))
+    if any(may_overlap(result) for result in _results(module)):
+        context.enter_context(_gradients_of_any_strides())
+    counters["aot_autograd"]["total"] += 1
+    with context:
+        compiled = aot_module_simplified(
+            module,
+            example_inputs,
+            fw_compiler=forward,
+            bw_compiler=backward,
+            inference_compiler=inference,
+            partition_fn=partition,
+            decompositions=decompositions,
+            keep_inference_input_mutations=True,
+        )
+    counters["aot_autograd"]["ok"] += 1
+    return dynamo.without_dynamo(compiled, "do not trace compiled code")
+
+
+def _gradients_of_any_strides() -> contextlib.AbstractContextManager[None]:
+    return torch._functorch.config.patch(guess_tangent_strides_as_outputs=False)
+
+
+def _results(module: Any) -> list[Any]:
+    """What a graph of Dynamo returns, as far as the trace tells."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return []
+    (output,) = module.graph.find_nodes(op="output")
+    return [node.meta.get("example_value") for node in output.all_input_nodes]
+
+
+def may_overlap(result: Any) -> bool:
+    """Whether elements of a tensor may lie at one place, as windows do: strides that its gradient must not be given.
+
+    torch 2.13 copies the gradients of compiled results to their strides, but for those of expanded tensors. Sizes that
+    are symbols keep it from doing so.
+    """
+    if not isinstance(result, torch.Tensor) or result.layout != torch.strided:
+        return False
+    if symints.has_symbols(result):
+        return False
+    axes = sorted(
+        (stride, size)
+        for stride, size in zip(result.stride(), result.shape, strict=True)
+        if size > 1
+    )
+    reached = 0
+    for stride, size in axes:
+        if axes[0][0] > 0 and stride <= reached:
+            return True
+        reached += stride * (size - 1)
+    return False
+
+
+def _has_while_loop(module: Any) -> bool:
+    return isinstance(module, torch.fx.GraphModule) and any(
+        isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target.name() == "while_loop"
+        for graph_module in module.modules()
+        if isinstance(graph_module, torch.fx.GraphModule)
+        for node in graph_module.graph.nodes
+    )
+
+
+@contextlib.contextmanager
+def _item_allowed(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """item() may be traced: the gradient of a while_loop counts its rounds by it, whatever the user's settings."""
+    mode = torch._guards.detect_fake_mode(list(example_inputs))
+    if mode is None or mode.allow_scalar_outputs:
+        yield
+        return
+    mode.allow_scalar_outputs = True
+    try:
+        yield
+    finally:
+        mode.allow_scalar_outputs = False
+
+
+def _reads_floats(module: Any) -> bool:
+    """Whether the graph depends on symbolic floats.
+
+    AOTAutograd turns some of them into numbers under a guard, and torch's cache checks no guards on floats when it
+    finds the graph again (torch 2.13): it would answer with another call's numbers.
+    """
+    if not isinstance(module, torch.fx.GraphModule):
+        return False
+    return any(
+        isinstance(node.meta.get("example_value"), torch.SymFloat) for node in module.graph.nodes
+    )
+
+
+def computes_sizes(module: torch.fx.GraphModule) -> bool:
+    """Whether a graph of Dynamo's computes integers that are no symbols by themselves."""
+    values = (node.meta.get("example_value") for node in module.graph.nodes)
+    return any(
+        isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+        and not symints.is_atom(value)
+        for value in values
+    )
+
+
+def _holds_tensors(module: Any) -> bool:
+    """Whether graphs hold tensors beside parameters and buffers: torch's key tells their form only (torch 2.13)."""
+    graphs = module.modules() if isinstance(module, torch.fx.GraphModule) else ()
+    return any(
+        type(value) is torch.Tensor
+        for graph in graphs
+        for name, value in vars(graph).items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    )
+
+
+def process_groups() -> tuple[Any, ...]:
+    """The place of this process among others, and its groups by name; () where it is alone.
+
+    torch's key of the cache (2.13) has neither. Graphs made of DTensors depend on both: processes that share a cache
+    would take each other's parts, and the next one may have other groups under the names that stand in the graph.
+    """
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return ()
+    world = distributed.distributed_c10d._world
+    groups = sorted(
+        (name, list(world.pg_group_ranks[group])) for group, name in world.pg_names.items()
+    )
+    return distributed.get_rank(), distributed.get_world_size(), groups
+
+
+def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
+    return torch._functorch.config.patch(bundled_autograd_cache=True)
+
+
+def _without_dynamo(compiler: Compiler, cached: bool) -> Compiler:
+    """A backward compiler that Dynamo does not trace, whose result it does not trace either."""
+    outer = dynamo.without_dynamo(compiler, "do not trace the backward compiler")
+
+    def compile_backward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        code = dynamo.without_dynamo(
+            outer(gm, example_inputs), "do not trace the compiled backward pass"
+        )
+        if cached and not torch._functorch.config.bundled_autograd_cache:
+            return _LazyBackward(code)
+        return code
+
+    return compile_backward
+
+
+class _LazyBackward:
+    """A backward pass compiled when it first runs, that is outside the `with` of compile_with_aot.
+
+    torch makes the cache entry between this compilation and the first call, so the setting that the entry needs holds
+    from here to that call, in this thread.
+    """
+
+    def __init__(self, code: Boxed) -> None:
+        functools.update_wrapper(self, code)
+        self._code = code
+        self._setting: contextlib.AbstractContextManager[Any] | None = _bundled_cache()
+        self._setting.__enter__()
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        if self._setting is not None:
+            setting, self._setting = self._setting, None
+            setting.__exit__(None, None, None)
+        return self._code(inputs)

@@ -1,0 +1,119 @@
+"""What AOTAutograd found out about inputs and outputs of the graph that is being compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def _metadata() -> Any:
+    """What AOTAutograd found out about inputs and outputs of the graph being compiled; None where it does not say."""
+    return getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+
+
+def written_inputs() -> tuple[int, tuple[int, ...]]:
+    """How many inputs the graph being compiled has, its parameters first, and which of them the function writes into.
+
+    (0, ()) where torch does not say.
+    """
+    info = getattr(_metadata(), "input_info", None) or []
+    return len(info), tuple(place for place, one in enumerate(info) if one.mutates_data)
+
+
+def num_tokens() -> int:
+    """How many of the first inputs and outputs of the graph being compiled, no backward pass, are tokens of effects.
+
+    torch passes None for them, but not to a graph that comes from its cache (torch 2.13).
+    """
+    return len(getattr(_metadata(), "tokens", None) or ())
+
+
+def allow_repeated_backward() -> None:
+    """Tell torch that the backward pass of the graph being compiled leaves saved tensors as they are.
+
+    Else torch refuses a second run (`retain_graph=True`) of a pass that was compiled for one, or comes from its cache.
+    """
+    donated = getattr(_metadata(), "bw_donated_idxs", None)
+    if donated:
+        donated.clear()  # the list is also that of the metadata of tensor subclasses
+
+
+def static_inputs(count: int) -> list[int]:
+    """Places of parameters and buffers that Dynamo lifted, and of what `mark_static_address` marked.
+
+    Nothing where the graph being compiled has not `count` inputs.
+    """
+    metadata = _metadata()
+    info = getattr(metadata, "input_info", None) or []
+    lifted = getattr(metadata, "static_input_indices", None) or []
+    return list(lifted) if len(info) == count else []
+
+
+def changed_inputs(metadata: Any, count: int) -> list[int]:
+    """Which of `count` inputs the traced function changes, their elements or their form; all if torch does not say."""
+    info = getattr(metadata, "input_info", None)
+    if info is None:
+        return list(range(count))
+    return [i for i, one in enumerate(info) if one.mutates_data or one.mutates_metadata]
+
+
+def reshapes_what_it_writes(metadata: Any) -> bool:
+    """Whether an input's elements and its form both change.
+
+    AOTAutograd's epilogue then gives the input the strides of the functional result, which lie densely, not its own.
+    """
+    info = getattr(metadata, "input_info", None)
+    return info is not None and any(one.mutates_data and one.mutates_metadata for one in info)
+
+
+def returns_views(metadata: Any) -> bool:
+    """Whether a result of the traced function is a view of an input; True if torch does not say."""
+    info = getattr(metadata, "output_info", None)
+    return info is None or any(one.output_type.name == "alias_of_input" for one in info)
+
+
+def _first_result() -> int:
+    """The place of the first result among the outputs: tokens and inputs that torch writes itself come before."""
+    return num_tokens() + int(getattr(_metadata(), "num_mutated_inp_runtime_indices", 0))
+
+
+def num_results() -> int:
+    """How many outputs of the graph being compiled, no backward pass, are for the caller: saved tensors follow them."""
+    metadata = _metadata()
+    info = getattr(metadata, "output_info", None)
+    if metadata is None or info is None:
+        return 0
+    return _first_result() + len(info) + int(metadata.num_intermediate_bases)
+
+
+def outputs_made_again() -> list[int]:
+    """Places of the results of the graph being compiled that torch makes again as views of inputs."""
+    return [
+        place
+        for place, one in enumerate(
+            getattr(_metadata(), "output_info", None) or (), _first_result()
+        )
+        if one.output_type.name in ("alias_of_input", "is_input")
+    ]
+
+
+def needs_no_wrapper(metadata: Any) -> bool:
+    """Whether the compiled graph alone does what the function does: plain outputs, inputs written by the graph only."""
+    try:
+        plain = {"non_alias", "unsafe_view_alias"}
+        by_graph = {"NOT_MUTATED", "MUTATED_IN_GRAPH"}
+        return (
+            all(
+                one.mutation_type.name in by_graph
+                and not one.mutates_metadata
+                and not one.mutates_storage_metadata
+                for one in metadata.input_info
+            )
+            and all(one.output_type.name in plain for one in metadata.output_info)
+            and metadata.num_intermediate_bases == 0
+            and not metadata.is_rng_op_functionalized
+            and not metadata.tokens
+        )
+    except AttributeError:
+        return False

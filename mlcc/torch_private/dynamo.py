@@ -1,0 +1,97 @@
+"""What Dynamo is doing, and code that it leaves alone."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+def backend_under_way() -> Any:
+    """What Dynamo traces for just now."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        compiler = InstructionTranslator.current_tx().output.compiler_fn
+    except AttributeError:
+        return None
+    compiler = inspect.unwrap(compiler)
+    return getattr(compiler, "compiler_fn", compiler)
+
+
+def without_dynamo(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """`function`, never traced by Dynamo."""
+    disable = torch._dynamo.disable
+    if "reason" in inspect.signature(disable).parameters:
+        return disable(function, reason=reason)
+    return disable(function)
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """Why Dynamo compiles a function again."""
+
+    count: int  # 1 for the first recompile
+    function: str
+    filename: str
+    line: int
+    reason: str  # torch's words, one line
+
+
+def current_frame() -> tuple[int, int] | None:
+    """(frame id, how many times it was compiled before) of the compilation that is under way."""
+    try:
+        from torch._guards import CompileContext
+
+        compile_id = CompileContext.current_compile_id()
+    except (ImportError, AttributeError):
+        return None
+    if compile_id is None or compile_id.frame_id is None or compile_id.frame_compile_id is None:
+        return None
+    return int(compile_id.frame_id), int(compile_id.frame_compile_id)
+
+
+def current_recompile() -> Recompile | None:
+    """Why the compilation under way is not the first of its function; None if it is, or if torch does not say."""
+    frame = current_frame()
+    if frame is None or frame[1] == 0:
+        return None
+    try:
+        from torch._dynamo.utils import guard_failures
+    except ImportError:
+        return None
+    prefix = f"{frame[0]}/{frame[1] - 1}:"
+    for code, reasons in guard_failures.items():
+        for reason in reversed(reasons):
+            if isinstance(reason, str) and reason.startswith(prefix):
+                text = _first_line(reason.removeprefix(prefix))
+                return Recompile(
+                    frame[1], code.co_name, code.co_filename, code.co_firstlineno, text
+                )
+    return None
+
+
+def _first_line(reason: str) -> str:
+    text = reason.strip().split("\n", 1)[0]
+    return re.sub(r"\s+", " ", text.split("  # ", 1)[0]).strip()
+
+
+def is_traced() -> bool:
+    """Whether this thread's call is what is compiled, as `torch.compiler.is_compiling` says of some thread's."""
+    return (
+        torch.compiler.is_dynamo_compiling()  # a constant for Dynamo, which drops the rest
+        or torch._guards.TracingContext.try_get() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def no_other_trace() -> contextlib.AbstractContextManager[Any]:
+    """No other thread traces inside: torch's tracing patches modules for all threads."""
+    from torch._dynamo import convert_frame
+
+    return getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()

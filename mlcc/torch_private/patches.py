@@ -1,0 +1,166 @@
+"""What mlcc changes in torch for the whole process, because torch has no hook for it; each where it is first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mlcc.torch_private import dynamo
+
+_keep_numbers: ContextVar[bool] = ContextVar("mlcc.keep_numbers", default=False)
+
+
+@contextlib.contextmanager
+def keeping_numbers() -> Iterator[None]:
+    """Python floats stay numbers in what AOTAutograd compiles inside."""
+    _install_keep_numbers()
+    token = _keep_numbers.set(True)
+    try:
+        yield
+    finally:
+        _keep_numbers.reset(token)
+
+
+@functools.cache
+def _install_keep_numbers() -> None:
+    """Lets a compilation skip AOTAutograd's pass that makes tensors of Python floats.
+
+    The pass expects each size symbol as an input of its own, as Dynamo adds them, and asks Dynamo to start again for
+    floats that it cannot use; a trace without Dynamo has neither.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    tensorify = getattr(graph_compile, "_apply_tensorify_python_scalars", None)
+    if tensorify is None:
+        return
+
+    @functools.wraps(tensorify)
+    def apply(module: torch.fx.GraphModule) -> None:
+        if not _keep_numbers.get():
+            tensorify(module)
+
+    graph_compile._apply_tensorify_python_scalars = apply
+
+
+# (views, others): packets of ops that may be computed again, beside those that torch knows
+_recomputable: ContextVar[tuple[frozenset[Any], frozenset[Any]] | None] = ContextVar(
+    "mlcc.recomputable", default=None
+)
+
+
+@contextlib.contextmanager
+def recomputing(views: frozenset[Any], others: frozenset[Any]) -> Iterator[None]:
+    """torch's partition may compute these ops again inside, too; `views` cost nothing."""
+    _install_recomputable()
+    token = _recomputable.set((views, others))
+    try:
+        yield
+    finally:
+        _recomputable.reset(token)
+
+
+@functools.cache
+def _install_recomputable() -> None:
+    """Lets a call of the partitioner see more ops that may be computed again; it takes no list of them."""
+    from torch._functorch import partitioners
+
+    op_types = getattr(partitioners, "get_default_op_list", None)
+    if op_types is None or not hasattr(partitioners, "OpTypes"):
+        return
+
+    @functools.wraps(op_types)
+    def with_more() -> Any:
+        types, more = op_types(), _recomputable.get()
+        if more is None:
+            return types
+        views, others = more
+        return replace(
+            types,
+            view_ops=types.view_ops | views,
+            recomputable_ops=types.recomputable_ops | views | others,
+            fusible_ops=types.fusible_ops | views | others,
+        )
+
+    partitioners.get_default_op_list = with_more
+
+
+@functools.cache
+def save_floats() -> None:
+    """Lets the backward pass read the floats that are inputs.
+
+    torch's partition (2.13) takes a SymFloat for something that can be computed again, also where it is an input. What
+    is saved and not read it drops.
+    """
+    from torch._functorch import partitioners
+
+    choose = getattr(partitioners, "choose_saved_values_set", None)
+    if choose is None:
+        return
+
+    @functools.wraps(choose)
+    def with_floats(joint_graph: torch.fx.Graph, *args: Any, **kwargs: Any) -> Any:
+        saved = choose(joint_graph, *args, **kwargs)
+        inputs = joint_graph.find_nodes(op="placeholder")
+        floats = [one for one in inputs if isinstance(one.meta.get("val"), torch.SymFloat)]
+        return [*saved, *(one for one in floats if one not in saved)]
+
+    partitioners.choose_saved_values_set = with_floats
+
+
+def install_recurrent(
+    backend: Callable[..., Any],
+    decompositions: Mapping[str, Callable[..., Any]],
+    is_taken: Callable[[torch.nn.Module], bool],
+    is_compiling: Callable[[], bool],
+) -> None:
+    """Lets Dynamo look into the recurrent modules that `is_taken` names, and take ops apart by `decompositions`.
+
+    Both only where it traces for `backend`, and the second also where `is_compiling`. The ops are overloads `input` in
+    aten; a decomposition that returns NotImplemented leaves its op to torch's.
+    """
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    def is_ours() -> bool:
+        return is_compiling() or dynamo.backend_under_way() is backend
+
+    def instead_of(kernel: Callable[..., Any], decomposition: Callable[..., Any]) -> Any:
+        @functools.wraps(kernel)
+        def run(*args: Any) -> Any:
+            result = decomposition(*args) if is_ours() else NotImplemented
+            return kernel(*args) if result is NotImplemented else result
+
+        return run
+
+    for name, decomposition in decompositions.items():
+        op = getattr(torch.ops.aten, name).input
+        for key in (torch.DispatchKey.Autograd, torch.DispatchKey.CompositeImplicitAutograd):
+            op.py_kernels[key] = instead_of(op.py_kernels[key], decomposition)
+        op._dispatch_cache.clear()
+
+    wrap_module = VariableBuilder.wrap_module
+
+    @functools.wraps(wrap_module)
+    def wrap(self: Any, value: Any) -> Any:
+        if not isinstance(value, torch.nn.RNNBase) or not is_ours() or not is_taken(value):
+            return wrap_module(self, value)
+        with torch._dynamo.config.patch(allow_rnn=True):
+            return wrap_module(self, value)
+
+    VariableBuilder.wrap_module = wrap
+
+
+@functools.cache
+def guard_is_shared(is_stolen: Callable[[torch.UntypedStorage], bool]) -> None:
+    """Let stolen storages say that they are not shared: torch's own function would end the process."""
+    original = torch.UntypedStorage.is_shared
+
+    def is_shared(self: torch.UntypedStorage) -> bool:
+        return not is_stolen(self) and original(self)
+
+    torch.UntypedStorage.is_shared = is_shared

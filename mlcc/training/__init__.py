@@ -1,0 +1,1 @@
+"""Training: which values the forward pass saves for the backward pass, and which that one computes again."""
