@@ -138,7 +138,7 @@ def module_imports() -> dict[str, set[str]]:
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
     found: dict[str, set[str]] = {}
     for module, text in modules.items():
-        names = set()
+        names: set[str] = set()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 names.update(alias.name for alias in node.names)

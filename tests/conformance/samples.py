@@ -153,7 +153,7 @@ class OpCheck:
 
     def _check_refusal(self, call: Call, error: Exception) -> str | None:
         """Eager raises `error`: so must the compiled op."""
-        _, found = _attempt(lambda: call.run(self._by_dynamo(call)))
+        _, found = _attempt(lambda: call.run(self._by_dynamo(call, self._backend)))
         if found is None:
             return f"eager raises {type(error).__name__}, here nothing is raised"
         expected = (type(error), torch._dynamo.exc.TorchRuntimeError)
@@ -200,7 +200,7 @@ class OpCheck:
         place = self._other_memory(result, eager)
         if place is None:
             return None
-        traced, error = _attempt(lambda: call.run(self._by_aot_eager(call)))
+        traced, error = _attempt(lambda: self._run_by(call, _aot_eager()))
         if error is None and self._other_memory(result, traced) is None:
             self._outcome.foreseen += 1
             return None
@@ -212,44 +212,44 @@ class OpCheck:
         return next(differ, None)
 
     def _run_compiled(self, call: Call) -> Result:
+        return self._run_by(call, self._backend)
+
+    def _run_by(self, call: Call, backend: Backend) -> Result:
         """Through AOTAutograd, or by Dynamo where tracing with fake tensors alone is refused."""
         _seed()
         if self._caches is not Caches.NONE:
-            return call.run(self._by_dynamo(call))
+            return call.run(self._by_dynamo(call, backend))
         try:
-            function = self._by_aot(call)
+            function = self._by_aot(call, backend)
         except Exception as error:
             if _is_ours(error):
                 raise
-            self._outcome.by_dynamo += 1
-            function = self._by_dynamo(call)
+            self._outcome.by_dynamo += backend is self._backend
+            function = self._by_dynamo(call, backend)
         return call.run(function)
 
-    def _by_aot(self, call: Call) -> Function:
+    def _by_aot(self, call: Call, backend: Backend) -> Function:
         tensors = call.copy_tensors()
         graph = _as_graph(call.function, len(tensors))
         with torch.set_grad_enabled(call.with_grad):
             if call.mode is not Mode.DYNAMIC:
-                return self._backend(graph, tensors)
+                return backend(graph, tensors)
             if any(tensor.layout != torch.strided for tensor in tensors):
-                return self._by_dynamo(call)  # symbolic strides are for those that have strides
+                return self._by_dynamo(
+                    call, backend
+                )  # symbolic strides are for those that have strides
             fakes = tracing.Fakes()
             inputs = [fakes.tensor(place, one, True) for place, one in enumerate(tensors)]
             with fakes.tracing():
-                return self._backend(graph, inputs)
+                return backend(graph, inputs)
 
-    def _by_dynamo(self, call: Call) -> Function:
+    def _by_dynamo(self, call: Call, backend: Backend) -> Function:
         torch._dynamo.reset()
         dynamic = call.mode is Mode.DYNAMIC
-        return torch.compile(call.function, backend=self._backend, dynamic=dynamic)
-
-    def _by_aot_eager(self, call: Call) -> Function:
-        torch._dynamo.reset()
-        dynamic = call.mode is Mode.DYNAMIC
-        return torch.compile(call.function, backend="aot_eager", dynamic=dynamic)
+        return torch.compile(call.function, backend=backend, dynamic=dynamic)
 
     def _runs_by_aot_eager(self, call: Call) -> bool:
-        return _attempt(lambda: call.run(self._by_aot_eager(call)))[1] is None
+        return _attempt(lambda: call.run(self._by_dynamo(call, _aot_eager())))[1] is None
 
     def _is_deterministic(self, call: Call, eager: Result) -> bool:
         again = call.run(call.function)
@@ -605,6 +605,12 @@ def _as_graph(function: Function, inputs: int) -> torch.fx.GraphModule:
     places = tuple(graph.placeholder(f"x{index}") for index in range(inputs))
     graph.output(graph.call_function(function, places))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _aot_eager() -> Backend:
+    """torch's tracing alone: what it makes of a call is foreseen."""
+    backend: Backend = torch._dynamo.lookup_backend("aot_eager")
+    return backend
 
 
 def _is_ours(error: BaseException) -> bool:
