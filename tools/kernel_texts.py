@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The texts of all kernels that the conformance sample and the benchmarks compile, to tell whether a change alters code.
+"""The texts of all kernels of the conformance sample and of the benchmarks, to tell whether a change alters code.
 
 usage: kernel_texts.py write FOLDER [--every N] [--nets]
        kernel_texts.py compare BEFORE AFTER
@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,11 @@ def main() -> int:
     if arguments.part:
         PARTS[arguments.part]()
         return 0
-    if arguments.command == "write":
-        return write_texts(arguments.folder, arguments.every, arguments.nets)
     if arguments.command == "compare":
         return compare_texts(arguments.before, arguments.after)
-    parser.error("write or compare")
+    if arguments.command != "write":
+        parser.error("write or compare")
+    return write_texts(arguments.folder, arguments.every, arguments.nets)
 
 
 def write_texts(folder: Path, every: int, with_nets: bool) -> int:
@@ -121,6 +121,7 @@ def compile_workloads() -> None:
 def compile_attention() -> None:
     """All forms of `make bench BENCH=attention`."""
     import torch
+
     from benchmarks.attention import FORMS
 
     for name, form in FORMS.items():
@@ -144,8 +145,9 @@ def compile_nets() -> None:
 
 def call(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> None:
     """Compile and run; what fails is told and compiles nothing."""
-    import mlcc
     import torch
+
+    import mlcc
 
     for dynamic in (False, True):
         try:
