@@ -61,10 +61,10 @@ endif()
 set(mlcc_llvm_map ${CMAKE_SOURCE_DIR}/cmake/mlcc_llvm.map)
 target_link_options(mlcc_llvm PRIVATE
   -Wl,--version-script=${mlcc_llvm_map} -Wl,-Bsymbolic -Wl,--gc-sections -Wl,--as-needed)
-# No C++ type or exception crosses the C table, so the library brings its own C++ runtime; a
-# sanitizer however must see every throw.
+# No C++ type or exception crosses the C table, so the library brings its own C++ library (libgcc_s is that of the
+# system: a static one asks for symbols of the newest glibc); a sanitizer however must see every throw.
 if(NOT MLCC_SANITIZE)
-  target_link_options(mlcc_llvm PRIVATE -static-libstdc++ -static-libgcc -Wl,-z,defs)
+  target_link_options(mlcc_llvm PRIVATE -static-libstdc++ -Wl,-z,defs)
 endif()
 set_target_properties(mlcc_llvm PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${mlcc_package_dir}

@@ -5,6 +5,8 @@ ROOT=$PWD
 VENV=$ROOT/.venv
 BUILD=$ROOT/build/release
 LLVM_BIN=/usr/lib/llvm-19/bin
+# Objects are found in ccache by what they are made of, wherever the folder is (another clone, an unpacked sdist).
+export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 # Set but empty, this crashes `import torch` (2.13).
 [ -n "${TORCH_LOGS-x}" ] || unset TORCH_LOGS
 

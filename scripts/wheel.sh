@@ -1,9 +1,20 @@
 #!/bin/bash
-# Builds the wheel as a user would and checks it (tools/check_wheel.py). usage: wheel.sh
+# Builds the sdist, from it the wheel as a user would, tags that for the systems that it runs on and checks it
+# (tools/check_wheel.py). What is to be published lies in build/wheel. usage: wheel.sh
 source "$(dirname "$0")/common.sh"
-# What an earlier build left would come along.
-rm -rf build/wheel build/lib.* build/bdist.*
-say "building the wheel"
-"$VENV/bin/python" -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps -w build/wheel .
+python=$VENV/bin/python
+glibc=2_34 # the oldest one that the wheel is for; docs/install.md
+rm -rf build/wheel build/sdist
+mkdir -p build/wheel build/sdist
+say "building the sdist"
+"$python" -c 'from setuptools.build_meta import build_sdist; build_sdist("build/wheel")' >build/wheel/sdist.log 2>&1 ||
+  die "no sdist: $(tail -n 20 build/wheel/sdist.log)"
+tar -xzf build/wheel/mlcc-*.tar.gz -C build/sdist
+say "building the wheel from it"
+"$python" -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps -w build/sdist build/sdist/mlcc-*/
 say "checking the wheel"
-"$VENV/bin/python" tools/check_wheel.py build/wheel/mlcc-*.whl
+# torch's libraries are those of the torch that is installed.
+PATH=$VENV/bin:$PATH "$python" -m auditwheel -q repair --plat "manylinux_${glibc}_$(uname -m)" \
+  --exclude 'libtorch*.so' --exclude libc10.so -w build/wheel build/sdist/mlcc-*.whl
+PATH=$VENV/bin:$PATH "$python" -m auditwheel show build/wheel/mlcc-*.whl | sed -n '/./p' | head -n 4
+"$python" tools/check_wheel.py build/wheel/mlcc-*.whl

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "support/error.h"
+#include "support/older_systems.h"
 
 namespace mlcc::loop {
 namespace {

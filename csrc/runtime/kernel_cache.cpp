@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "support/logging.h"
+#include "support/older_systems.h"
 
 namespace mlcc::runtime {
 namespace {
@@ -142,7 +143,7 @@ class KernelCache::Search {
 
   void wait_for_any(const std::vector<size_t>& others) {
     std::unique_lock lock(cache_.mutex_);
-    cache_.settled_.wait(lock, [&] {
+    wait_until_ready(cache_.settled_, lock, [&] {
       return std::any_of(others.begin(), others.end(), [&](size_t i) {
         const auto it = cache_.entries_.find(wanted_[i].key);
         return it == cache_.entries_.end() || it->second.kernel != nullptr;

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <new>
 
+#include "support/older_systems.h"
+
 namespace mlcc::python {
 namespace {
 
@@ -70,7 +72,7 @@ WithoutGil::~WithoutGil() {
 ForkBarrier::ForkBarrier() {
   Compilations& state = compilations();
   std::unique_lock lock(state.mutex);
-  if (own_compilations == 0) state.changed.wait(lock, [&] { return !state.forking; });
+  if (own_compilations == 0) wait_until_ready(state.changed, lock, [&] { return !state.forking; });
   ++state.running;
   ++own_compilations;
 }
