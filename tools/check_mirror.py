@@ -28,6 +28,7 @@ COVERED_BY = {
     "_load": "test_package.py",
     "_version": "test_package.py",
     "capture/calls": "test_jit.py",
+    "capture/code_owners": "test_jit.py",
     "capture/entries": "test_jit.py",
     "capture/guards": "test_jit.py",
     "capture/reads": "test_jit.py",

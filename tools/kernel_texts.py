@@ -115,7 +115,7 @@ def compile_workloads() -> None:
 
     for workload in WORKLOADS.values():
         case = workload.case(FOOTPRINT)
-        call(workload.name, case.pure, case.inputs)
+        call(workload.name, case.function, case.inputs)
 
 
 def compile_attention() -> None:

@@ -21,7 +21,7 @@ import torch
 from mlcc import config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._load import load_core
-from mlcc.capture import backend, reach, reads, trace_symbols
+from mlcc.capture import backend, code_owners, reach, reads, trace_symbols
 from mlcc.capture.calls import (
     PLAIN_LEAVES,
     Call,
@@ -363,7 +363,7 @@ class Jitted:
         """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""
         if self._module is not None:
             return self._module
-        reached = reach.Reached(reads.is_user_code).add(self._function)
+        reached = reach.Reached(code_owners.is_user_code).add(self._function)
         reach.refuse_objects(reached)
         return torch.nn.ModuleList(reached.modules) if reached.modules else None
 

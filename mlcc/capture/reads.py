@@ -17,7 +17,6 @@ import inspect
 import os
 import random
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,32 +25,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from mlcc._errors import Error, SideEffectError
+from mlcc.capture.code_owners import OURS, is_user_code
 from mlcc.capture.guards import Guard, Names, always, is_plain, is_same_value
 from mlcc.capture.reach import Reached, contents
 from mlcc.capture.trace_symbols import TypeQuestions
 from mlcc.torch_private import trace_state
 
-_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 _ASIDE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
-
-
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {os.path.dirname(torch.__file__), os.path.dirname(__file__)}
-    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
-
-
-@functools.cache
-def is_user_code(filename: str) -> bool:
-    """Whether a file is neither Python's, an installed package's, nor ours."""
-    path = os.path.realpath(filename)
-    # Packages may be installed outside of this environment: a user's, or those of the system beneath a venv.
-    is_installed = not _PACKAGE_FOLDERS.isdisjoint(path.split(os.sep))
-    return not (
-        filename.startswith("<frozen") or is_installed or path.startswith(_library_folders())
-    )
 
 
 @functools.cache
@@ -532,7 +512,6 @@ def _is_called_by_user(frame: types.FrameType) -> bool:
 
 
 _MISSING = object()
-_OURS = os.path.dirname(__file__) + os.sep
 
 
 def _is_aside(value: Any) -> bool:
@@ -553,7 +532,7 @@ def _is_op(value: Any) -> bool:
 def _is_inside(frame: types.FrameType, name: str) -> bool:
     """Whether the cell belongs to a user function that is running: a local variable that an inner function reads."""
     outer = frame.f_back
-    while outer is not None and not outer.f_code.co_filename.startswith(_OURS):
+    while outer is not None and not outer.f_code.co_filename.startswith(OURS):
         if name in outer.f_code.co_cellvars and is_user_code(outer.f_code.co_filename):
             return outer.f_locals.get(name, _MISSING) is frame.f_locals.get(name, _MISSING)
         outer = outer.f_back

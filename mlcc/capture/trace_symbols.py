@@ -14,9 +14,7 @@ import functools
 import gc
 import itertools
 import numbers
-import os
 import sys
-import sysconfig
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +22,7 @@ from typing import Any
 
 import torch
 
+from mlcc.capture import code_owners
 from mlcc.torch_private import symints, trace_state
 
 # Where a symbol comes from: a leaf of the call, and a dimension of it (None: the leaf is a number).
@@ -100,46 +99,13 @@ _active: dict[int, Symbols] = {}
 
 # -- who asks
 
-_TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
-# Of torch, what is written for numbers like any library, not for symbols.
-_FOR_NUMBERS = tuple(_TORCH + folder + os.sep for folder in ("nn", "distributions"))
-_KNOW_SYMBOLS = ("sympy", "mpmath", "functorch", "torchgen")
-
-
-@functools.cache
-def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(Python's own, those of packages that know symbols)."""
-    paths = sysconfig.get_paths()
-    python = tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib"))
-    packages = {os.path.realpath(paths[name]) for name in ("purelib", "platlib")}
-    packages.add(os.path.dirname(_TORCH.rstrip(os.sep)))
-    known = [os.path.join(folder, name) + os.sep for folder in packages for name in _KNOW_SYMBOLS]
-    ours = os.path.dirname(os.path.realpath(__file__)) + os.sep
-    return python, (*known, _TORCH, ours)
-
-
-@functools.cache
-def who_is(filename: str) -> str:
-    """ "torch" for code that knows symbols, "python" for what runs for its caller, "package", or "user"."""
-    if filename.startswith("<eval_with_key>"):
-        return "torch"
-    if filename.startswith("<frozen") or filename == "<string>":
-        return "python"
-    path = os.path.realpath(filename)
-    python, known = _folders()
-    if path.startswith(known) and not path.startswith(_FOR_NUMBERS):
-        return "torch"
-    if not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep)):
-        return "package"
-    return "python" if path.startswith(python) else "user"
-
 
 def _asker() -> tuple[Symbols | None, str]:
     """The trace that answers and who asks; nobody where torch itself does."""
     symbols = _active.get(threading.get_ident())
     frame: Any = sys._getframe(2) if symbols is not None else None
     while frame is not None:
-        who = who_is(frame.f_code.co_filename)
+        who = code_owners.who_is(frame.f_code.co_filename)
         if who == "torch":
             break
         if frame.f_globals.get("__name__") == "__main__":  # may be a text, as of `python -c`
@@ -226,7 +192,7 @@ def _class(cls: type, kind: type) -> property:
         file = sys._getframe(1).f_code.co_filename
         if file in knowing:
             return cls
-        if who_is(file) == "torch":
+        if code_owners.who_is(file) == "torch":
             knowing.add(file)
         return kind if _asker()[0] is not None else cls
 
@@ -343,7 +309,10 @@ class TypeQuestions:
 
     def may_ask(self, code: types.CodeType) -> bool:
         """Whether opcodes of the frame are to be traced."""
-        return bool(_loads_of_type(code)) and who_is(code.co_filename) in ("user", "package")
+        return bool(_loads_of_type(code)) and code_owners.who_is(code.co_filename) in (
+            "user",
+            "package",
+        )
 
     def on_opcode(self, frame: types.FrameType) -> None:
         """Before the instruction at `frame.f_lasti`."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mlcc._errors import SideEffectError
-from mlcc.capture import reach, reads, trace_symbols
+from mlcc.capture import code_owners, reach, reads, trace_symbols
 from mlcc.capture.calls import CONSTANTS, Call
 from mlcc.capture.guards import (
     DERIVED,
@@ -65,7 +65,7 @@ def _parts_of(value: Any) -> Iterator[Any]:
     elif isinstance(value, torch.Tensor):
         yield value
     else:
-        reached = reach.Reached(reads.is_user_code).add(value)
+        reached = reach.Reached(code_owners.is_user_code).add(value)
         yield from reached.tensors
         for module in reached.modules:
             yield from (*module.parameters(), *module.buffers())

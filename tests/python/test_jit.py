@@ -232,7 +232,7 @@ def test_a_tensor_read_from_a_closure_is_refused_by_name() -> None:
 
 
 def test_what_packages_elsewhere_read_is_theirs() -> None:
-    from mlcc.capture.reads import is_user_code
+    from mlcc.capture.code_owners import is_user_code
 
     assert is_user_code(__file__)
     assert is_user_code("/home/someone/site_packages_of_mine/model.py")
