@@ -1,11 +1,14 @@
 """Real models through mlcc beside eager PyTorch, on the CPU with two threads: one table.
 
-usage: demo.py [--only NAME[,NAME...]] [--quick] [--all-sizes] [--json FILE] [--backend NAME] [--peers NAME[,NAME...]]
+usage: demo.py [--only NAME[,NAME...]] [--quick] [--all-sizes] [--details] [--minutes N] [--json FILE] [--backend NAME]
+               [--peers NAME[,NAME...]]
 
 Each workload runs in two fresh processes that share private, at first empty caches: one cold, one warm. The cold one
 also checks all outputs against float64, at two further sizes too, and compares the time per call with eager's in turns.
 --peers (make demo PEERS=inductor) adds columns of other backends of torch.compile, which take their turns too.
-The next processes build their models while this one is done with what is timed.
+The next processes build their models while this one is done with what is timed. No workload begins that would likely
+end after --minutes; what is left out is told. The exit status is 1 for a wrong result or a crash and nothing else: how
+fast a machine is, and what else it does, decides none.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "benchmarks" / "model_run.py"
-NAMES = ("pointwise", "bert", "gpt2", "llama", "resnet", "training")
+NAMES = ("pointwise", "bert", "resnet", "training", "gpt2", "llama")
+DETAILED_WIDTH = 150
+LOGS = {"MLCC_LOGS", "TORCH_LOGS"}  # what they ask for is shown as it comes
+WIDTH = 80  # columns of the table, where stdout is no terminal
 
 # What the project promises; a figure beyond is marked in the table.
 LEAST_RATIO = 0.97
@@ -41,9 +47,15 @@ Json = dict[str, Any]
 def main() -> int:
     """Run what was asked for; 1 if a result is wrong or a process failed."""
     arguments = _parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    results = []
-    start = time.monotonic()
+    console = Console(
+        width=None if sys.stdout.isatty() else DETAILED_WIDTH if arguments.details else WIDTH
+    )
+    console.print(
+        f"{', '.join(arguments.only)}: each in two processes, with empty caches and with full ones",
+        highlight=False,
+    )
+    results: list[Json] = []
+    budget = Budget(arguments.minutes)
     with tempfile.TemporaryDirectory(prefix="mlcc-demo-") as folder:
         processes = [
             Process(name, phase, arguments, Path(folder) / name)
@@ -51,6 +63,8 @@ def main() -> int:
             for phase in ("cold", "warm")
         ]
         for number, name in enumerate(arguments.only):
+            if not budget.allows_another():
+                break
             cold, warm = processes[2 * number : 2 * number + 2]
             following = processes[2 * number + 1 : 2 * number + 3]
             with console.status(f"{name} ...") as status:
@@ -58,10 +72,17 @@ def main() -> int:
                 if "error" not in result:
                     result["warm"] = warm.run(status.update, [])
             results.append(result)
+            budget.took_one()
             console.print(_one_line(result), highlight=False)
-    console.print(_table(results, arguments.backend, arguments.peers))
+        for process in processes:
+            process.stop()
+    console.print(_table(results, arguments.backend, arguments.peers, arguments.details))
     _print_problems(console, results)
-    console.print(f"{time.monotonic() - start:.0f} s in all", highlight=False)
+    left_out = arguments.only[len(results) :]
+    if left_out:
+        text = f"left out after {arguments.minutes:g} minutes: {', '.join(left_out)}; --minutes 0 runs all"
+        console.print(text, highlight=False)
+    console.print(f"{budget.spent():.0f} s in all", highlight=False)
     if arguments.json:
         arguments.json.write_text(json.dumps({"backend": arguments.backend, "results": results}))
     return 0 if all(_is_sound(result) for result in results) else 1
@@ -71,6 +92,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", type=_names, default=list(NAMES), help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="one size, short comparisons")
+    parser.add_argument("--details", action="store_true", help="kernels, calls and memory, too")
+    parser.add_argument(
+        "--minutes", type=float, default=4.0, help="begin nothing that ends later; 0: run all"
+    )
     parser.add_argument("--all-sizes", action="store_true", help="time them all; takes longer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     parser.add_argument("--backend", default="mlcc", help="aot_eager runs a stand-in for mlcc")
@@ -96,6 +121,29 @@ def _names(text: str) -> list[str]:
         if name not in NAMES:
             raise argparse.ArgumentTypeError(f"unknown workload {name}; known: {', '.join(NAMES)}")
     return names
+
+
+class Budget:
+    """The time that the demo may take, in minutes; 0 for any."""
+
+    def __init__(self, minutes: float) -> None:
+        self._seconds = minutes * 60
+        self._start = self._last = time.monotonic()
+        self._longest = 0.0
+
+    def spent(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self._start
+
+    def took_one(self) -> None:
+        """A workload is done."""
+        now = time.monotonic()
+        self._longest, self._last = max(self._longest, now - self._last), now
+
+    def allows_another(self) -> bool:
+        """Whether one that takes as long as the longest so far would end in time; the first one always may."""
+        is_first = self._longest == 0
+        return not self._seconds or is_first or self.spent() + self._longest <= self._seconds
 
 
 # -- the processes
@@ -137,10 +185,16 @@ class Process:
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._errors,
+                stderr=None if LOGS & os.environ.keys() else self._errors,
                 text=True,
             )
         return self._process
+
+    def stop(self) -> None:
+        """End it, if it was started and has no turn."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
     def run(self, show: Callable[[str], None], following: list[Process]) -> Json:
         """The result, or {"error": its last words}. Starts the following ones when nothing is timed any more."""
@@ -208,37 +262,28 @@ def _one_line(result: Json) -> str:
     return f"{result['title']}: {words}, {', '.join(speeds)} of eager's speed"
 
 
-def _table(results: list[Json], backend: str, peers: list[str]) -> Table:
+def _table(results: list[Json], backend: str, peers: list[str], details: bool) -> Table:
     title = f"{backend} beside eager PyTorch: float32, 2 threads, median of interleaved calls"
-    table = Table(title=title, caption="own: mlcc's own part; marked: beyond what is promised")
-    for heading in (
-        "workload",
-        "sizes checked",
-        "first call (own)",
-        "warm cache (own)",
-        "eager",
-        "compiled",
-        "speed",
-        "kernels",
-        "ATen calls",
-        "node share",
-        "arena",
-        *(f"{name} (first call)" for name in peers),
-    ):
+    caption = "first call: all of it, (our own part); red: beyond what is promised"
+    table = Table(title=title, caption=caption, padding=(0, 0, 0, 1))
+    headings = ["workload", "sizes", "first call", "warm cache", "eager", backend, "speed"]
+    if details:
+        headings += ["kernels", "ATen calls", "node share", "arena"]
+    for heading in (*headings, *(f"{name} (first call)" for name in peers)):
         justify: Literal["left", "right"] = "left" if heading == "workload" else "right"
-        table.add_column(heading, justify=justify, no_wrap=heading == "workload")
+        table.add_column(heading, justify=justify, no_wrap=heading == "speed")
     for result in results:
-        table.add_row(*_row(result), *(_peer_cell(result, name) for name in peers))
+        table.add_row(*_row(result, details), *(_peer_cell(result, name) for name in peers))
     return table
 
 
-def _row(result: Json) -> list[str]:
+def _row(result: Json, details: bool) -> list[str]:
     if "error" in result:
         return [result["name"], "[red]failed[/red]"]
     comparison = result["comparison"]
     ratio = comparison["ratio"]["compiled"]
     share = result["other_node_share"]
-    return [
+    cells = [
         result["title"],
         _checks_cell(result),
         _first_call_cell(result, _own_limit(result["name"])),
@@ -246,11 +291,15 @@ def _row(result: Json) -> list[str]:
         _milliseconds(comparison["seconds"]["eager"]["median"]),
         _milliseconds(comparison["seconds"]["compiled"]["median"]),
         _marked(f"{ratio['median']:.2f}", ratio["median"] < LEAST_RATIO),
-        str(result["kernels"]),
-        str(result["aten_calls"]),
-        _marked(f"{result['node_share']:.0%} ({share:.1%})", share < LEAST_NODE_SHARE),
-        _bytes(result["arena_bytes"]),
     ]
+    if details:
+        cells += [
+            str(result["kernels"]),
+            str(result["aten_calls"]),
+            _marked(f"{result['node_share']:.0%} ({share:.1%})", share < LEAST_NODE_SHARE),
+            _bytes(result["arena_bytes"]),
+        ]
+    return cells
 
 
 def _peer_cell(result: Json, name: str) -> str:
@@ -303,10 +352,33 @@ def _print_problems(console: Console, results: list[Json]) -> None:
             if not check["right"]:
                 where = f"{result['name']}, {result['size_name']}={check['size']}"
                 console.print(f"{where}: {check['reason']}", style="red", markup=False)
-        if "checks" in result and _third_size(result, "new_graphs"):
-            kernels = _third_size(result, "new_kernels")
-            text = f"{result['name']}: torch traced the model again at the third size; {kernels} kernels compiled"
-            console.print(text, markup=False)
+    for text in filter(None, map(_missed_promises, results)):
+        console.print(text, markup=False, highlight=False)
+
+
+def _missed_promises(result: Json) -> str:
+    """What is slower or later than promised, and how to look into it; '' where nothing is."""
+    if "error" in result or "error" in result["warm"]:
+        return ""
+    missed = []
+    ratio = result["comparison"]["ratio"]["compiled"]["median"]
+    limit = _own_limit(result["name"])
+    if ratio < LEAST_RATIO:
+        missed.append(f"{ratio:.2f} of eager's speed")
+    for part, most in ((result, limit), (result["warm"], MOST_WARM_PART * limit)):
+        if part["own_seconds"] > most:
+            missed.append(f"{part['own_seconds']:.2f} s of a first call (promised: {most:.2f})")
+    if result["other_node_share"] < LEAST_NODE_SHARE:
+        missed.append(
+            f"{result['other_node_share']:.1%} of the nodes outside of contractions compiled"
+        )
+    if _third_size(result, "new_graphs"):
+        kernels = _third_size(result, "new_kernels")
+        missed.append(f"the third size was traced anew, {kernels} kernels compiled")
+    if not missed:
+        return ""
+    look = f"MLCC_LOGS=perf,recompiles,fallback make demo DEMO_ARGS='--only {result['name']} --details'"
+    return f"{result['name']}: {'; '.join(missed)}. To look into it: {look}"
 
 
 if __name__ == "__main__":

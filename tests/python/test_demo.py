@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,44 @@ def test_only_wrong_answers_fail() -> None:
     assert not demo._is_sound({"warm": {}, "checks": [check, {**check, "right": False}]})
     assert not demo._is_sound({"warm": {"error": "exit status 1"}, "checks": [check]})
     assert not demo._is_sound({"error": "exit status 1"})
+
+
+def test_the_budget_lets_the_first_workload_run_and_none_that_ends_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from examples import demo
+
+    now = [0.0]
+    monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
+    budget, endless = demo.Budget(4), demo.Budget(0)
+    now[0] = 300.0
+    assert budget.allows_another()
+    budget, now[0] = demo.Budget(4), 400.0
+    budget.took_one()
+    assert budget.allows_another()  # 100 s spent, 100 s more
+    now[0] = 441.0
+    assert not budget.allows_another()
+    endless.took_one()
+    assert endless.allows_another()
+
+
+def test_a_missed_promise_is_told_with_the_way_to_look_into_it() -> None:
+    from examples import demo
+
+    good: dict[str, Any] = {
+        "name": "bert",
+        "own_seconds": 0.5,
+        "other_node_share": 1.0,
+        "warm": {"own_seconds": 0.1},
+        "comparison": {"ratio": {"compiled": {"median": 1.5}}},
+        "checks": [{"right": True, "new_graphs": 0, "new_kernels": 0}] * 3,
+    }
+    assert demo._missed_promises(good) == ""
+    slow = {**good, "comparison": {"ratio": {"compiled": {"median": 0.5}}}}
+    assert "0.50 of eager's speed" in demo._missed_promises(slow)
+    again = {**good, "checks": [{"right": True, "new_graphs": 1, "new_kernels": 9}] * 3}
+    assert "9 kernels compiled" in demo._missed_promises(again)
+    assert "--only bert" in demo._missed_promises(again)
 
 
 def test_compare_takes_turns() -> None:
