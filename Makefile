@@ -7,7 +7,7 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream fuzz nightly tsan coverage-table bench peers wheel build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz nightly tsan coverage-table bench peers wheel docs build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager; PEERS=inductor adds a column"
@@ -28,6 +28,7 @@ help:
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
 	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"
+	@echo "make docs         build the documentation into build/docs; warnings and dead links are errors"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
 
@@ -103,6 +104,9 @@ tsan:
 wheel:
 	@scripts/setup.sh demo
 	@scripts/wheel.sh
+
+docs:
+	@scripts/docs.sh
 
 clean:
 	rm -rf build .stamps mlcc/*.so mlcc/_build_info.py

@@ -22,5 +22,6 @@ part ctest ctest --test-dir "$BUILD" --output-on-failure -j 2
 part lit run_lit
 part pytest run_pytest
 part lint scripts/lint.sh
+[ "$what" = quick ] || part docs scripts/docs.sh
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]}"
 say "all tests passed"

@@ -171,6 +171,25 @@ def test_links_of_pages_outside_of_the_site(page: str) -> None:
     assert not [link for link in links if not (ROOT / link).exists()]
 
 
+def test_every_page_can_be_reached() -> None:
+    """Each page stands in the navigation of the site; decisions are listed on a page of their own."""
+    named = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    made = {*load_script("tools/docs_hooks.py").PAGES, "decisions/index.md"}
+    assert {page for page in pages if not page.startswith("decisions/")} == named - made
+    assert made <= named
+
+
+def test_pages_of_the_root_have_links_of_the_site() -> None:
+    hooks = load_script("tools/docs_hooks.py")
+    text = "[a](docs/jit.md#b) [c](CONTRIBUTING.md) [d](docs/decisions/) [e](LICENSE) [f](no.md) ![g](docs/h.svg)"
+    assert hooks.as_page(text) == (
+        "[a](jit.md#b) [c](contributing.md) [d](decisions/index.md) e [f](no.md) ![g](h.svg)"
+    )
+    decisions = hooks.list_of_decisions(ROOT / "docs/decisions")
+    assert "- 0024 [Kept values](0024-kept-values.md)" in decisions
+
+
 @pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("docs/status.md", 120)])
 def test_the_front_door_is_short(page: str, most: int) -> None:
     lines = (ROOT / page).read_text().splitlines()
