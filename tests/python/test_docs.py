@@ -261,6 +261,19 @@ def test_public_names_are_described() -> None:
     assert not sorted(set(public_names()) - described)
 
 
+def test_keys_and_channels_are_described() -> None:
+    """What `cache_info` gives, and what the logs are called."""
+    import mlcc
+    from mlcc._channels import CHANNELS
+
+    page = (ROOT / "docs/reference/api.md").read_text()
+    cells = re.findall(r"^\| (`[^|]*`) \| ", page, re.MULTILINE)
+    described = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert not set(mlcc.cache_info()) - described
+    for channel, text in CHANNELS.items():
+        assert f"| `{channel}` | {text} |" in page
+
+
 def test_commands_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     from mlcc import cli
 
