@@ -21,7 +21,7 @@ class Inlining {
 
   // For all nodes of the graph. Without fusion none is inlined.
   void decide();
-  // One more, which its only reader is to compute.
+  // One more, while groups grow: its readers are to compute it after all.
   void inline_node(const graph::Node& node) { mark_inlined(node, inlined_nodes(node)); }
 
   // The nodes that a reader of this one would evaluate.
