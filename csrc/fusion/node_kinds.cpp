@@ -98,6 +98,10 @@ SymExpr points_of_read(const Node& reader, const Value& value) {
   return product(iteration_shape(reader));
 }
 
+bool is_read_elsewhere(const Value& value, const Node& reader) {
+  return !reader.results().empty() && reader.result()->type().device != value.type().device;
+}
+
 bool is_write_window(const Node& view) {
   return std::any_of(view.result()->users().begin(), view.result()->users().end(),
                      [&](const Node* user) {
