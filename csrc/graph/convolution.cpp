@@ -128,7 +128,7 @@ Value* filled_with_zeros(Graph& graph, Value* image, size_t dim, int64_t before,
 
 // How elements of the large image along a dimension meet those of the small one, where the
 // windows' elements k are m * stride + phase: element (row + skipped) * stride + phase - padding
-// meets the elements row + skipped - m * dilation of the small one, which is filled up such that
+// meets the elements row + skipped - m * dilation of the small one, which is padded such that
 // all of them are there.
 struct Phases {
   SymExpr terms;        // how many m there are, at most
@@ -339,7 +339,7 @@ bool has_large_image(const Convolution& conv, const Shape& large, const Shape& s
 
 namespace {
 
-// The large image of a small one that is filled up, before the padding is cut off.
+// The large image of a small one that is padded, before the padding is cut off.
 class LargeImage {
  public:
   LargeImage(Graph& graph, const Convolution& conv, Value* filled, std::vector<Phases> phases,

@@ -60,12 +60,12 @@ int64_t expected_pixels(const Graph& graph, const Value& image);
 // read: they are static, or the copy is little of the work of each call.
 bool are_weights_worth_packing(const Graph& graph, const Value& weight, const Value& image);
 
-// A large image filled up with zeros such that no window of a small one of `small`, a shape with
+// A large image padded with zeros such that no window of a small one of `small`, a shape with
 // channels last, reaches beyond it.
 Value* filled_image(Graph& graph, const Convolution& conv, Value* large,
                     const std::vector<SymExpr>& small);
 
-// The small image of a large one that is filled up. All images have their channels last.
+// The small image of a large one that is padded. All images have their channels last.
 Value* small_image(Graph& graph, const Convolution& conv, Value* filled,
                    const std::vector<SymExpr>& small, DType dtype);
 

@@ -413,7 +413,7 @@ class WinogradLowering {
     });
   }
 
-  // What follows the convolution.
+  // The epilogue.
   void emit_rest(const Place& place, const SymExpr& column, const SymExpr& live,
                  const loop::Buffer* pixels, Block& block) {
     const auto side = [&](size_t axis, const SymExpr& first) {

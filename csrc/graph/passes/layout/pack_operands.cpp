@@ -114,7 +114,7 @@ Shape with_cut(Shape shape, size_t dim, int64_t inner) {
   return shape;
 }
 
-// The value with one of its dimensions filled up with zeros to a multiple of `by`.
+// The value with one of its dimensions padded with zeros to a multiple of `by`.
 Value* filled(Graph& graph, Value* value, size_t dim, int64_t by) {
   const SymExpr extent = value->type().shape[dim];
   if (extent.divide_exactly(by)) return value;
@@ -209,7 +209,7 @@ bool is_read_whole(const Node& node, size_t operand, const Graph& graph) {
 }
 
 // Terms that may lie side by side in the packed operand: the last reduced axis is a multiple of
-// them, or may be filled up with zeros in both operands; or it is the only one and longer, so that
+// them, or may be padded with zeros in both operands; or it is the only one and longer, so that
 // terms are left over (but of scores, whose tiles have no code for these). In the other operand
 // they lie so, perhaps in a copy of it.
 int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles,
