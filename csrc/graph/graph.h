@@ -166,10 +166,11 @@ struct ExternFacts {
   bool effects = false;      // must run, in order
   std::vector<int> mutates;  // operand indices that it writes into
   bool aliases = false;      // a result may share memory with an operand
-  // Work that a group of processes does together, which is an effect too. Both: all in one call.
-  bool begins =
-      false;           // it goes on behind the call, and reads the operands, until it is waited for
-  bool waits = false;  // for what the operands are the results of
+  // Work that several processes do together (a collective), which is an effect too. A call that
+  // begins it and does not wait returns at once: the operands are read until another call waits for
+  // its results. One that does both is the whole collective.
+  bool begins = false;
+  bool waits = false;
   friend bool operator==(const ExternFacts&, const ExternFacts&) = default;
 };
 
