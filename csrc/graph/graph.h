@@ -166,9 +166,8 @@ struct ExternFacts {
   bool effects = false;      // must run, in order
   std::vector<int> mutates;  // operand indices that it writes into
   bool aliases = false;      // a result may share memory with an operand
-  // Work that several processes do together (a collective), which is an effect too. A call that
-  // begins it and does not wait returns at once: the operands are read until another call waits for
-  // its results. One that does both is the whole collective.
+  // Of a collective, also an effect. A call that begins it returns at once, and the operands are
+  // read until a call waits for its results; one that does both is the whole collective.
   bool begins = false;
   bool waits = false;
   friend bool operator==(const ExternFacts&, const ExternFacts&) = default;
