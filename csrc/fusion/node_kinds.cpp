@@ -147,7 +147,8 @@ bool is_cheap_number(const Value& value, int64_t& ops) {
 }  // namespace
 
 bool is_cheap_number(const Value& value) {
-  int64_t most_ops = 8;
+  static constexpr int64_t kCheapOps = 8;  // that every reader may compute for itself
+  int64_t most_ops = kCheapOps;
   return is_cheap_number(value, most_ops);
 }
 
