@@ -105,9 +105,6 @@ struct FusionOptions {
   int64_t max_nodes = 48;
   // The same for the simple ops that all its nodes and those inlined into them take for an element,
   // since LLVM cannot be stopped (decision 0003).
-
-// The same for the simple ops that all its nodes and those inlined into them take for an element.
-  // LLVM cannot be stopped once it has begun.
   int64_t max_ops = 4096;
   // Of the machine behind a device; none: those of a CPU.
   std::function<RowLimits(const Device&)> row_limits;

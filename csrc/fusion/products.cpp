@@ -104,9 +104,6 @@ bool meet_later(const Products& products, const std::unordered_map<const Node*, 
 }
 
 bool are_worth_joining(const Products& products, int64_t rows) {
-
-
-static constexpr int64_t kFewRows = 64;  // one kernel cuts such into fewer pieces than several do
   if (rows <= kFewRows) return true;
   const std::unordered_set<const Node*> first = followers_of(*products.front());
   const std::unordered_set<const Node*> last = followers_of(*products.back());

@@ -16,8 +16,6 @@ bool share_tiles(const graph::Node& contraction, const graph::Node& other);
 
 // Whether products gain by it: they are of few rows, or what follows the first one and the last one
 // reads both. Others of many rows are no faster than apart (decision 0031).
-
-// reads both. Others of many rows are no faster together than apart.
 bool are_worth_joining(const std::vector<const graph::Node*>& products, int64_t rows);
 
 // Whether pointwise ops behind one of the products read what other kernels compute from one of
