@@ -27,5 +27,6 @@ check import-linter env PYTHONPATH=. "$bin/lint-imports" --no-logo
 check layers "$bin/python" tools/check_layers.py
 check mirror "$bin/python" tools/check_mirror.py
 check sizes "$bin/python" tools/check_sizes.py
+check comments "$bin/python" tools/check_comments.py
 [ ${#failed[@]} = 0 ] || die "lint: ${failed[*]}"
 echo "lint: ok"

@@ -35,7 +35,7 @@ def cpp_comments(text: str) -> Iterator[tuple[int, str]]:
     block: list[str] = []
     for number, line in enumerate([*lines, ""], 1):
         match = next((m for m in CPP_COMMENT.finditer(line) if m[0].startswith("//")), None)
-        if match is not None and (not line[: match.start()].strip() or block):
+        if match is not None and not line[: match.start()].strip():
             block.append(match[1])
             continue
         if block:

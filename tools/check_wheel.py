@@ -33,6 +33,8 @@ SYSTEM = {
 }
 TORCH = {"libtorch_python.so", "libtorch_cpu.so", "libc10.so"}
 MOST_MIB = 40
+# Of the oldest systems that the wheel is for (docs/install.md).
+NEWEST_SYMBOLS = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29)}
 
 
 def missing_and_strange(names: list[str]) -> Iterator[str]:
@@ -67,6 +69,17 @@ def wrong_needs(folder: Path) -> Iterator[str]:
         for path in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", output):
             if not all(part.startswith("$ORIGIN/") for part in path.split(":")):
                 yield f"{library.name} looks for libraries in {path}"
+
+
+def too_new(folder: Path) -> Iterator[str]:
+    """Symbols of a newer system than those that the wheel is for."""
+    for library in folder.glob("mlcc/*.so"):
+        command = ["readelf", "--wide", "--version-info", str(library)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        for kind, text in sorted(set(re.findall(r"Name: (GLIBC|GLIBCXX)_([\d.]+)", output))):
+            version = tuple(map(int, text.split(".")))
+            if version > NEWEST_SYMBOLS[kind]:
+                yield f"{library.name} asks for {kind}_{text}"
 
 
 def run_wheel(wheel: Path, folder: Path) -> Iterator[str]:
@@ -106,6 +119,7 @@ def main() -> int:
             *missing_and_strange(names),
             *wrong_metadata(metadata),
             *wrong_needs(folder / "content"),
+            *too_new(folder / "content"),
             *run_wheel(wheel, folder),
         ]
     mib = wheel.stat().st_size / 2**20

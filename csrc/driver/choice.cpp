@@ -18,12 +18,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of one run of either, in seconds and bytes, and of all measurements of a graph, with the code
-// that is compiled for them.
-constexpr runtime::TrialLimits kLimits = {int64_t{64} << 20, 0.001};
+// Nothing is tried whose operands are larger, or of which one run takes longer.
+constexpr runtime::TrialLimits kLimits = {.bytes = int64_t{64} << 20, .seconds = 0.001};
+// What all measurements of a graph may take, with the code that is compiled for them.
 constexpr double kSecondsOfGraph = 0.05;
-// What is guessed stays, unless the other one is this much faster in three quarters of the pairs: a
-// call must not cost a thirtieth, and code joins what stands around it.
+// What is guessed stays, unless the other one is so many times as fast in three quarters of the
+// pairs: a call by more than measuring errs, code as soon as it is no slower, since it joins what
+// stands around it.
 constexpr double kMarginOfCall = 1.03, kMarginOfCode = 1.0;
 
 constexpr std::string_view kCode = "code", kCall = "call";

@@ -12,6 +12,15 @@
 namespace mlcc::driver {
 namespace {
 
+// The factors of the bound in comparison.h.
+struct Tolerance {
+  // Epsilons of an element, for what approximations err; a sum adds the root of its terms.
+  static constexpr double kOfNumber = 16;
+  static constexpr double kOfMeanSquare = 4;  // epsilons of the root of the mean square
+  static constexpr double kOfSpread = 16;     // of how far other roundings move the reference
+  static constexpr double kOfDenormal = 2;    // least denormals
+};
+
 uint64_t bits_of(const HostTensor& tensor, int64_t byte_offset) {
   uint64_t bits = 0;
   std::memcpy(&bits, tensor.bytes.data() + byte_offset,
@@ -57,16 +66,16 @@ class FloatBounds {
       }
     }
     const double e = epsilon(dtype);
-    relative_ = e * (16 + std::sqrt(static_cast<double>(num_terms)));
-    absolute_ = 2 * least_denormal(dtype);
-    if (finite > 0) absolute_ += 4 * e * std::sqrt(squares / static_cast<double>(finite));
+    relative_ = e * (Tolerance::kOfNumber + std::sqrt(static_cast<double>(num_terms)));
+    absolute_ = Tolerance::kOfDenormal * least_denormal(dtype);
+    if (finite > 0)
+      absolute_ += Tolerance::kOfMeanSquare * e * std::sqrt(squares / static_cast<double>(finite));
     median_ = median(moving());
   }
 
   double operator()(int64_t i) const {
-    static constexpr double kOfSpread = 16;
     return relative_ * std::abs(reference_[i]) + absolute_ +
-           kOfSpread * std::max(spread_[static_cast<size_t>(i)], median_);
+           Tolerance::kOfSpread * std::max(spread_[static_cast<size_t>(i)], median_);
   }
 
  private:

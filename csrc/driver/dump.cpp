@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kKeptFolders = 20;
+constexpr size_t kKeptFolders = 20;  // of dumps; older ones go
 constexpr std::string_view kPrefix = "dump-";
 constexpr std::array<std::string_view, 6> kStages = {"graph", "loop", "llvm", "asm", "cuda", "ptx"};
 

@@ -20,8 +20,14 @@
 namespace mlcc::driver {
 namespace {
 
+// What shapes a plan beside the machine.
 // Values of a size that a kernel has in hand, about: two that it reads and one that it writes.
 constexpr int64_t kValuesOfKernel = 3;
+// Work of a kernel and of a wave, in grains for each thread: a kernel of less alone would not keep
+// all threads busy, a wave of so much does.
+constexpr int64_t kGrainsOfSmallKernel = 2, kGrainsOfWave = 8;
+// Kernels that move at least this share of the last-level cache write past it, in quarters.
+constexpr int64_t kQuartersThatStream = 3;
 
 bool has_feature(const codegen::Target& target, std::string_view name) {
   return ("," + target.features + ",").find(detail::join(",+", name, ",")) != std::string::npos;
@@ -29,7 +35,7 @@ bool has_feature(const codegen::Target& target, std::string_view name) {
 
 // That kernels of the CPU are cut into parts for.
 int64_t kernel_threads(const Options& options) {
-  static constexpr int64_t kMostThreads = 4096;
+  static constexpr int64_t kMostThreads = 4096;  // beyond all machines: a bound for arithmetic
   const int64_t wanted =
       options.num_threads > 0 ? options.num_threads : std::thread::hardware_concurrency();
   return std::clamp<int64_t>(wanted, 1, kMostThreads);
@@ -38,9 +44,10 @@ int64_t kernel_threads(const Options& options) {
 // What schedules for a target are made for.
 schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
   if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
-  const int64_t streaming_bytes = options.stream_mb < 0 ? schedule::last_level_cache_bytes() / 4 * 3
-                                                        : bytes_of_mebibytes(options.stream_mb);
-  const bool is_amd = target.cpu.rfind("znver", 0) == 0;  // measured: decision 0016
+  const int64_t streaming_bytes = options.stream_mb < 0
+                                      ? schedule::last_level_cache_bytes() / 4 * kQuartersThatStream
+                                      : bytes_of_mebibytes(options.stream_mb);
+  const bool is_amd = target.cpu.rfind("znver", 0) == 0;
   return {.vector_bits = target.vector_bits,
           .threads = kernel_threads(options),
           .second_level_bytes = schedule::second_level_cache_bytes(),
@@ -53,10 +60,10 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .multiplies_tiles = has_feature(target, "amx-bf16") && has_feature(target, "amx-int8"),
           .streaming_bytes = streaming_bytes,
           .last_level_bytes = schedule::last_level_cache_bytes(),
-          .has_scarce_loads = !is_amd && target.vector_bits == 512,  // measured: decision 0025
+          .has_scarce_loads = !is_amd && target.vector_bits == 512,  // decision 0025
           .transforms_images = options.winograd && options.weights != "steal",
           .widens_weights = options.weights != "steal",
-          .prefetches_pages = is_amd};
+          .prefetches_pages = is_amd};  // decision 0016
 }
 
 fusion::RowLimits row_limits(const schedule::Machine& machine) {
@@ -106,10 +113,9 @@ class Planner {
     if (!options_.join_products) options.max_products = 1;
     options.online = way_ != Way::kPasses;
     options.recompute = way_ != Way::kStores;
-    // What alone would not keep all threads busy, and so much of it that together they are.
     const int64_t all_threads = schedule::kGrainPoints * kernel_threads(options_);
-    options.waves = {.of_kernel = 2 * all_threads,
-                     .of_wave = 8 * all_threads,
+    options.waves = {.of_kernel = kGrainsOfSmallKernel * all_threads,
+                     .of_wave = kGrainsOfWave * all_threads,
                      .of_value = schedule::second_level_cache_bytes() / kValuesOfKernel};
     return options;
   }

@@ -16,6 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Hexadecimal digits of a key: in a kernel's name, and in a log.
 constexpr size_t kNameDigits = 16;
 constexpr size_t kLogDigits = 12;
 
@@ -34,7 +35,7 @@ std::string_view origin_text(runtime::KernelOrigin origin) {
 }
 
 int64_t num_threads(const Options& options) {
-  static constexpr int64_t kMostThreads = 8;
+  static constexpr int64_t kMostThreads = 8;  // unless the option asks for more
   if (options.num_compile_threads > 0) return options.num_compile_threads;
   return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
 }

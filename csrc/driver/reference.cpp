@@ -234,7 +234,7 @@ class Reference::Run {
       scratch.push_back(
           make_host_tensor(one.dtype, {reference_.evaluate(one.elements, sizes_)}, {1}));
     for (HostTensor& one : scratch) buffers.push_back(one.bytes.data());
-    static constexpr int64_t kPartials = 4;
+    static constexpr int64_t kPartials = 4;  // that a sum is cut into, for another order of terms
     loop::InterpreterOptions options;
     options.seed = rounding_;
     options.partials = rounding_ == 0 ? 1 : kPartials;

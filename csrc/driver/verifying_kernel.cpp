@@ -17,7 +17,7 @@ namespace {
 
 using graph::Value;
 
-constexpr int64_t kSamplePeriod = 100;
+constexpr int64_t kSamplePeriod = 100;  // runs, of which `sample` checks one
 // Elements of all nodes together: some seconds for the interpreter.
 constexpr int64_t kMostElements = 1 << 24;
 // Evaluations with other roundings, and more of them before a kernel is called wrong: of few

@@ -103,8 +103,8 @@ struct FusionOptions {
   bool fuse = true;
   // Above this many nodes a group takes no more: bounds the compile time of one kernel.
   int64_t max_nodes = 48;
-  // The same for what all its nodes and those inlined into them take for an element: about 15,000
-  // instructions. (LLVM cannot be stopped, and takes a second for 50,000.)
+  // The same for the simple ops that all its nodes and those inlined into them take for an element,
+  // since LLVM cannot be stopped (decision 0003).
   int64_t max_ops = 4096;
   // Of the machine behind a device; none: those of a CPU.
   std::function<RowLimits(const Device&)> row_limits;

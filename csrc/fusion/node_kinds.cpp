@@ -98,6 +98,10 @@ SymExpr points_of_read(const Node& reader, const Value& value) {
   return product(iteration_shape(reader));
 }
 
+bool is_read_elsewhere(const Value& value, const Node& reader) {
+  return !reader.results().empty() && reader.result()->type().device != value.type().device;
+}
+
 bool is_write_window(const Node& view) {
   return std::any_of(view.result()->users().begin(), view.result()->users().end(),
                      [&](const Node* user) {
@@ -143,7 +147,8 @@ bool is_cheap_number(const Value& value, int64_t& ops) {
 }  // namespace
 
 bool is_cheap_number(const Value& value) {
-  int64_t most_ops = 8;
+  static constexpr int64_t kCheapOps = 8;  // that every reader may compute for itself
+  int64_t most_ops = kCheapOps;
   return is_cheap_number(value, most_ops);
 }
 

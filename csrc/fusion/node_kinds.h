@@ -49,6 +49,9 @@ bool is_only_taken(const graph::Node& node);
 // arithmetic with positions.
 bool is_cheap_number(const graph::Value& value);
 
+// Whether a node reads the value on another device than that where it lies.
+bool is_read_elsewhere(const graph::Value& value, const graph::Node& reader);
+
 // Whether an extern call writes through this view.
 bool is_write_window(const graph::Node& view);
 

@@ -15,7 +15,8 @@ using Index = std::vector<SymExpr>;
 namespace {
 
 constexpr size_t kMostSteps = 4;  // of one repair
-// Elements or rows that lie side by side: some blocks of them.
+// Elements or rows that lie side by side in memory: of fewer, merging blocks takes longer than a
+// second pass.
 constexpr int64_t kLongPiece = 512;
 
 class Matcher {

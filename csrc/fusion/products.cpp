@@ -17,6 +17,9 @@ using graph::TensorType;
 using graph::Value;
 using Index = std::vector<SymExpr>;
 
+// Rows of products that had better share a kernel whatever follows them.
+constexpr int64_t kFewRows = 64;
+
 // Rows by columns.
 bool is_product_of_matrices(const Node& node) {
   return node.op() == graph::Op::kContract && node.result()->type().shape.size() == 2 &&
@@ -101,7 +104,6 @@ bool meet_later(const Products& products, const std::unordered_map<const Node*, 
 }
 
 bool are_worth_joining(const Products& products, int64_t rows) {
-  static constexpr int64_t kFewRows = 64;
   if (rows <= kFewRows) return true;
   const std::unordered_set<const Node*> first = followers_of(*products.front());
   const std::unordered_set<const Node*> last = followers_of(*products.back());

@@ -14,6 +14,8 @@ namespace {
 // A vector that is written and read again takes as long as about so many ops on it where all of it
 // stays in a second-level cache.
 constexpr int64_t kMostOps = 6;
+// Of the value's own bytes, the part that computing it again must save of the memory traffic.
+constexpr int64_t kLeastSavedPart = 2;
 
 bool contains(const std::vector<Value*>& values, const Value* value) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -67,7 +69,7 @@ class Finder {
       if (!leaf_bytes) return false;
       saved -= times * *leaf_bytes;
     }
-    return saved > 0 && saved >= *bytes / 2;
+    return saved > 0 && saved >= *bytes / kLeastSavedPart;
   }
 
   static bool is_computed_at_each_point(const Value& value, const Group& group) {

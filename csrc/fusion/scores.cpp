@@ -56,14 +56,12 @@ std::unordered_set<const Node*> find_inlined_scores(const std::vector<Node*>& no
 }
 
 bool is_read_by_one_attention(
-    const Node& node, const std::function<void(const Node&, std::vector<const Node*>&)>& readers_of,
+    const Node& node, const std::function<std::vector<const Node*>(const Node&)>& readers_of,
     const std::function<bool(const Node&)>& makes_part) {
   std::vector<const Node*> nodes = {&node};
   const Node* attention = nullptr;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    std::vector<const Node*> readers;
-    readers_of(*nodes[i], readers);
-    for (const Node* reader : readers) {
+    for (const Node* reader : readers_of(*nodes[i])) {
       if (is_attention(*reader)) {
         if (attention != nullptr && reader != attention) return false;
         attention = reader;

@@ -31,7 +31,7 @@ std::unordered_set<const graph::Node*> find_inlined_scores(const std::vector<gra
 // kernel would make the value of a node.
 bool is_read_by_one_attention(
     const graph::Node& node,
-    const std::function<void(const graph::Node&, std::vector<const graph::Node*>&)>& readers_of,
+    const std::function<std::vector<const graph::Node*>(const graph::Node&)>& readers_of,
     const std::function<bool(const graph::Node&)>& makes_part);
 
 // What a node whose axes stand at `position` reads of operands that lie over the axes of scores.

@@ -1,6 +1,7 @@
 // Units of a fusion plan while it is made, and which of them come before which.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct UnitState {
   const graph::Node* node = nullptr;
   std::set<int> reads;      // units it depends on
   int first = 0, last = 0;  // program order of its first and last node
+  int64_t ops = 0;          // of a kernel: simple ops that it takes for an element
   // Program order of the last call that waits for other processes among those it depends on; -1:
   // none. What else it depends on may be computed meanwhile.
   int waits_for = -1;

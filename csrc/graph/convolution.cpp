@@ -19,9 +19,10 @@ using Numbers = std::vector<int64_t>;
 constexpr std::string_view kName = "aten.convolution.default";
 constexpr std::string_view kGradientName = "aten.convolution_backward.default";
 
+// The figures behind these: docs/decisions/0025-contractions.md.
+
 // Sums over pixels are cut into parts, as products of their own that are added up later, of so many
-// terms: fewer are not worth storing their sums (7x7x512 took 1.2 times as long with 49 as with
-// 196), and more do not stay in a second-level cache.
+// terms: fewer are not worth storing their sums, and more do not stay in a second-level cache.
 constexpr int64_t kLeastTerms = 128;
 constexpr int64_t kMostTerms = 4096;
 // Pixels that make a copy of the weights in each call little of the work.
@@ -127,7 +128,7 @@ Value* filled_with_zeros(Graph& graph, Value* image, size_t dim, int64_t before,
 
 // How elements of the large image along a dimension meet those of the small one, where the
 // windows' elements k are m * stride + phase: element (row + skipped) * stride + phase - padding
-// meets the elements row + skipped - m * dilation of the small one, which is filled up such that
+// meets the elements row + skipped - m * dilation of the small one, which is padded such that
 // all of them are there.
 struct Phases {
   SymExpr terms;        // how many m there are, at most
@@ -338,7 +339,7 @@ bool has_large_image(const Convolution& conv, const Shape& large, const Shape& s
 
 namespace {
 
-// The large image of a small one that is filled up, before the padding is cut off.
+// The large image of a small one that is padded, before the padding is cut off.
 class LargeImage {
  public:
   LargeImage(Graph& graph, const Convolution& conv, Value* filled, std::vector<Phases> phases,

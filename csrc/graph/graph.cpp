@@ -80,7 +80,7 @@ void Graph::add_symbol(Symbol symbol) {
 }
 
 int64_t Graph::size_hint(std::string_view name) const {
-  static constexpr int64_t kUnknownSize = 1024;
+  static constexpr int64_t kUnknownSize = 1024;  // of a symbol without a hint
   for (const Symbol& symbol : symbols_)
     if (symbol.name == name) return symbol.hint.value_or(kUnknownSize);
   return kUnknownSize;

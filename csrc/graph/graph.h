@@ -166,10 +166,10 @@ struct ExternFacts {
   bool effects = false;      // must run, in order
   std::vector<int> mutates;  // operand indices that it writes into
   bool aliases = false;      // a result may share memory with an operand
-  // Work that a group of processes does together, which is an effect too. Both: all in one call.
-  bool begins =
-      false;           // it goes on behind the call, and reads the operands, until it is waited for
-  bool waits = false;  // for what the operands are the results of
+  // Of a collective, also an effect. A call that begins it returns at once, and the operands are
+  // read until a call waits for its results; one that does both is the whole collective.
+  bool begins = false;
+  bool waits = false;
   friend bool operator==(const ExternFacts&, const ExternFacts&) = default;
 };
 

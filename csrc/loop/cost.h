@@ -7,7 +7,7 @@
 
 namespace mlcc::loop {
 
-constexpr int64_t kFunctionOps = 12;  // about the instructions of an inline exp
+constexpr int64_t kFunctionOps = 12;  // of a function: about the instructions of an inline exp
 // Of a body that is long to compile, and beside which a mask costs nothing that is seen.
 constexpr int64_t kManyOps = 96;
 

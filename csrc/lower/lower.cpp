@@ -139,7 +139,7 @@ class RowsByLength {
   }
 
  private:
-  static constexpr int64_t kShortRow = 8192;  // 32 KB of f32, as long as a first-level cache
+  static constexpr int64_t kShortRow = 8192;  // elements: as many f32 as a first-level cache holds
   static constexpr int64_t kMostOps = 96;  // of a point: twice as much code takes time to compile
 
   loop::Arena& arena_;

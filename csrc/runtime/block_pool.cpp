@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 
-// A block becomes whole huge pages where that takes at most this part of its size more, a third.
-// On a virtual machine a page costs 4 us when it is first touched, a huge one 200 us.
+// A block becomes whole huge pages where that takes at most this part of its size more, a third:
+// when they are first touched, a huge page costs far less than as many bytes of small ones.
 constexpr int64_t kPartOfFilling = 3;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }

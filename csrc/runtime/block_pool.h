@@ -29,9 +29,8 @@ struct Block {
 // Thread safe; never destroyed, since tensors may be freed while the process ends.
 class BlockPool {
  public:
-  // Phases of a step take blocks of other sizes in turns. Without slack a training step of two
-  // linear layers of 1024 features got 16 MiB anew, 2 of its 16 ms; two transformer layers of 512
-  // tokens 7 of 240 ms, with 16 MiB of slack as well. malloc keeps as much.
+  // Bytes that stay idle beyond what was ever lent at once: phases of a training step take blocks
+  // of other sizes in turns, and would get memory anew in each step. malloc keeps as much.
   static constexpr int64_t kSlackBytes = int64_t{64} << 20;
 
   static BlockPool& process();
@@ -65,7 +64,7 @@ class BlockPool {
   static constexpr std::chrono::seconds kIdleTime{1};
   // A training step gives back as many at once as it saved activations.
   static constexpr size_t kMaxIdleBlocks = 256;
-  static constexpr int64_t kDefaultIdleLimit = int64_t{512} << 20;
+  static constexpr int64_t kDefaultIdleLimit = int64_t{512} << 20;  // bytes, of set_idle_limit
 
   class Dropped;
 

@@ -8,9 +8,7 @@ namespace mlcc::runtime {
 // Memory up to here is read whole.
 constexpr int64_t kWholeFingerprintBytes = int64_t{16} << 10;
 // Of larger memory so many lines are read, spread evenly, the first and the last among them. Each
-// stands in a page of its own, and its address costs more than its bytes: 75 weights of 2.25 MiB
-// take 0.3 us each (2.4 if they have left the caches), with 64 lines 0.6 (3.0 to 4.5), with 16
-// lines 0.07 (1.3).
+// stands in a page of its own, and its address costs more than its bytes.
 constexpr int64_t kFingerprintLines = 32;
 constexpr int64_t kFingerprintLineBytes = 64;
 

@@ -66,7 +66,7 @@ class KeptValues {
 
  private:
   using Entries = std::unordered_map<Hash128, KeptValuePtr>;
-  static constexpr int64_t kCallsBetweenSweeps = 64;
+  static constexpr int64_t kCallsBetweenSweeps = 64;  // a sweep looks at all values
 
   KeptValues();
   KeptValuePtr pop_oldest();

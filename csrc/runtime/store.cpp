@@ -25,6 +25,9 @@ constexpr const char* kFolder = "store";
 constexpr std::string_view kTemporaryPrefix = "tmp-";
 // A temporary file this old (seconds) belongs to a writer that died.
 constexpr time_t kTemporaryLifetime = 3600;
+// Of its limit that a store keeps when it grew beyond, in quarters: so that it seldom shrinks.
+constexpr int64_t kQuartersKept = 3;
+
 // An entry larger than this (bytes) is not ours.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 32;
 constexpr size_t kChecksumOffset = 8 + 4 + 4 + 8 + 16;
@@ -329,7 +332,7 @@ void Store::shrink(int64_t limit) {
   if (sum > limit) {
     std::sort(entries.begin(), entries.end(), is_older);
     size_t deleted = 0;
-    for (; deleted < entries.size() && sum > limit / 4 * 3; ++deleted) {
+    for (; deleted < entries.size() && sum > limit / 4 * kQuartersKept; ++deleted) {
       ::unlinkat(folder_, entries[deleted].name.c_str(), 0);
       sum -= entries[deleted].bytes;
     }

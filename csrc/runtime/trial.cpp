@@ -18,9 +18,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using ValueOf = std::function<int64_t(std::string_view)>;
 
-constexpr size_t kPairs = 7;
+// How two contenders are timed.
+constexpr size_t kPairs = 7;                // of samples, one of each contender
 constexpr double kShortestSample = 200e-6;  // seconds; shorter runs are repeated
-constexpr double kMostRepeats = 1000;
+constexpr double kMostRepeats = 1000;       // of a run in a sample
+constexpr double kShortestRun = 1e-9;       // seconds, of a clock that has not moved
+// Of one run, to see how long it takes: as long as they stay beyond the limit, no more than these.
+constexpr int kMostFirstRuns = 4;
 constexpr double kFarAhead = 4;         // times as fast: a few runs tell
 constexpr double kInterruption = 0.01;  // seconds; longer beyond the limit: not tried again
 
@@ -224,7 +228,9 @@ Result<TrialResult> time_in_turns(const std::function<void()>& first,
     // The first run finds nothing in caches, and others may be interrupted.
     double& least = of_one[i];
     least = seconds_of(*runners[i], 1);
-    const auto goes_on = [&](int runs) { return runs == 1 || (runs < 4 && least > most_seconds); };
+    const auto goes_on = [&](int runs) {
+      return runs == 1 || (runs < kMostFirstRuns && least > most_seconds);
+    };
     for (int runs = 1; goes_on(runs) && least <= most_seconds + kInterruption; ++runs)
       least = std::min(least, seconds_of(*runners[i], 1));
   }
@@ -232,11 +238,11 @@ Result<TrialResult> time_in_turns(const std::function<void()>& first,
   if (longest > most_seconds) {
     if (longest < kFarAhead * std::min(of_one[0], of_one[1]))
       return unsupported("it takes too long");
-    const double ratio = of_one[0] / std::max(of_one[1], 1e-9);
+    const double ratio = of_one[0] / std::max(of_one[1], kShortestRun);
     return TrialResult{of_one[0], of_one[1], ratio, ratio, ratio};
   }
   const auto times = static_cast<int64_t>(
-      std::clamp(kShortestSample / std::max(longest, 1e-9), 1.0, kMostRepeats));
+      std::clamp(kShortestSample / std::max(longest, kShortestRun), 1.0, kMostRepeats));
   std::array<std::array<double, kPairs>, 2> seconds{};
   std::array<double, kPairs> ratios{};
   for (size_t pair = 0; pair < kPairs; ++pair) {

@@ -9,14 +9,24 @@
 namespace mlcc::schedule {
 namespace {
 
-// Keys of a block. What is done once for each row of a block is little of the work with 256 of
-// them: 100 GFLOP/s at 64 columns, 97 with 128, 93 with 64. Values whose rows are a multiple of 512
-// bytes meet in a quarter of the sets of a first-level cache, which holds 64 of them: 100 GFLOP/s
-// with 64 at 128 columns, 96 with 128, 98 with 256.
+// The figures behind these tables: docs/decisions/0026-attention.md.
+
+// Keys of a block, at most: so many that what is done once for each row of a block is little of the
+// work.
 constexpr int64_t kMostKeys = 256;
-constexpr int64_t kMostKeysThatMeet = 64;
-constexpr int64_t kBytesThatMeet = 512;
-constexpr int64_t kMostTiles = 8;
+// Values whose rows are a multiple of these bytes meet in a quarter of the sets of a first-level
+// cache, which holds so many keys' of them.
+constexpr int64_t kBytesThatMeet = 512, kMostKeysThatMeet = 64;
+// A block of keys and its values take a quarter of a second-level cache while tiles take turns.
+constexpr int64_t kCachePartOfKeys = 4;
+// Tiles that share a block of keys, at most; iterations for each thread for which there are fewer.
+constexpr int64_t kMostTiles = 8, kIterationsOfThread = 8;
+
+// Of gradients: queries and keys of a block, at most; of keys more where multiples of rows and
+// panels are, and all are there.
+constexpr int64_t kMostOfEither = 96;
+// All that is local takes half of a second-level cache.
+constexpr int64_t kCachePartOfGradients = 2;
 
 // Of a product of so many rows, 0: not known while compiling.
 ContractionTiles tiles_of(int64_t rows, int64_t expected_rows, int64_t columns, DType accumulator,
@@ -50,12 +60,11 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
   tiles.rows = of_product.rows;
   tiles.costs = of_product.costs;
   tiles.grain_terms = of_product.grain_terms;
-  // A block of keys and its values stay in a second-level cache while the tiles take turns.
   const auto whole_panels = [&](int64_t keys) {
     return std::max<int64_t>(1, keys / facts.panel) * facts.panel;
   };
-  const int64_t fitting =
-      machine.second_level_bytes / 4 / std::max<int64_t>(1, facts.key_bytes + facts.value_bytes);
+  const int64_t fitting = machine.second_level_bytes / kCachePartOfKeys /
+                          std::max<int64_t>(1, facts.key_bytes + facts.value_bytes);
   const int64_t most =
       !machine.has_scarce_loads && facts.value_bytes > 0 && facts.value_bytes % kBytesThatMeet == 0
           ? kMostKeysThatMeet
@@ -64,7 +73,7 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
       std::min({most, fitting, (facts.keys + facts.panel - 1) / facts.panel * facts.panel}));
   const int64_t height = tiles.rows.front();
   const int64_t all = (facts.expected_rows + height - 1) / height;
-  const int64_t enough = machine.parts(8);
+  const int64_t enough = machine.parts(kIterationsOfThread);
   tiles.tiles = std::clamp<int64_t>(all * facts.others / enough, 1, std::min(all, kMostTiles));
   // So that tiles of each height fill the rows of the largest ones, see
   // lower/attention/attention.cpp.
@@ -74,8 +83,6 @@ AttentionTiles choose_attention(const AttentionFacts& facts, const Machine& mach
 
 AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
                                                   const Machine& machine) {
-  // Of queries and of keys; of keys more where multiples of rows and panels are, and all are there.
-  static constexpr int64_t kMostOfEither = 96;
   const ContractionTiles of_product =
       tiles_of(facts.rows, facts.expected_rows, facts.panel, facts.accumulator, machine);
   AttentionGradientTiles tiles;
@@ -83,9 +90,9 @@ AttentionGradientTiles choose_attention_gradients(const AttentionFacts& facts,
   tiles.products.costs = of_product.costs;
   tiles.products.grain_terms = of_product.grain_terms;
   const auto whole = [](int64_t length, int64_t step) { return (length + step - 1) / step * step; };
-  // All that is local, and half of a second-level cache beside it. Tiles of products may stand over
-  // both ends of a block.
-  const int64_t bytes = std::min(kMostLocalBytes, machine.second_level_bytes / 2);
+  // Tiles of products may stand over both ends of a block.
+  const int64_t bytes =
+      std::min(kMostLocalBytes, machine.second_level_bytes / kCachePartOfGradients);
   const auto queries_beside = [&](int64_t keys) {
     const int64_t row_bytes =
         facts.row_bytes + 2 * (keys + facts.panel) * dtype_size(facts.accumulator);

@@ -4,9 +4,21 @@
 #include <cstdlib>
 
 namespace mlcc::schedule {
+namespace {
+
+// Bytes that a store moves, over those of a load: its line is read first.
+constexpr double kWeightOfStore = 2;
+// How many loads may rather be transposed in registers than one store scattered.
+constexpr double kLoadsForStore = 8;
+// What a byte counts that lies beside its neighbour along the vector axis, over one that does not.
+constexpr double kWorthOfNeighbours = 2;
+// What a store's bytes count in the order of axes, over a load's.
+constexpr double kVoteOfStore = 0.25;
+
+}  // namespace
 
 double access_weight(const NestFacts& facts, const AccessPattern& access, const Hint& hint) {
-  double bytes = static_cast<double>(access.element_bytes) * (access.is_store ? 2 : 1);
+  double bytes = static_cast<double>(access.element_bytes) * (access.is_store ? kWeightOfStore : 1);
   for (size_t axis = 0; axis < facts.axes.size(); ++axis)
     if (!access.strides[axis] || !access.strides[axis]->equals_constant(0))
       bytes *= static_cast<double>(std::max<int64_t>(1, facts.axes[axis].extent.evaluate(hint)));
@@ -14,9 +26,6 @@ double access_weight(const NestFacts& facts, const AccessPattern& access, const 
 }
 
 namespace {
-
-// How many loads may rather be transposed in registers than one store scattered.
-constexpr double kLoadsForStore = 8;
 
 // How well an axis serves as vector axis: bytes moved by accesses with stride 1, less those that
 // would gather or scatter.
@@ -26,7 +35,7 @@ double axis_score(const NestFacts& facts, size_t axis, bool transposes, const Hi
     const auto& stride = access.strides[axis];
     const double weight = access_weight(facts, access, hint);
     if (stride && stride->equals_constant(1))
-      score += 2 * weight;
+      score += kWorthOfNeighbours * weight;
     else if (!stride || !stride->equals_constant(0))
       score -= access.is_store && transposes ? kLoadsForStore * weight : weight;
   }
@@ -121,7 +130,7 @@ std::vector<int> order_of_outer_axes(const NestFacts& facts, int vector_axis, co
   // Each access votes for an axis as often as there are others along which its steps are shorter.
   std::vector<double> votes(facts.axes.size());
   for (const AccessPattern& access : facts.accesses) {
-    const double weight = access_weight(facts, access, hint) * (access.is_store ? 0.25 : 1);
+    const double weight = access_weight(facts, access, hint) * (access.is_store ? kVoteOfStore : 1);
     const auto step = [&](int axis) -> std::optional<int64_t> {
       const auto& stride = access.strides[static_cast<size_t>(axis)];
       return stride ? std::optional(std::abs(stride->evaluate(hint))) : std::nullopt;

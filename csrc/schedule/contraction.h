@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schedule/machine.h"
+#include "schedule/operands.h"
 #include "types/dtype.h"
 
 namespace mlcc::schedule {
@@ -14,7 +15,7 @@ namespace mlcc::schedule {
 // Vectors of columns in a tile, and in one that loads less for each product.
 inline constexpr int64_t kVectorsOfTile = 2, kVectorsOfWideTile = 4;
 
-// Multiplications and additions that keep a core busy for about 10 us at 50 of them a ns.
+// Multiplications and additions that are worth a thread: some microseconds of a core's time.
 inline constexpr int64_t kGrainTerms = 512 * 1024;
 // Iterations of the parallel loop for each thread, where more are not worth counting.
 inline constexpr int64_t kPartsOfThread = 4;
@@ -124,28 +125,6 @@ int64_t tile_rows(int64_t rows, const Machine& machine, int64_t vectors);
 
 // Rows that tiles compute of so many, those that are computed twice included.
 int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors = kVectorsOfTile);
-
-// Terms of a sum that one instruction multiplies and adds up, where they lie side by side; 1: none
-// does.
-int64_t dot_terms(const Machine& machine, DType lhs, DType rhs);
-
-// What operands of many rows are better widened to once than by each tile, where no instruction
-// multiplies them as they are.
-std::optional<DType> wider_dtype(const Machine& machine, DType lhs, DType rhs);
-
-// Terms in a row of a register of a whole tile, where such registers multiply them (see
-// Machine::multiplies_tiles), in words; else 0.
-int64_t terms_of_register(const Machine& machine, DType lhs, DType rhs);
-bool is_in_tile_registers(const Machine& machine, DType lhs, DType rhs);
-
-// Whether code is likely no slower than a library's where the operand that is read in vectors
-// changes with each call: it has at most so many rows, and reads it as it lies;
-int64_t most_rows_unpacked(const Machine& machine, DType lhs, DType rhs);
-// or so many products, at least, for each element that is copied for it.
-int64_t products_worth_packing(const Machine& machine, DType lhs, DType rhs);
-// The same where its terms lie side by side: at most so many rows are multiplied along them, one
-// sum after the other.
-int64_t most_rows_summed(const Machine& machine, DType lhs, DType rhs);
 
 ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& machine);
 

@@ -8,7 +8,8 @@
 namespace mlcc::schedule {
 namespace {
 
-constexpr int64_t kAccessBytes = 16;
+constexpr int64_t kAccessBytes = 16;      // of the narrowest stream that a thread reads
+constexpr int64_t kMostAccessBytes = 32;  // of the widest one
 constexpr int64_t kMostWidth = 8;
 constexpr int64_t kWarp = 32;
 // Of a block that handles a piece of a long axis.
@@ -48,7 +49,7 @@ int64_t choose_width(const NestFacts& facts, int axis) {
     narrowest = std::min(narrowest, access.element_bytes);
     widest = std::max(widest, access.element_bytes);
   }
-  return std::clamp<int64_t>(std::min(kAccessBytes / narrowest, 2 * kAccessBytes / widest), 1,
+  return std::clamp<int64_t>(std::min(kAccessBytes / narrowest, kMostAccessBytes / widest), 1,
                              kMostWidth);
 }
 

@@ -38,6 +38,13 @@ struct Machine {
   bool widens_weights = false;
   // Whether memory keeps pace with a CPU's kernel that computes little, page after page, unasked.
   bool prefetches_pages = false;
+  // Of a CPU's first-level cache: what any CPU has, at least, and how far apart addresses lie that
+  // meet in one of its sets.
+  int64_t first_level_bytes = 32 * 1024;
+  int64_t first_level_set_bytes = 4096;
+  // Of a register of whole tiles (AMX): words of 4 bytes in a row, and rows.
+  int64_t tile_register_words = 16;
+  int64_t tile_register_rows = 16;
 
   // A GPU: the numbers of csrc/schedule/machines/<architecture>.def.
   bool is_gpu = false;
@@ -46,7 +53,7 @@ struct Machine {
   int64_t threads_per_block = 0;
   int64_t registers_per_multiprocessor = 0;
   int64_t shared_bytes_per_block = 0;
-  int64_t launch_ns = 0;  // of a second launch, about: published, not measured here
+  int64_t launch_ns = 0;  // of a second launch, about, as published
   int64_t memory_gb_per_s = 0;
   int64_t memory_latency_ns = 0;
   // What each thread of a full machine must have under way to keep the memory busy (Little's law).

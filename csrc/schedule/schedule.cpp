@@ -54,16 +54,30 @@ constexpr int64_t kMostOpsWithoutMasks = 450;
 // Two vectors, or three of more ops than these, are as fast as eager however long the chain is.
 constexpr int64_t kVeryManyOps = 440;
 
+// Vectors side by side: where more of them hide latency, and else; of sums there are more where few
+// values are carried.
+constexpr int64_t kManyVectors = 4, kFewVectors = 2, kFewCarriedValues = 2;
+// The same at least, of points that are long to compile, and of those with very many ops.
+constexpr int64_t kLeastVectors = 2, kLeastVectorsOfVeryManyOps = 3;
+// Points beside each other that share what they load, with 512-bit vectors and with shorter ones.
+constexpr int64_t kPointsOfWideVectors = 8, kPointsOfVectors = 4;
+constexpr int64_t kBitsOfWideVectors = 512;
+// Parts of a second-level cache: a quarter for what a piece of a reduction reads of an array, a
+// half for columns that several passes go over.
+constexpr int64_t kCachePartOfPiece = 4, kCachePartOfColumns = 2;
+
 // Vectors side by side in a loop along an axis, to hide the latency of sums that they carry or of
 // what they compute.
 int64_t choose_unroll(const NestFacts& facts, const Axis& axis, int64_t width,
                       const Machine& machine, const Hint& hint) {
   const bool may_be_many =
-      axis.reduced ? facts.carried_values <= 2 : facts.ops_per_point > kLongChain;
-  int64_t vectors = may_be_many ? 4 : 2;
+      axis.reduced ? facts.carried_values <= kFewCarriedValues : facts.ops_per_point > kLongChain;
+  int64_t vectors = may_be_many ? kManyVectors : kFewVectors;
   if (facts.ops_per_point < kManyOps) return vectors;
-  const int64_t most = machine.vector_bits >= 512 ? kMostOpsSideBySide : kMostOpsWithoutMasks;
-  const int64_t least = facts.ops_per_point > kVeryManyOps ? 3 : 2;
+  const int64_t most =
+      machine.vector_bits >= kBitsOfWideVectors ? kMostOpsSideBySide : kMostOpsWithoutMasks;
+  const int64_t least =
+      facts.ops_per_point > kVeryManyOps ? kLeastVectorsOfVeryManyOps : kLeastVectors;
   const int64_t needed = (axis.extent.evaluate(hint) + width - 1) / width;
   vectors = std::min({vectors, std::max(least, most / facts.ops_per_point), needed});
   return std::max<int64_t>(1, vectors);
@@ -98,7 +112,7 @@ int64_t choose_pieces(const NestFacts& facts, int64_t columns, const Machine& ma
   const int64_t points = reduced * std::min(kept, columns);
   const int64_t read = points * widest_element_read(facts);
   const int64_t wanted =
-      std::max(kEnoughParallel / iterations, 4 * read / machine.second_level_bytes);
+      std::max(kEnoughParallel / iterations, kCachePartOfPiece * read / machine.second_level_bytes);
   return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, points / kPointsOfPiece));
 }
 
@@ -110,7 +124,7 @@ int64_t choose_columns(const NestFacts& facts, const Machine& machine, const Hin
   int64_t kept = 1, reduced = 1;
   for (const Axis& axis : facts.axes)
     (axis.reduced ? reduced : kept) *= std::max<int64_t>(1, axis.extent.evaluate(hint));
-  int64_t columns = machine.second_level_bytes / 2 / kBytesOfElement / reduced;
+  int64_t columns = machine.second_level_bytes / kCachePartOfColumns / kBytesOfElement / reduced;
   if (columns < kFewestColumns) columns = kept / machine.threads;
   return std::clamp<int64_t>(columns / kFewestColumns * kFewestColumns, kFewestColumns, kColumns);
 }
@@ -124,8 +138,9 @@ bool comes_from_memory(const NestFacts& facts, const Machine& machine, const Hin
 
 // Points whose sums fit the registers beside what they share, and of which few are left over.
 int64_t points_beside(const NestFacts& facts, const Axis& axis, const Machine& machine) {
-  const int64_t most =
-      std::min<int64_t>(machine.vector_bits >= 512 ? 8 : 4, kMostOpsBeside / facts.ops_per_point);
+  const int64_t most = std::min<int64_t>(
+      machine.vector_bits >= kBitsOfWideVectors ? kPointsOfWideVectors : kPointsOfVectors,
+      kMostOpsBeside / facts.ops_per_point);
   const auto extent = axis.extent.as_constant();
   if (!extent) return most;
   if (*extent <= most) return *extent;

@@ -52,8 +52,7 @@ struct NestFacts {
   bool can_scan = false;       // the last reduced axis may be the vector axis, as a scan
 };
 
-// Points that keep one thread busy for about 10 us at one op per point: below, handing work to a
-// thread costs more.
+// Points of one op each that are worth a thread, to which handing work costs some microseconds.
 constexpr int64_t kGrainPoints = 32768;
 
 struct Schedule {

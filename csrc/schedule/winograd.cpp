@@ -8,8 +8,23 @@
 namespace mlcc::schedule {
 namespace {
 
+// What transformed images cost, in products of one channel and column; what the model gives:
+// docs/decisions/0034-winograd.md.
+struct Costs {
+  static constexpr double kImage = 64;    // to transform a channel of an image's tile
+  static constexpr double kResult = 56;   // a column of a result's
+  static constexpr double kTile = 16384;  // of a tile beside these
+  static constexpr double kByte = 1.6;    // of filters, from beyond a second-level cache
+  // The part of the direct convolution's cost below which images are transformed.
+  static constexpr double kWorth = 0.9;
+};
+// Filters that take more of a second-level cache than a half come from beyond it.
+constexpr int64_t kCachePartOfFilters = 2;
+
 // Of a block, at most: with 64 channels and as many columns they fit a stack.
 constexpr int64_t kMostTiles = 50;
+// Heights of products where the number of tiles is not known, in sixths of the highest one.
+constexpr int64_t kSixthsOfHeights[] = {6, 5, 4};
 constexpr int64_t kProducts = 16, kTapsOfPixel = 9;
 constexpr int64_t kBytes = 4;
 // Of margins, and of results of one tile.
@@ -67,7 +82,7 @@ WinogradTiles choose_winograd(const WinogradFacts& facts, const Machine& machine
   if (facts.are_tiles_known)
     chosen.rows = {tile_rows(chosen.tiles, machine, vectors)};
   else
-    chosen.rows = {highest, highest * 5 / 6, highest * 2 / 3};
+    for (const int64_t sixths : kSixthsOfHeights) chosen.rows.push_back(highest * sixths / 6);
   const int64_t of_channel = kProducts * kBytes * chosen.computed();
   const int64_t fitting = (kMostLocalBytes - kOtherBytes) / of_channel - chosen.columns;
   const int64_t most = std::clamp(fitting / lanes * lanes, lanes, kMostChannels);
@@ -84,10 +99,6 @@ bool has_winograd(int64_t panel, const Machine& machine) {
 
 int64_t transformed_columns(const WinogradFacts& facts, const Machine& machine) {
   if (!transforms_images(machine)) return 0;
-  // In products of one channel and column. A vector of an image's tile, of a result's, takes as
-  // long as so many, and a byte from beyond a second-level cache.
-  static constexpr double kOfImage = 64, kOfResult = 56, kOfTile = 16384, kOfByte = 1.6,
-                          kWorth = 0.9;
   const WinogradTiles chosen = choose_winograd(facts, machine);
   const auto channels = static_cast<double>(facts.channels);
   const auto columns = static_cast<double>(facts.columns);
@@ -95,7 +106,9 @@ int64_t transformed_columns(const WinogradFacts& facts, const Machine& machine) 
   const int64_t blocks = ceil_div(facts.tiles, chosen.tiles);
   const auto bytes = [&](int64_t filters) {
     const double all = static_cast<double>(filters * kBytes) * channels * columns;
-    return all > static_cast<double>(machine.second_level_bytes) / 2 ? all * kOfByte : 0;
+    return all > static_cast<double>(machine.second_level_bytes) / kCachePartOfFilters
+               ? all * Costs::kByte
+               : 0;
   };
   const double direct =
       static_cast<double>(kTapsOfPixel * facts.pixels) * channels * columns + bytes(kTapsOfPixel);
@@ -104,10 +117,10 @@ int64_t transformed_columns(const WinogradFacts& facts, const Machine& machine) 
       chosen.channels < facts.channels ? all_panels : ceil_div(all_panels, chosen.panels);
   const double products =
       static_cast<double>(kProducts * blocks * chosen.computed()) * channels * columns;
-  const double rest =
-      tiles * (kOfImage * channels * static_cast<double>(times) + kOfResult * columns + kOfTile);
+  const double rest = tiles * (Costs::kImage * channels * static_cast<double>(times) +
+                               Costs::kResult * columns + Costs::kTile);
   const double transformed = products + rest + static_cast<double>(blocks) * bytes(kProducts);
-  return transformed < kWorth * direct ? chosen.columns : 0;
+  return transformed < Costs::kWorth * direct ? chosen.columns : 0;
 }
 
 }  // namespace mlcc::schedule

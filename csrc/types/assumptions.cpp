@@ -11,8 +11,8 @@
 namespace mlcc {
 namespace {
 
-// Rounds of simplification. Each but the last makes the expression simpler;
-// symbolic_random_test.cpp needs at most 3.
+// Rounds of simplification. Each but the last makes the expression simpler, so there are few; a
+// bound against rules that undo each other.
 constexpr int kMaxRounds = 64;
 
 // Number of terms and atoms, nested ones included: what simplification makes smaller.

@@ -32,6 +32,9 @@ def load(name: str) -> ModuleType:
         ("runtime/executable.cpp", False, "ATen/ATen.h"),
         ("graph/graph.cpp", True, "graph.h"),
         ("graph/graph.cpp", False, "support/error.h"),
+        ("graph/passes/layout/lay_pads.cpp", True, "graph/passes/attention/attention.h"),
+        ("lower/element/formula.cpp", True, "lower/reductions/rows.h"),
+        ("python/process/options.cpp", True, "python/run/torch_host.h"),
     ],
 )
 def test_layers_refuse(path: str, quoted: bool, name: str) -> None:
@@ -49,10 +52,47 @@ def test_layers_refuse(path: str, quoted: bool, name: str) -> None:
         ("python/module.cpp", False, "torch/csrc/utils/pybind.h"),
         ("driver/version.cpp", True, "mlcc_build_id.h"),
         ("support/hash.cpp", False, "xxhash.h"),
+        ("graph/passes/attention/attention.cpp", True, "graph/passes/contractions/contractions.h"),
+        ("graph/passes/pipeline.cpp", True, "graph/passes/attention/attention.h"),
+        ("lower/reductions/rows.cpp", True, "lower/context.h"),
     ],
 )
 def test_layers_allow(path: str, quoted: bool, name: str) -> None:
     assert load("check_layers").check_include(path, quoted, name) is None
+
+
+def test_a_new_folder_needs_a_row() -> None:
+    tool = load("check_layers")
+    assert tool.has_row("graph/passes/layout/lay_pads.cpp")
+    assert tool.has_row("graph/passes/pipeline.cpp")
+    assert tool.has_row("codegen/cpu/jit.cpp")
+    assert not tool.has_row("graph/passes/more/one.cpp")
+
+
+def test_circles_of_imports() -> None:
+    tool = load("check_layers")
+    assert not list(tool.circles({"a": {"b"}, "b": {"c"}, "c": set()}))
+    (problem,) = tool.circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}})
+    assert "a, b, c, d" in problem or "b, c" in problem
+    assert tool.module_imports()["mlcc.capture.jit"] >= {"mlcc.capture.calls", "mlcc.config"}
+
+
+@pytest.mark.parametrize(
+    ("comment", "figures"),
+    [
+        ("18 streams 20.0, 18.8; of 8 panels 4 KB at a time 500 MB 16.4", 3),
+        ("takes 2 ms to compile, 0.9 to 1.4 of a library's time", 3),
+        ("3 times as fast as 40 GB/s", 2),
+        ("of torch 2.13 and LLVM 19.1: rows of 64 elements, from 0.0 to 1.0", 0),
+    ],
+)
+def test_figures_in_comments(comment: str, figures: int) -> None:
+    tool = load("check_comments")
+    assert tool.count_figures(comment) == figures
+    text = f"int x;\n// {comment[:20]}\n// {comment[20:]}\nint y;  // no part of it\n"
+    (first, _), _ = tool.cpp_comments(text)
+    assert first == 2
+    assert [line for line, _ in tool.python_comments(f"x = 1\n# {comment}\n")] == [2]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ Parts f32_to_bf16(const OpContext& c, const Parts& values) {
         c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {value});
     return c.ir.CreateBitCast(rounded, like(value, c.ir.getInt16Ty()));
   });
-  llvm::MDNode* weights = llvm::MDBuilder(c.ir.getContext()).createBranchWeights(1, 1000);
+  // How often each branch is taken, for LLVM, which then lays the rare one out of the way.
+  static constexpr uint32_t kRareWeight = 1, kUsualWeight = 1000;
+  llvm::MDNode* weights =
+      llvm::MDBuilder(c.ir.getContext()).createBranchWeights(kRareWeight, kUsualWeight);
   c.ir.CreateCondBr(emit_any(c, are_denormal), rare, after, weights);
   c.ir.SetInsertPoint(rare);
   const Parts exact = by_integers();

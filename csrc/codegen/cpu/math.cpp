@@ -138,10 +138,10 @@ Power split_exp(const Float32& f, llvm::Value* x, int degree) {
   return {f.always(), steps, place, f.lookup(kRootsOfTwo, place), fraction};
 }
 
-// The same for any x <= 104 or NaN. A number that rounds to 0 takes many CPUs 50 times as long as
-// any other, and is what masks make of exponentials: it is never computed.
+// The same for any x <= 104 or NaN. A number that rounds to 0 takes many CPUs far longer than any
+// other, and is what masks make of exponentials: it is never computed.
 Power split_exp_or_zero(const Float32& f, llvm::Value* x, int degree) {
-  constexpr double kLeast = -104.0;
+  constexpr double kLeast = -104.0;  // below it e^x rounds to 0
   llvm::Value* is_kept = f.ir().CreateFCmpUGE(x, f.number(kLeast));
   Power power = split_exp(f, f.fills_register(x) ? x : f.at_least(kLeast, x), degree);
   power.is_kept = is_kept;

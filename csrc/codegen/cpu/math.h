@@ -1,9 +1,7 @@
-// Transcendental functions of f32, inline: no call, no branch, scalars and vectors alike. Error
-// bounds in units in the last place of the correctly rounded result, over all inputs (measured
-// exhaustively; the tests sample):
-//   exp 1.1, expm1 1.6, log 1.1, tanh 1.3, erf 1.5, sigmoid 1.5
-// NaN gives NaN, infinities their limits, overflow infinity; denormal arguments and results are
-// kept.
+// Transcendental functions of f32, inline: no call, no branch, scalars and vectors alike. Errors
+// are at most 1.6 units in the last place of the correctly rounded result, over all inputs;
+// decision 0011 has the bound of each function. NaN gives NaN, infinities their limits, overflow
+// infinity; denormal arguments and results are kept.
 #pragma once
 
 #include "codegen/cpu/ops.h"

@@ -30,7 +30,7 @@ class BrainPairs : public Product {
  public:
   using Product::Product;
   RegisterNeeds needs() const override { return {}; }
-  int64_t latency() const override { return 6; }  // Zen 4 and 5
+  int64_t latency() const override { return kBrainPairsLatency; }
 
   Parts prepare_a(const OpContext& c, llvm::Value* loaded, unsigned width) const override {
     llvm::Value* words = splat(c, width, loaded);

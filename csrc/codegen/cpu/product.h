@@ -14,6 +14,11 @@
 
 namespace mlcc::codegen::cpu {
 
+// Cycles until more can be added to a sum, on the CPUs that have the instruction: a multiply-add,
+// and one of pairs of bf16.
+constexpr int64_t kMultiplyAddLatency = 4;
+constexpr int64_t kBrainPairsLatency = 6;
+
 class Product {
  public:
   // Dtypes of A, B and the sums; how many elements make a word.
@@ -26,9 +31,8 @@ class Product {
   llvm::Type* word_b(llvm::LLVMContext& context) const { return word(context, b_); }
   // Registers that the machine's number is not part of.
   virtual RegisterNeeds needs() const;
-  // Cycles until more can be added to a sum: those of a multiply-add on the CPUs of the last ten
-  // years.
-  virtual int64_t latency() const { return 4; }
+  // Cycles until more can be added to a sum.
+  virtual int64_t latency() const { return kMultiplyAddLatency; }
 
   // A word of A for `width` lanes.
   virtual Parts prepare_a(const OpContext& c, llvm::Value* loaded, unsigned width) const;

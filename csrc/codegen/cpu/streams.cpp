@@ -10,7 +10,7 @@
 namespace mlcc::codegen::cpu {
 namespace {
 
-constexpr uint64_t kLineBytes = 64;
+constexpr uint64_t kLineBytes = 64;  // of a cache
 
 bool has_streams(loop::Stmt stmt) {
   bool found = false;

@@ -13,10 +13,12 @@ using loop::StmtKind;
 
 using Reason = std::optional<std::string>;
 
-// Wider vectors only cost compile time: they are split into the machine's.
+// Of a loop: lanes of its vectors, vectors side by side, and copies of a body. More only cost
+// compile time: wider vectors are split into the machine's.
 constexpr int64_t kMostLanes = 64;
 constexpr int64_t kMostVectors = 16;
 constexpr int64_t kMostCopies = 64;
+constexpr int64_t kMostNaturalLanes = 16;  // of `vector` without a width: f32 in 512 bits
 // Worker threads may have small stacks (2 MiB).
 constexpr int64_t kMostStackBytes = 512 * 1024;
 
@@ -86,7 +88,7 @@ class Search {
   template <typename Body>
   Reason visit_lanes(const loop::LoopMode& mode, Body body) {
     const int64_t outer = lanes_;
-    const int64_t width = mode.width == 0 ? 16 : mode.width;
+    const int64_t width = mode.width == 0 ? kMostNaturalLanes : mode.width;
     if (has_lanes(mode.kind))
       lanes_ = options_.vector_bits == 0 ? mode.unroll : width * mode.unroll;
     Reason reason = body();

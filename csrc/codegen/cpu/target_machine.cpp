@@ -19,9 +19,8 @@ namespace mlcc::codegen::cpu {
 namespace {
 
 // Back-end passes that cost more compile time than our loops gain: addresses are emitted with their
-// invariant part apart, so that strength reduction (15 % of a softmax kernel's compile time) finds
-// next to nothing; scheduling after register allocation (5 %) only helps CPUs that execute in
-// order.
+// invariant part apart, so that strength reduction finds next to nothing; scheduling after register
+// allocation only helps CPUs that execute in order.
 constexpr const char* kDisablingOptions[] = {"disable-lsr", "disable-post-ra"};
 
 void disable_passes() {

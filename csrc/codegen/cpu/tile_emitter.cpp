@@ -16,10 +16,12 @@ namespace {
 constexpr int64_t kMostWrittenOut = 4;
 // Multiply-adds that a round of the innermost loop should have, so that its counting is hidden.
 constexpr int64_t kProductsOfRound = 48;
-constexpr int64_t kMostCopies = 8;
+constexpr int64_t kMostCopies = 8;  // steps of depth in such a round
 // Rows whose pointers are formed from one register and a multiple of their distance.
 constexpr int64_t kRowsOfPointer = 4;
-constexpr int64_t kLineBytes = 64;
+constexpr int64_t kLineBytes = 64;  // of a cache
+// LLVM's numbers of the levels that a prefetch brings a line to: all of them, all but the first.
+constexpr uint32_t kIntoFirstLevel = 3, kIntoSecondLevel = 2;
 
 // Pointers into A and B for one step of depth: of every kRowsOfPointer-th row, and of the first
 // column.
@@ -517,7 +519,7 @@ void emit_lines_ahead(llvm::IRBuilder<>& ir, const Contraction& tile, llvm::Valu
     first = ir.CreateGEP(byte, tile.ahead, place);
   }
   const int64_t lines = ((bytes >> tile.ahead_shift) + kLineBytes - 1) / kLineBytes;
-  const uint32_t locality = tile.is_ahead_soon ? 3 : 2;
+  const uint32_t locality = tile.is_ahead_soon ? kIntoFirstLevel : kIntoSecondLevel;
   for (int64_t line = 0; line < lines; ++line) {
     llvm::Value* pointer =
         ir.CreateGEP(byte, first, ir.getInt64(static_cast<uint64_t>(line * kLineBytes)));

@@ -8,16 +8,16 @@ namespace mlcc::codegen::cpu {
 namespace {
 
 // Sums under way at once for each cycle that one takes to be ready for the next addition: at most
-// two begin in a cycle, and what is loaded comes late now and then. With two, 4 rows of f32 on a
-// Zen 5 ran at 0.86 of what 8 rows reach, 4 and 6 rows of pairs of bf16 at 0.67 and 0.89; with
-// three at 1.0, 0.99 and 1.0.
+// two begin in a cycle, and what is loaded comes late now and then.
 constexpr int64_t kSumsOfCycle = 3;
-// Where registers have room for them: half as many terms of a sum in a row err less. f32, 7 x 257 x
-// 333 on a Xeon: 4.5e-7 of the largest result with one set, where MKL errs by 1.3e-7; with two none
-// of 384 products of 1 to 40 rows errs by more than twice that and an epsilon.
+// Sets of sums, where registers have room for them: with half as many terms in one sum after the
+// other, results are about as exact as a library's.
 constexpr int64_t kLeastSets = 2;
 // Groups beyond these save no loads of A worth the code.
 constexpr int64_t kMostGroups = 8;
+// Of a step of depth, in tenths of a multiply-add: one, or a load where there are more of these;
+// and a load beside it, which is not free even where it hides behind multiplications.
+constexpr int64_t kCostOfProduct = 10, kCostOfHiddenLoad = 1;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -45,8 +45,8 @@ std::vector<ColumnBlocks> cut_columns_by(int64_t columns, int64_t block) {
   return blocks;
 }
 
-// Of one step of depth, in tenths of a multiply-add: loads are as frequent as these at best, and
-// are not free even where they hide behind them. 0: it does not fit.
+// Of one step of depth, in the units of kCostOfProduct. A cycle begins as many loads as
+// multiplications at best. 0: it does not fit.
 int64_t cost_of(int64_t rows, const std::vector<ColumnBlocks>& columns,
                 const RegisterNeeds& needs) {
   int64_t cost = 0;
@@ -55,7 +55,8 @@ int64_t cost_of(int64_t rows, const std::vector<ColumnBlocks>& columns,
     if (most_rows(groups, needs) == 0) return 0;
     for (const RowBlocks& part : cut_rows(rows, groups, needs)) {
       const int64_t products = part.rows * groups, loads = part.rows + groups;
-      cost += block.count * part.count * (10 * std::max(products, loads) + loads);
+      cost += block.count * part.count *
+              (kCostOfProduct * std::max(products, loads) + kCostOfHiddenLoad * loads);
     }
   }
   return cost;

@@ -18,16 +18,19 @@ using loop::StmtKind;
 
 namespace {
 
-// Beside its caches; with 32 a cross entropy over 32000 classes spills on sm_90.
+// What a thread may keep of what it touches, and where.
+// Registers that a thread's work takes beside its caches: with fewer, code with wide bodies spills.
 constexpr int64_t kWorkRegisters = 40;
-// Loops over registers are unrolled whole: more rounds take long to compile (50 rounds of an exp
-// 310 ms) and spill.
+// Caches take no more registers than leave this part of a multiprocessor's threads resident.
+constexpr int64_t kLeastPartOfThreads = 2;
+// Rounds of a loop over registers, which is unrolled whole: more take long to compile, and spill.
 constexpr int64_t kMostRegisterRounds = 16;
 // Rounds whose loads are made ahead of the rounds' work: that many accesses are then in flight.
 constexpr int64_t kMostStagedRounds = 8;
-constexpr int64_t kMostStagedRegisters = 32;
-constexpr int64_t kMostPrivateBytes = 4096;  // of a thread's local arrays: they lie in memory
-constexpr int64_t kSharedAlignment = 16;
+constexpr int64_t kMostStagedRegisters = 32;  // of a thread, for what these loads give
+constexpr int64_t kMostPrivateBytes = 4096;   // of a thread's local arrays: they lie in memory
+constexpr int64_t kSharedAlignment = 16;      // bytes, of arrays in shared memory
+constexpr int64_t kWidestAccess = 16;         // bytes that a thread loads or stores at once
 
 bool is_vector(Stmt stmt) {
   if (const auto* loop = loop::as<loop::For>(stmt)) return loop->mode.kind == LoopKind::kVector;
@@ -469,8 +472,9 @@ class BodyPlanner {
   int64_t cache_registers() const {
     const int64_t registers = options_.registers_per_multiprocessor;
     const int64_t threads = std::max<int64_t>(group_ * groups_, 1);
-    return std::max<int64_t>(0, std::min(registers / (options_.threads_per_multiprocessor / 2),
-                                         registers / threads - kWorkRegisters));
+    return std::max<int64_t>(
+        0, std::min(registers / (options_.threads_per_multiprocessor / kLeastPartOfThreads),
+                    registers / threads - kWorkRegisters));
   }
 
   void add_candidate(std::vector<Candidate>& candidates, const VectorLoop& loop,
@@ -528,12 +532,12 @@ class BodyPlanner {
 
   // The static arrays that groups of several warps combine their values in; they add up.
   int64_t reduction_scratch() const {
-    if (group_ <= 32) return 0;
+    if (group_ <= kWarpThreads) return 0;
     int64_t bytes = 0;
     for (const auto& loop : plan_.loops_)
       if (const auto* reduce = loop::as<loop::Reduce>(loop->stmt))
         for (const loop::Carried& carried : reduce->carried)
-          bytes += BodyPlan::padded(group_ / 32 * dtype_size(carried.variable->dtype));
+          bytes += BodyPlan::padded(group_ / kWarpThreads * dtype_size(carried.variable->dtype));
     return bytes;
   }
 
@@ -561,8 +565,8 @@ class BodyPlanner {
       if (!can_pack(loop, access)) continue;
       access.is_packed = true;
       int64_t& alignment = plan_.alignment_[access.buffer];
-      alignment =
-          std::max(alignment, std::min<int64_t>(16, width * dtype_size(access.buffer->dtype)));
+      alignment = std::max(
+          alignment, std::min<int64_t>(kWidestAccess, width * dtype_size(access.buffer->dtype)));
     }
   }
 

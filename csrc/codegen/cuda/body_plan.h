@@ -24,6 +24,9 @@
 
 namespace mlcc::codegen::cuda {
 
+// Threads that shuffle among each other.
+constexpr int64_t kWarpThreads = 32;
+
 // The vector loops of a body with one range; they deal their iterations in the same way.
 struct LoopShape {
   loop::Expr begin, end;

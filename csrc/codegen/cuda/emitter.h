@@ -12,6 +12,7 @@ namespace mlcc::codegen::cuda {
 
 struct EmitOptions {
   Variant variant = Variant::kUsual;
+  // Of the device (schedule/machine.h); by default what most of them have.
   int64_t max_shared_bytes = 48 * 1024;  // of a block
   int64_t registers_per_multiprocessor = 65536;
   int64_t threads_per_multiprocessor = 2048;

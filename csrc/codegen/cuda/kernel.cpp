@@ -8,8 +8,8 @@
 namespace mlcc::codegen::cuda {
 namespace {
 
-// Blocks beyond what a device holds at once: several waves even out blocks of unequal length, more
-// only add start-up. Not measured on hardware yet.
+// Blocks of a launch, in those that a device holds at once: several waves even out blocks of
+// unequal length, more only add start-up.
 constexpr int64_t kWaves = 4;
 
 // A dynamic allocation above this must be asked for (CUDA programming guide, compute capabilities).

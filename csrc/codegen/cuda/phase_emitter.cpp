@@ -16,12 +16,12 @@ using loop::StmtKind;
 
 namespace {
 
-// A block of groups that fit a warp. Small blocks spread few rows over many multiprocessors; four
-// warps are enough for 2048 threads on one (32 blocks of 64 would be the limit).
+// Threads of a block whose groups fit a warp. Small blocks spread few rows over many
+// multiprocessors, yet as many of them as one holds at once must fill it.
 constexpr int64_t kThreadsOfSmallGroups = 128;
-// Groups where the text does not say: rows of a kernel written for a CPU, and a phase that runs
-// once.
-constexpr int64_t kDefaultRowGroup = 32;
+// Threads of a group where the text does not say: of rows of a kernel written for a CPU, and of a
+// phase that runs once.
+constexpr int64_t kDefaultRowGroup = kWarpThreads;
 constexpr int64_t kDefaultSingleGroup = 256;
 
 bool has_vector_loop(const Block& block) {
@@ -65,7 +65,7 @@ Result<PhaseEmitter::Output> PhaseEmitter::emit(const Block& phase, const std::s
     group_ = written;
   else if (has_vector_loop(body))
     group_ = parallel != nullptr ? kDefaultRowGroup : kDefaultSingleGroup;
-  const bool is_small = parallel != nullptr && group_ <= 32;
+  const bool is_small = parallel != nullptr && group_ <= kWarpThreads;
   groups_ = is_small ? kThreadsOfSmallGroups / group_ : 1;
   collect_data_variables(phase);
   if (parallel != nullptr) {
@@ -129,8 +129,8 @@ void PhaseEmitter::emit_prologue() {
   if (groups_ > 1)
     out_.line("const i32 team = (i32)threadIdx.x" +
               (group_ > 1 ? " / " + number(group_) : std::string()) + ";");
-  if (group_ == 32) out_.line("const u32 mask = 0xffffffffu;");
-  if (group_ > 1 && group_ < 32)
+  if (group_ == kWarpThreads) out_.line("const u32 mask = 0xffffffffu;");
+  if (group_ > 1 && group_ < kWarpThreads)
     out_.line("const u32 mask = " + number((int64_t{1} << group_) - 1) +
               "u << ((i32)threadIdx.x % 32 / " + number(group_) + " * " + number(group_) + ");");
   if (plan_->shared_bytes() == 0) return;
@@ -293,7 +293,7 @@ void PhaseEmitter::emit_group_check(const loop::Check& check) {
 
 void PhaseEmitter::barrier() {
   if (group_ == 1) return;
-  out_.line(group_ <= 32 ? "__syncwarp(mask);" : "__syncthreads();");
+  out_.line(group_ <= kWarpThreads ? "__syncwarp(mask);" : "__syncthreads();");
   pending_reads_.clear();
   pending_writes_.clear();
 }

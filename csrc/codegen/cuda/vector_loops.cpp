@@ -43,8 +43,8 @@ void PhaseEmitter::emit_vector(const VectorLoop& loop) {
   if (plan_->shape(loop).has_tail) emit_tail(loop);
   if (loop.has_checks && group_ > 1) {
     out_.line("stop_" + identifier(loop.variable->name) + ":;");
-    out_.line(group_ <= 32 ? "if (__any_sync(mask, failed)) goto " + fail_label_ + ";"
-                           : "if (__syncthreads_or(failed)) goto " + fail_label_ + ";");
+    out_.line(group_ <= kWarpThreads ? "if (__any_sync(mask, failed)) goto " + fail_label_ + ";"
+                                     : "if (__syncthreads_or(failed)) goto " + fail_label_ + ";");
   }
   current_ = nullptr;
   if (reduce != nullptr && group_ > 1) emit_combine(*reduce);
@@ -260,10 +260,10 @@ void PhaseEmitter::emit_butterfly(const loop::Reduce& reduce, int64_t lanes,
 
 // All threads of the group end with the group's value.
 void PhaseEmitter::emit_combine(const loop::Reduce& reduce) {
-  const int64_t lanes = std::min<int64_t>(group_, 32);
-  emit_butterfly(reduce, lanes, group_ <= 32 ? "mask" : "0xffffffffu");
-  if (group_ <= 32) return;
-  const int64_t warps = group_ / 32;
+  const int64_t lanes = std::min(group_, kWarpThreads);
+  emit_butterfly(reduce, lanes, group_ <= kWarpThreads ? "mask" : "0xffffffffu");
+  if (group_ <= kWarpThreads) return;
+  const int64_t warps = group_ / kWarpThreads;
   // The scratch may still be read from the last time.
   const VectorLoop* loop = plan_->find(&reduce);
   if (pending_reads_.contains(loop)) barrier();

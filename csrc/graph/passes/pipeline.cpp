@@ -28,7 +28,8 @@
 namespace mlcc::graph {
 namespace {
 
-// What is rewritten turn by turn is a chain of nodes at most, in all graphs that were seen.
+// Turns of all passes that a graph may take beside one for each node. What one turn leaves to the
+// next is a chain of nodes as a rule, so no graph comes near.
 constexpr size_t kTurnsOfSmallGraphs = 64;
 
 // In the order of the enumeration.

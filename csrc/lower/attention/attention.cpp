@@ -362,7 +362,7 @@ class AttentionLowering : private AttentionNest {
 
   // Asked for before scores are made, which takes longer than memory.
   void emit_requests(const State& state, const Tile& tile, const Keys& keys, Block& block) {
-    static constexpr int64_t kLineBytes = 64;
+    static constexpr int64_t kLineBytes = 64;  // of a cache
     for (const Mask& mask : masks_) {
       const loop::Buffer* buffer = buffers_.buffer_of(mask.value, loop::Access::kIn);
       const int64_t step = kLineBytes / dtype_size(mask.value->type().dtype);
@@ -387,7 +387,8 @@ class AttentionLowering : private AttentionNest {
     const SymExpr slot = nest_.let(tile.slot + r, "slot", block);
     const auto [from, to] = seen_of(row, keys, block);
     const SymExpr base = nest_.let(r * tiles_.keys, "base", block);
-    const loop::LoopMode mode = vector_mode(4);
+    static constexpr int64_t kVectorsOfScores = 4;  // side by side, whose functions take long
+    const loop::LoopMode mode = vector_mode(kVectorsOfScores);
     const Expr most = reduce(
         "j", from, to, mode, ScalarOp::kMax, lowest(), block, [&](const SymExpr& j, Block& body) {
           bind(keys_, keys.first + j, body);

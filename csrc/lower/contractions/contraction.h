@@ -1,6 +1,6 @@
-// Lowers a contraction and what follows it. One phase, whose iterations are columns of tiles: each
-// tile is contracted into a buffer of its own, from which the rest of the group is computed row by
-// row and stored.
+// Lowers a contraction and its epilogue. One phase, whose iterations are columns of tiles: the
+// micro-kernel adds each tile up in a buffer of its own, from which the rest of the group is
+// computed row by row and stored.
 //
 //   for %p in 0..blocks * panels parallel {
 //     for %t in ..tiles of the block {

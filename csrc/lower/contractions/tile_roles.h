@@ -34,7 +34,7 @@ class TileRoles {
   bool has_tiles() const { return columns_ != nullptr; }
   size_t vector() const { return vector_; }
   size_t broadcast() const { return 1 - vector_; }
-  // Whether the vector operand lies in panels of a tile's columns, the last one filled up.
+  // Whether the vector operand lies in panels of a tile's columns, the last one padded.
   bool is_packed() const { return is_packed_; }
   const schedule::Axis& columns() const { return *columns_; }
   int64_t vectors() const { return vectors_; }          // of a tile's columns

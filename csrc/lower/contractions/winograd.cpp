@@ -310,7 +310,7 @@ class WinogradLowering {
              emit_sums(place, column, live, pixels, again);
              b.push_back(loop::If::make(arena_, nest_.apply(ScalarOp::kNe, {rest, number(0)}),
                                         std::move(again)));
-             emit_rest(place, column, live, pixels, b);
+             emit_epilogue(place, column, live, pixels, b);
            }));
   }
 
@@ -413,9 +413,9 @@ class WinogradLowering {
     });
   }
 
-  // What follows the convolution.
-  void emit_rest(const Place& place, const SymExpr& column, const SymExpr& live,
-                 const loop::Buffer* pixels, Block& block) {
+  // The epilogue.
+  void emit_epilogue(const Place& place, const SymExpr& column, const SymExpr& live,
+                     const loop::Buffer* pixels, Block& block) {
     const auto side = [&](size_t axis, const SymExpr& first) {
       if (extent(axis).divide_exactly(kSide)) return SymExpr(kSide);
       return let(SymExpr::min(extent(axis) - first, kSide), "side", block);

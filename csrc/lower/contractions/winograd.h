@@ -1,5 +1,5 @@
 // Lowers a 3x3 convolution whose filters are there transformed
-// (graph/passes/contractions/winograd.h), and what follows it. One phase, whose iterations are a
+// (graph/passes/contractions/winograd.h), and its epilogue. One phase, whose iterations are a
 // block of 2x2 tiles of the result's pixels times some panels of its channels:
 //
 //   for %p in 0..blocks * groups parallel {

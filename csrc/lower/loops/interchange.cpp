@@ -32,8 +32,10 @@ namespace {
 // Of all arrays together: well inside a thread's stack, and beside the rows in a second-level
 // cache.
 constexpr int64_t kMostBytes = 128 * 1024;
-// Statements of a reduction's body up to which all of its rows are copies of it.
+// Statements of a reduction's body up to which all of its rows are copies of it; of a longer body
+// one row in kPartOfRows is.
 constexpr size_t kShortBody = 4;
+constexpr int64_t kPartOfRows = 4;
 
 bool has_loops(const Block& block) {
   bool found = false;
@@ -282,7 +284,7 @@ class Turning {
   // Rows side by side; of long bodies vectors are.
   int64_t copies_of(const Block& body) const {
     if (loop::ops_of(body) >= loop::kManyOps) return 1;
-    return body.size() <= kShortBody ? by_.rows : std::max<int64_t>(1, by_.rows / 4);
+    return body.size() <= kShortBody ? by_.rows : std::max<int64_t>(1, by_.rows / kPartOfRows);
   }
 
   Stmt with_copies(const Reduce& reduce) {

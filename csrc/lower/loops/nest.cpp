@@ -22,9 +22,13 @@ constexpr const char* kBlockAxis = "block";
 constexpr const char* kBlockPlace = "place";
 // Vectors side by side where rows are gone through inside the vector loop.
 constexpr int64_t kVectorsAroundRows = 4;
-// Elements that are worth code of their own where less than a block of them is left over: rows of 7
-// pixels that share loads took 2.5 times as long one by one.
+// Elements of half a block that are worth code of their own where less than a block is left over:
+// one by one they share no loads.
 constexpr int64_t kLeastHalf = 4;
+// Elements that are faster one by one than in a masked vector.
+constexpr int64_t kFewElements = 4;
+// Points of a row, or of its last axis, that are written out inside a vector loop of a CPU.
+constexpr int64_t kMostUnrolled = 16;
 
 }  // namespace
 
@@ -316,12 +320,12 @@ void Nest::request_next_block(const Block& element, const Variable* within, Bloc
                requests.end() - static_cast<std::ptrdiff_t>(element.size()));
 }
 
-// A few elements (at the ends of a padded row) are faster one by one than in a masked vector.
+// The ends of a padded row may have few elements.
 LoopMode Nest::segment_mode(const Evaluator::Segment& segment) const {
-  static constexpr int64_t kFew = 4;
   const auto length = (segment.end - segment.begin).as_constant();
   LoopMode mode = vector_mode();
-  if (schedule_.chunk == 0 && length.value_or(kFew + 1) <= kFew) mode = {LoopKind::kUnrolled};
+  if (schedule_.chunk == 0 && length.value_or(kFewElements + 1) <= kFewElements)
+    mode = {LoopKind::kUnrolled};
   return mode;
 }
 
@@ -404,7 +408,6 @@ PassAxis Nest::pass_axis(const PassAxis& innermost) {
 
 // Short loops inside the vector loop of a CPU (windows) are unrolled.
 LoopMode Nest::pass_mode(const Axis& axis) const {
-  static constexpr int64_t kMostUnrolled = 16;  // points of a row, or of its last axis
   LoopMode mode;
   const bool is_last = &axis == &axes().back();
   const auto points = is_last ? axis.extent.as_constant() : row_extent().as_constant();

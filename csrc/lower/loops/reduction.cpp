@@ -19,9 +19,11 @@ namespace {
 // Terms that are added into one accumulator before it is folded into the next level: the error
 // grows with the terms of a level, not with the length of the row. A vector loop has many
 // accumulators side by side, which are merged as a tree; a serial loop has one, so it folds
-// earlier. With 64 terms there, sums of 48 rows had three times eager's error.
+// earlier.
 constexpr int64_t kTermsPerLane = 64;
 constexpr int64_t kTermsPerSerialAccumulator = 16;
+// Levels of accumulators, at most: so many there are where the length of a row is not known.
+constexpr size_t kLevelsOfLanes = 3, kLevelsOfSerial = 4;
 
 ScalarOp merging_op(Op op) {
   static constexpr std::pair<Op, ScalarOp> kMerging[] = {
@@ -231,7 +233,7 @@ class PassEmitter {
     if (axis.rows > 0) terms = std::min(terms, axis.rows);
     std::vector<int64_t> sizes{terms * axis.lanes};
     const int64_t high = assumptions_.range(axis.extent).high;
-    const size_t most_levels = axis.lanes > 1 ? 3 : 4;  // where the length is not known
+    const size_t most_levels = axis.lanes > 1 ? kLevelsOfLanes : kLevelsOfSerial;
     while (bounded_ && sizes.size() < most_levels && high > sizes.back())
       sizes.push_back(sizes.back() * terms);
     if (!bounded_)

@@ -28,6 +28,9 @@ namespace {
 // What is on its way at a time: enough to wait for all of it at once, little enough to stay close.
 constexpr int64_t kBytesAhead = 16 * 1024;
 constexpr int64_t kFewestRowsAhead = 2, kMostRowsAhead = 8;
+// Rows that an earlier pass has read are asked for if they take at most this part of a second-level
+// cache: what the pass works on stays there beside them.
+constexpr int64_t kPartOfCache = 4;
 constexpr int64_t kBytesOfElement = 4;  // about
 // Pages end here, and prefetchers with them: pieces of rows that lie so far apart are asked for
 // unless they are long.
@@ -222,7 +225,7 @@ class RowRequests {
                       const std::vector<const Let*>& lets) const {
     int64_t bytes = elements * kBytesOfElement;  // that an iteration of loop number i takes in
     for (size_t i = around_.size(); i-- > 0;) {
-      if (bytes > context_.machine.second_level_bytes / 4) break;
+      if (bytes > context_.machine.second_level_bytes / kPartOfCache) break;
       const Around& each = around_[i];
       const int64_t ahead = rows_ahead(bytes, 1);
       const int64_t moved =

@@ -23,6 +23,8 @@ namespace {
 constexpr int64_t kBlockElements = 4096;
 // Blocks that meet in one sum: as many terms as there are blocks would add up their errors.
 constexpr int64_t kBlocksTogether = 16;
+// Of blocks of blocks, at most: so many there are where the length of a row is not known.
+constexpr size_t kMostLevels = 4;
 
 }  // namespace
 
@@ -129,7 +131,6 @@ Reduced Online::over_axis(const std::vector<PassAxis>& axes, size_t i, Block& bl
 
 // Of blocks, of blocks of these, and so on.
 std::vector<int64_t> Online::sizes_of(const PassAxis& axis, int64_t smallest) const {
-  static constexpr size_t kMostLevels = 4;
   std::vector<int64_t> sizes = {smallest};
   const int64_t high = nest_.nest_axes().assumptions().range(axis.extent).high;
   while (sizes.size() < kMostLevels && high > sizes.back() * kBlocksTogether)

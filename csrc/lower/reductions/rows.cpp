@@ -29,6 +29,9 @@ constexpr int64_t kMostRowElementsPerThread = 64;
 constexpr int64_t kMostGpuRowElements = 8192;
 // Ops that make it cheaper to keep a row's element than to compute it again in the next pass.
 constexpr int64_t kExpensiveOps = 8;
+// Vectors along a kept axis of which less than this part is filled are mostly empty.
+constexpr int64_t kLeastFilledPart = 2;
+constexpr int64_t kBytesOfElement = 4;  // about
 
 }  // namespace
 
@@ -144,7 +147,6 @@ Value* Rows::later_output(const Node& node, int last_use) const {
 // Whether what a pass reads is still in a second-level cache when the next one begins. Where it is
 // not, computing a value again costs less than writing it to memory and reading it.
 bool Rows::passes_stay_close() const {
-  static constexpr int64_t kBytesOfElement = 4;
   if (nest_.schedule().rows == 0 && !nest_.vector_is_reduced()) return true;
   int64_t columns = 1;
   if (!nest_.vector_is_reduced()) {
@@ -280,7 +282,7 @@ void Rows::choose_online() {
 bool Rows::has_few_columns() const {
   if (nest_.vector_is_reduced()) return false;
   const auto& axis = nest_.axes()[static_cast<size_t>(nest_.schedule().vector_axis)];
-  return 2 * context_.expected(axis.extent) < nest_.schedule().width;
+  return kLeastFilledPart * context_.expected(axis.extent) < nest_.schedule().width;
 }
 
 Reduced Rows::reduce_online(const Pieces* piece, Block& block) {

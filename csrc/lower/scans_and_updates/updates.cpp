@@ -27,7 +27,8 @@ namespace {
 
 // The axis of a row's base.
 constexpr const char* kBaseAxis = "base";
-// Elements. Longer ones do not stay in the cache anyway, and are to be shared by threads.
+// Elements of a row whose base is written right before its updates. Longer ones do not stay in the
+// cache anyway, and are to be shared by threads.
 constexpr int64_t kLongestRow = 1 << 16;
 
 // Nothing for `set`.
@@ -95,8 +96,8 @@ class UpdateLowering {
   }
 
   // Whether each row of the result may get its base right before its updates, which then find it in
-  // the cache: where the last dimension alone is indexed, and all rows are updated. So pooling's
-  // gradients ran at 0.99 to 1.5 of eager, with a phase of its own for the zeros at 0.86 to 1.10.
+  // the cache: where the last dimension alone is indexed, and all rows are updated (the gradient of
+  // pooling).
   bool has_short_rows() const {
     const Index& domain = result()->type().shape;
     const Index& updates = source()->type().shape;
@@ -115,7 +116,7 @@ class UpdateLowering {
   }
 
   loop::Stmt base_row(Nest& nest, Evaluator& evaluator) {
-    static constexpr int64_t kUnroll = 2;
+    static constexpr int64_t kUnroll = 2;  // vectors of a copy side by side
     loop::Arena& arena = context_.arena;
     const Axis row{kBaseAxis, result()->type().shape.back(), false};
     const loop::Variable* variable = nest.pass_variable(row);

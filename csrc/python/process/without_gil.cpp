@@ -15,7 +15,7 @@
 namespace mlcc::python {
 namespace {
 
-// Longer than any compilation of one graph that was seen; then the fork goes ahead.
+// Longer than compiling a graph takes; then the fork goes ahead.
 constexpr std::chrono::seconds kForkWaitSeconds{10};
 
 // Never destroyed: threads may compile while the process ends.

@@ -26,7 +26,7 @@ namespace {
 
 using runtime::KeptValues;
 
-// Of a weight that may be stolen and stays, since others use it at this time.
+// Between tries to steal a weight that stays for now, since others use its memory.
 constexpr int64_t kCallsBetweenTries = 64;
 
 class KeptTensor final : public runtime::KeptValue {

@@ -25,7 +25,7 @@ namespace mlcc::python {
 // Smaller weights are not worth an op's look at them.
 constexpr int64_t kLeastStolenBytes = int64_t{64} << 10;
 // A weight that ops took back so often, each time after fewer calls than pay for moving it there
-// and back, stays where it is. Moving takes as long as some ten products with the weight.
+// and back, stays where it is.
 constexpr int kMostRestores = 4;
 constexpr int64_t kCallsThatPay = 64;
 

@@ -59,7 +59,7 @@ at::Tensor empty_in_huge_pages(at::IntArrayRef shape, at::IntArrayRef strides,
       shape, strides, allocator, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype));
 }
 
-// Not through the dispatcher, which takes five times as long. The allocator gives memory of the
+// Not through the dispatcher, which takes several times as long. The allocator gives memory of the
 // current device; that of CUDA is registered by whatever library of torch has it.
 at::Tensor empty_strided(at::IntArrayRef shape, at::IntArrayRef strides, c10::ScalarType dtype,
                          c10::Device device) {

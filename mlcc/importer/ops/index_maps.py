@@ -330,12 +330,16 @@ def roll(context: Context, node: Node) -> Tensor:
     return context.copy(x if bound["dims"] else context.reshape(x, shape))
 
 
+# Elements of a row below which eager's roll is faster (decision 0033).
+_LEAST_ROW_TO_ROLL = 64
+
+
 def _has_short_pieces(shape: list[Size], dims: list[int]) -> bool:
-    """Whether finding a row costs more than moving it (32 elements: 0.8 of eager's speed, 96: 1.5)."""
-    shortest = 64
+    """Whether finding a row costs more than moving it."""
     if not dims:
         return True
-    return dims != [len(shape) - 1] and isinstance(shape[-1], int) and shape[-1] < shortest
+    is_short = isinstance(shape[-1], int) and shape[-1] < _LEAST_ROW_TO_ROLL
+    return dims != [len(shape) - 1] and is_short
 
 
 def _rolled(context: Context, x: Tensor, shape: list[Size], dim: int, shift: Size) -> Tensor:

@@ -25,16 +25,18 @@ using Shape = std::vector<SymExpr>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// The figures behind these: docs/decisions/0026-attention.md.
+
 // Queries for which keys and values of short elements are worth being packed, beside a call and
-// beside two products; fewer than kFewQueries read them as they lie. bf16, 9 queries, 511 keys: 0.4
-// to 0.8 of eager's speed; by parts 0.7 to 0.9 at 128 queries, 1.06 to 1.2 at 512.
+// beside two products; fewer than kFewQueries read them as they lie.
 constexpr int64_t kQueriesOfCall = 64;
 constexpr int64_t kQueriesOfParts = 256;
 // In registers of whole tiles heads of up to so many terms, which fill rows of them, are as fast as
-// a library's where nothing is masked: of 256 and 1,024 queries 16 to 128 wide 1.07 to 1.30, but
-// 40, 80, 160 and 256 wide 0.74 to 0.95. So are keys of up to so many elements, which stay in a
-// second-level cache with their values: 2,048 keys 64 wide 1.0 to 1.14, 128 wide 0.88 to 1.06.
+// a library's where nothing is masked; so are keys of up to so many elements, which stay in a
+// second-level cache with their values.
 constexpr int64_t kWidthOfTiles = 128, kKeysOfTiles = 128 << 10;
+// Elements below this many bytes are short.
+constexpr int64_t kWholeBytes = 4;
 
 Shape axes(std::initializer_list<size_t> numbers) {
   Shape index;
@@ -145,7 +147,7 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
     return rewriter.no_match(*node, reason);
   const TensorType& type = call->queries->type();
   const int64_t queries = rewriter.graph().expected(type.shape[2]);
-  if (dtype_size(type.dtype) < 4 && queries >= kFewQueries && queries < kQueriesOfCall)
+  if (dtype_size(type.dtype) < kWholeBytes && queries >= kFewQueries && queries < kQueriesOfCall)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
   if (queries >= kQueriesOfCall && call->mask == nullptr && !call->is_causal &&
       !suits_registers(rewriter.graph(), call->keys->type(), *options.tiles))
@@ -371,14 +373,14 @@ bool rewrite_product(const Rewriter& rewriter, const PassOptions& options, Node*
     return rewriter.no_match(*node, "the product takes a part of the weights");
   const DType accumulator = softmax->scores->type().dtype;
   const DType values = product->rhs->type().dtype;
-  if (!is_float(accumulator) || dtype_size(accumulator) < 4 ||
+  if (!is_float(accumulator) || dtype_size(accumulator) < kWholeBytes ||
       accumulator_dtype(accumulator, values) != accumulator ||
       (type.dtype != accumulator && type.dtype != values) ||
       options.tiles->columns(accumulator) == 0)
     return rewriter.no_match(*node, "no code for its dtypes");
   const int64_t queries = graph.expected(type.shape[rank - 2]);
   const bool is_f64 = accumulator == DType::kF64;
-  if ((dtype_size(values) < 4 && queries < kQueriesOfParts) ||
+  if ((dtype_size(values) < kWholeBytes && queries < kQueriesOfParts) ||
       (is_f64 && queries >= kFewQueries && queries < kQueriesOfCall))
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
   const auto columns = type.shape.back().as_constant();

@@ -16,10 +16,11 @@ namespace {
 
 using Shape = std::vector<SymExpr>;
 
+// The figures behind these: docs/decisions/0026-attention.md.
+
 // Queries for which keys and values are worth being packed.
 constexpr int64_t kFewestQueries = 64;
-// Below so many a library is faster on some machines: 64 to 96 queries and keys stood at 0.63 to
-// 0.92 of it on a Xeon, at 1.8 to 3.4 on a Zen 5.
+// Below so many a library is faster on some machines.
 constexpr int64_t kQueriesInDoubt = 256;
 constexpr double kProductsOfGradients = 5;  // of matrices
 

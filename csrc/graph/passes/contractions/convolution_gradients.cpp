@@ -16,7 +16,8 @@ using Shape = std::vector<SymExpr>;
 
 // Elements of a window and channels that rows of a tile go over, at least.
 constexpr int64_t kLeastRows = 6;
-// Of all images together, from which on a call gets them channels-last.
+// Pixels of all images together, from which on a call that is left gets them channels-last. The
+// figures: docs/decisions/0025-contractions.md.
 constexpr int64_t kPixelsChannelsLast = 512;
 
 enum Gradient : size_t { kOfImage, kOfWeight, kOfBias };
@@ -117,10 +118,8 @@ class Rewrite {
     return results;
   }
 
-  // Images lie channels-last as those of kernels do, but few pixels channels-first: a library takes
-  // up to seven times as long then. The gradient of 3x3 weights in bf16, ms, channels first and
-  // last: 2x32x128x128 2.01 and 1.48, 2x128x32x32 1.43 and 1.39, 2x256x16x16 1.47 and 1.75,
-  // 4x512x2x2 1.13 and 3.73; to turn an image takes longer than that from 16x16 on.
+  // Images lie channels-last as those of kernels do, but few pixels channels-first, for which
+  // libraries are several times as slow else. To turn an image of more takes longer than they lose.
   bool is_call_channels_last() const {
     return conv_.image_rank() > 1 &&
            expected_pixels(graph_, *conv_.gradient) >= kPixelsChannelsLast;

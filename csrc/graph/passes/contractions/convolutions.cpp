@@ -17,10 +17,9 @@ namespace {
 using Shape = std::vector<SymExpr>;
 using Numbers = std::vector<int64_t>;
 
-// Depthwise convolutions of images that lie channels-last take 0.21, 0.25 and 0.04 ms at
-// 112x112x32, 56x56x144 and 14x14x384, against 0.24, 0.28 and 0.10 of a library's that lie
-// channels-first; where they have to be brought there and back it is 0.6, 0.7 and 0.12. Shifted
-// images that one kernel adds up, at most.
+// Shifted images that one kernel adds up for a depthwise convolution, at most: a window of 3x3. Of
+// images that lie channels-last that is faster than a library's call, but not where they have to be
+// brought there and back. The figures: docs/decisions/0025-contractions.md.
 constexpr int64_t kMostShifts = 9;
 
 // [o, 1, ..] as [.., 1, o].
@@ -93,8 +92,7 @@ bool lies_channels_last(const Value& image) {
          !image.type().shape[1].equals_constant(1);
 }
 
-// f64 goes through a product of matrices, or element by element where it is depthwise: 96 channels
-// of 28 x 28 8.4 ms, and 0.3 as code.
+// Libraries take f64 through a product of matrices, or element by element where it is depthwise.
 bool has_library(DType dtype) { return dtype != DType::kF64; }
 
 // Of images that are known to have their channels last, or to be brought there for several. A call
@@ -117,7 +115,7 @@ Worth worth_of_code(const Graph& graph, const Node& node, const Convolution& con
       std::all_of(window->begin(), window->end(), [](int64_t e) { return e == 1; });
   const bool steps =
       std::any_of(conv.stride.begin(), conv.stride.end(), [](int64_t s) { return s > 1; });
-  // With several images these stood at 0.75 of a library on a Zen 4.
+  // With several images a library is faster on some machines.
   if (is_point && steps && !conv.is_transposed && lies_so && products <= kMostProductsInDoubt &&
       graph.expected(result.type().shape[0]) > 1)
     return Worth::kLikelyCode;

@@ -12,6 +12,9 @@ namespace {
 
 using Shape = std::vector<SymExpr>;
 
+// Of transformed filters: a number for each pixel of a tile of the image.
+constexpr int64_t kProducts = 16;
+
 // Of three along a dimension, four.
 Value* transformed(Graph& graph, Value* filters, int64_t dim) {
   const auto part = [&](int64_t i) { return graph.slice(filters, dim, i, 1, 1); };
@@ -48,10 +51,10 @@ bool rewrite(const Rewriter& rewriter, const TileOptions& tiles, Node* node) {
   if (width == 0) return rewriter.no_match(*node, "it is likely faster as it is");
   return rewriter.replace_by_new(node, [&] {
     Value* value = transformed(graph, graph.permute(filters, *dims), 0);
-    value = graph.reshape(transformed(graph, value, 1), {16, *channels, *columns});
+    value = graph.reshape(transformed(graph, value, 1), {kProducts, *channels, *columns});
     const int64_t panels = (*columns + width - 1) / width;
     if (panels * width != *columns) value = graph.pad(value, 2, 0, panels * width, 0.0);
-    value = graph.reshape(value, {16, *channels, panels, width});
+    value = graph.reshape(value, {kProducts, *channels, panels, width});
     value = graph.pointwise(Op::kCopy, {graph.permute(value, {2, 0, 1, 3})});
     return graph.contract(image, filters, node->attr<Shape>("lhs"), node->attr<Shape>("rhs"),
                           node->attr<Shape>("reduced"), shape, DType::kF32, value);

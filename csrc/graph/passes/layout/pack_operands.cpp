@@ -15,37 +15,38 @@ namespace {
 
 using Shape = std::vector<SymExpr>;
 
-// Rows from which on a copy of the other operand in each call is little of the work, which takes a
-// half or a quarter of the time where elements are short: 128 x 768 x 768 of bf16 took 1.18 times
-// as long as a library.
-int64_t rows_worth_packing(DType dtype) { return dtype_size(dtype) >= 4 ? 64 : 256; }
+// The figures behind these tables: docs/decisions/0025-contractions.md and 0033-calls-and-code.md.
 
-// Rows that are worth widening the other operand, and if only the kernel knows their number, so
-// many expected ones. Bytes to 16 bits, with 256-bit vectors: 4 x 4096 x 4096 runs at 201 GOP/s so,
-// at 155 where each tile widens what it reads, 512 x 512 x 512 at 213 and 147; with 512-bit ones
-// (no VNNI) 4 rows at 229 and 303, 12 at 401 and 323. One row waits for twice the memory: 0.5. f16
-// to f32, by 768 x 3072 with 512-bit vectors: 1 row 11 GFLOP/s and 14, 4 rows 37 and 39, 8 rows 81
-// and 46, 16 rows 100 and 47; 512 x 768 x 1024 120 and 66.
+// Rows from which on a copy of the other operand in each call is little of the work: more of them
+// where elements are short, whose products take less time beside it.
+constexpr int64_t kRowsWorthPacking = 64, kRowsWorthPackingShorts = 256;
+constexpr int64_t kWholeBytes = 4;  // elements below them are short
+
+int64_t rows_worth_packing(DType dtype) {
+  return dtype_size(dtype) >= kWholeBytes ? kRowsWorthPacking : kRowsWorthPackingShorts;
+}
+
+// Rows that are worth widening the other operand, which takes twice the memory then; if only the
+// kernel knows their number, so many expected ones, by bytes that become 16 bits and by 16-bit
+// floats that become f32.
 constexpr int64_t kRowsWorthWidening = 8;
 constexpr int64_t kExpectedRowsWorthShorts = 64, kExpectedRowsWorthFloats = 16;
-// A weight whose rows these are is read in each call, and wider: 4096 x 1024 x 8 of f16 2.4 ms, a
-// library's 1.7.
+// Columns that are worth widening a static operand of rows, a weight which each call reads.
 constexpr int64_t kColumnsWorthWidening = 32;
 constexpr int64_t kQueriesWorthWidening = 64;  // by values
 
 // Rows and columns from which on copies of the rows with whole words, and with whole rows of
-// registers, are worth their time where registers of whole tiles take them: 16 x 1000 x 257 486
-// GFLOP/s. Few columns wait for the rows.
+// registers, are worth their time where registers of whole tiles take them: few columns wait for
+// the rows.
 constexpr int64_t kRowsWorthWholeWords = 16, kColumnsWorthWholeWords = 64;
-// Terms that are copied for each column. With 512 rows, without and with the copy: 96 x 1000 912,
-// 630; 256 x 1000 847, 820; 512 x 1000 856, 947; 1000 x 1000 767, 967; 512 x 400 820, 984; with
-// 2048 rows 512 x 80 293, 520.
+// Terms that may be copied for each column.
 constexpr int64_t kTermsOfColumn = 3;
 
-// What a measurement is worth: products with a static matrix where calls take about as long as what
-// stands around them (1 x 333 x 77 of f32: 0.92 of a library), and packing in each call around what
-// it is worth.
+// Where a measurement is worth its time: products with a static matrix of fewer rows and of fewer
+// products, where calls take about as long as what stands around them.
 constexpr double kRowsInDoubt = 8, kFewProducts = 1 << 17;
+// Packing in each call around what it is worth: up to so many times what is enough, and down to a
+// part of it.
 constexpr double kDoubt = 2, kWideDoubt = 16;
 
 // Of an operand whose index is axes alone: the dimension of each axis; -1: none.
@@ -113,7 +114,7 @@ Shape with_cut(Shape shape, size_t dim, int64_t inner) {
   return shape;
 }
 
-// The value with one of its dimensions filled up with zeros to a multiple of `by`.
+// The value with one of its dimensions padded with zeros to a multiple of `by`.
 Value* filled(Graph& graph, Value* value, size_t dim, int64_t by) {
   const SymExpr extent = value->type().shape[dim];
   if (extent.divide_exactly(by)) return value;
@@ -208,7 +209,7 @@ bool is_read_whole(const Node& node, size_t operand, const Graph& graph) {
 }
 
 // Terms that may lie side by side in the packed operand: the last reduced axis is a multiple of
-// them, or may be filled up with zeros in both operands; or it is the only one and longer, so that
+// them, or may be padded with zeros in both operands; or it is the only one and longer, so that
 // terms are left over (but of scores, whose tiles have no code for these). In the other operand
 // they lie so, perhaps in a copy of it.
 int64_t terms_of(const Node& node, const Columns& columns, const TileOptions& tiles,
@@ -240,8 +241,7 @@ bool reads_apart(const Node& node, size_t operand) {
 
 // Whether the operand's terms, along its last dimension, lie apart, and so many columns read them
 // that a copy in each call is little of the work: each term of a tile's few rows comes from another
-// line of a cache. 1024 x 64 x 1024 of f32 with a transposed operand took 1.7 times as long as a
-// library, 1024 x 512 x 1024 twice as long.
+// line of a cache.
 bool reads_terms_apart(const Node& node, size_t operand, const Graph& graph) {
   const Value& value = *node.operand(operand);
   const size_t rank = value.type().shape.size();
@@ -281,8 +281,7 @@ bool has_words(DType lhs, DType rhs, const TileOptions& tiles) {
 }
 
 // Whether more rows read an operand than should read single elements where there is an instruction
-// for words of several. 16 to 128 x 768 x 768 of bf16 took 1.3 to 1.9 times as long as a library,
-// and 0.9 with words.
+// for words of several.
 bool reads_words(const Node& node, int64_t rows, const TileOptions& tiles) {
   const DType lhs = node.operand(0)->type().dtype, rhs = node.operand(1)->type().dtype;
   return has_words(lhs, rhs, tiles) && rows > tiles.most_rows_unpacked(lhs, rhs);
@@ -351,8 +350,7 @@ Value* with_other_sign(Graph& graph, Value* value) {
 }
 
 // What it adds to each product's sum that the other operand has the other sign: 128 times the sum
-// of `value` along the reduced axes. Once for all rows: computed beside each tile's sums of 12 rows
-// it took a tenth of the time.
+// of `value` along the reduced axes. Once for all rows, not beside each tile's sums.
 Value* sum_of_offsets(Graph& graph, Value* value, const Node& node, const Columns& columns) {
   const Shape& shape = node.result()->type().shape;
   const bool is_more = node.operand(0)->type().dtype == DType::kI8;
@@ -375,7 +373,7 @@ Value* sum_of_offsets(Graph& graph, Value* value, const Node& node, const Column
 
 // An operand that is copied, with zeros behind its terms up to a multiple of `terms`, as the packed
 // one has them; `reduced`, the contraction's extents, then count them too. Terms left over
-// would be a contraction of their own: 2048 x 1000 x 257 of bytes took 1.04 times as long.
+// would be a contraction of their own.
 Value* with_whole_words(Graph& graph, const Node& node, size_t operand, int64_t terms,
                         Shape& reduced) {
   Value* value = node.operand(operand);
@@ -611,7 +609,7 @@ Worth worth_of_code(Value& lhs, Value& rhs, const Graph& graph, const TileOption
   // Of a number that only the kernel knows, calls to come may have more.
   const bool is_known = lhs.type().shape[rank - 2].is_constant();
   const bool has_library =
-      is_float(right) && (dtype_size(right) >= 4 || has_words(left, right, tiles));
+      is_float(right) && (dtype_size(right) >= kWholeBytes || has_words(left, right, tiles));
   if (is_read_as_it_lies && !is_known && has_library &&
       rows < static_cast<double>(rows_worth_packing(right)))
     return Worth::kCall;

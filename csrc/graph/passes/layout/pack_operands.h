@@ -1,9 +1,9 @@
 // pack_operands: lays an operand of a contraction out as its tiles read it.
 //
 // What it does: of an operand along whose own axis tiles have their columns, a copy in panels of as
-// many columns, the last one filled up with zeros; in a panel the reduced axes lie outside of the
+// many columns, the last one padded with zeros; in a panel the reduced axes lie outside of the
 // columns. Where the operand is static the copy is made once and kept. Where an instruction adds up
-// several products, as many terms lie side by side inside of the columns, the last ones filled up
+// several products, as many terms lie side by side inside of the columns, the last ones padded
 // with zeros too; so do keys of an attention's values. What attention reads in rows has their
 // elements side by side. Keys of few queries stay as they are. An operand whose terms lie apart, as
 // those of a transposed matrix, is copied for many columns.

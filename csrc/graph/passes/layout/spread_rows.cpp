@@ -7,7 +7,8 @@
 namespace mlcc::graph {
 namespace {
 
-// Rows this far apart, or a multiple of it, meet in one set of a first-level cache of 64 sets.
+// Rows this far apart, or a multiple of it, meet in one set of a first-level cache: 64 sets of
+// lines of so many bytes.
 constexpr int64_t kSameSetBytes = 4096;
 constexpr int64_t kLineBytes = 64;
 // Fewer rows find room in one set.
