@@ -164,7 +164,7 @@ def test_paths_exist(page: str) -> None:
 LINK = re.compile(r"\]\(((?!https?:)[^)#]+)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
 def test_links_of_pages_outside_of_the_site(page: str) -> None:
     """`make docs` follows the links of docs/; these are not among its pages."""
     links = LINK.findall((ROOT / page).read_text())
