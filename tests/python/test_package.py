@@ -262,7 +262,7 @@ def test_torch_logs() -> None:
 
 def test_autoload_is_light() -> None:
     code = (
-        "import torch, sys, time; from mlcc import _autoload; autoload._done = False\n"
+        "import torch, sys, time; from mlcc.torch_private import autoload; autoload._done = False\n"
         "start = time.perf_counter(); autoload.autoload()\n"
         "print(time.perf_counter() - start, 'mlcc._C' in sys.modules, 'mlcc.config' in sys.modules)"
     )
