@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -192,7 +193,7 @@ SCRIPTS = {".py", ".sh", ".cpp", ".h", ""}
 
 def test_every_variable_that_the_repository_reads_is_known() -> None:
     options = [row[3] for row in _load.load_core().option_table()]
-    read = set()
+    read: set[str] = set()
     for reader in READERS:
         place = ROOT / reader
         for path in [place] if place.is_file() else place.rglob("*"):
@@ -285,7 +286,7 @@ def test_a_broken_code_generator(tmp_path: Path, fresh_cache: Path, size: int, w
 
 
 def test_a_whole_library_lacks_nothing(tmp_path: Path) -> None:
-    library = Path(_load.load_core().__file__)
+    library = Path(str(_load.load_core().__file__))
     assert _load.missing_bytes(library) == 0
     cut = tmp_path / "cut.so"
     cut.write_bytes(library.read_bytes()[:-100])
@@ -307,7 +308,7 @@ def test_modes_say_what_they_mean_here() -> None:
     assert (Path(first.filename).name, first.lineno) == (HERE, line_of(run, 2))
     for mode in ("default", None):
         quiet = torch.compile(lambda x: x + 1, backend=backend.compile, mode=mode)
-        assert warnings_of(lambda run=quiet: run(torch.ones(3)), UserWarning) == []
+        assert warnings_of(functools.partial(quiet, torch.ones(3)), UserWarning) == []
 
 
 @pytest.mark.parametrize(

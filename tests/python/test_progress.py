@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pty
-import sys
 import threading
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -49,7 +49,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setattr(progress, "_progress", progress._Progress())
     stderr = Terminal()
-    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=stderr))  # pytest has sys's
     yield stderr
     stderr.close_files()
 
@@ -110,7 +110,7 @@ def test_who_says_no(
 def test_nothing_in_pipes(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, stderr: object
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=stderr))
     assert not progress.is_wanted()
 
 
