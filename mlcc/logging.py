@@ -20,7 +20,7 @@ _warned: set[str] = set()
 
 
 class _Formatter(logging.Formatter):
-    """12:03:04.123 [mlcc.fallback] INFO model.py:31: the forward graph runs eagerly: ..."""
+    """12:03:04.123 [mlcc.fallback] INFO model.py:31: forward graph runs eagerly: ..."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d [%(name)s] %(levelname)s %(at)s%(message)s")

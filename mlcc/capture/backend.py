@@ -393,13 +393,13 @@ class Session:
         except GraphUnsupported as reason:
             place = eager_fallback.graph_line(gm.graph, reason.traces)
             computes = eager_fallback.computes(gm.graph)
-            eager_fallback.tell(f"the {kind} graph", reason, place=place, is_loss=computes)
+            eager_fallback.tell(f"{kind} graph", reason, place=place, is_loss=computes)
             return EagerGraph(gm)
         except LoadError as error:
             if self.options["strict"]:
                 raise
             place = eager_fallback.graph_line(gm.graph)
-            eager_fallback.tell(f"the {kind} graph", error, place=place)
+            eager_fallback.tell(f"{kind} graph", error, place=place)
             return EagerGraph(gm)
         except Error as error:
             if not isinstance(error, InternalError):

@@ -53,7 +53,7 @@ _warned: set[str] = set()
 def tell(
     what: str, reason: Any, *, place: tuple[str, int] | None = None, is_loss: bool = True
 ) -> None:
-    """Log that `what` ("the forward graph") runs eagerly, and warn if the reason is a new one and `is_loss`.
+    """Log that `what` ("forward graph") runs eagerly, and warn if the reason is a new one and `is_loss`.
 
     `place` is the user's file and line; without it, the line that called.
     """

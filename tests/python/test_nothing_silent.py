@@ -65,7 +65,7 @@ def test_a_graph_warns_once_at_the_line_at_fault() -> None:
     run = compiled(to_meta)
     (told,) = warnings_of(lambda: (run(torch.ones(3)), run(torch.ones(3))))
     text = str(told.message)
-    assert text.startswith("the inference graph runs eagerly: device meta\n")
+    assert text.startswith("inference graph runs eagerly: device meta\n")
     assert "\n  remedy: keep each compiled function to tensors of the CPU or of one GPU" in text
     assert (Path(told.filename).name, told.lineno) == (HERE, line_of(to_meta, 2))
 
