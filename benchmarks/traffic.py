@@ -90,7 +90,7 @@ class KernelLog(logging.Handler):
         if found := re.search(r"^kernel \d+: .*\], ideal (\d+) bytes", text):
             self.kernels += 1
             self.bytes += int(found[1])
-        elif found := re.search(r"'extern_calls': (\d+)", text):
+        elif found := re.search(r" (\d+) ATen calls,", text):
             self.calls += int(found[1])
 
     def __enter__(self) -> KernelLog:

@@ -7,5 +7,5 @@ CHANNELS: dict[str, str] = {
     "kernels": "each kernel that was compiled",
     "cache": "hits, misses and refusals of the kernel caches",
     "fallback": "what runs through ATen, and why",
-    "perf": "where the time of compiling and running goes",
+    "perf": "what compiling each graph took, and what it became",
 }

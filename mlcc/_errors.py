@@ -22,5 +22,13 @@ class InternalError(Error):
         return str(self).partition("\nwhile compiling\n")[0]
 
 
+class EagerFallbackWarning(UserWarning):
+    """A graph, a call or a function runs eagerly as a whole: it is right, but nothing of it is compiled.
+
+    Told once per reason, at the user's line, with what to do about it. Not told where the user asked for it (option
+    `disable`), nor for single ops that are ATen calls inside of a compiled graph.
+    """
+
+
 class SideEffectError(Exception):
     """What a traced function does beside computing tensors, which its trace would not repeat; users see no such."""

@@ -1,4 +1,4 @@
-"""The command line: `python -m mlcc info | cache | bench`."""
+"""The command line: `python -m mlcc info | doctor | cache | bench`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlcc import config
+from mlcc import config, doctor
+from mlcc._environment import PROGRESS
 from mlcc._errors import Error
 from mlcc._load import built_torch_version, load_core
 from mlcc._version import __version__
@@ -101,6 +102,7 @@ def run_info(arguments: argparse.Namespace) -> int:
             f"  {option.name} = {shown}  [{config.origin(option.name)}; {option.env}; {option.option_class}]"
         )
         print(f"      {option.help}")
+    print(f"  {PROGRESS}, in the environment alone: 0: no line about compilations that take long")
     return 0
 
 
@@ -113,6 +115,11 @@ def run_cache(arguments: argparse.Namespace) -> int:
     rows += [(name, value) for name, value in core.cache_info().items() if name != "dir"]
     _print_rows(rows)
     return 0
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Print what works and what does not, one line each; 1 where something does not."""
+    return doctor.report(doctor.examine(), arguments.json)
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
@@ -131,9 +138,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     parser = argparse.ArgumentParser(prog="mlcc", description="a JIT compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"mlcc {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="info | cache | bench")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="info | doctor | cache | bench"
+    )
     info = commands.add_parser("info", help="versions, CPU, options with their values and origins")
     info.set_defaults(run=run_info)
+    check = commands.add_parser("doctor", help="whether this installation works, and if not, why")
+    check.add_argument("--json", action="store_true", help="as JSON, for programs")
+    check.set_defaults(run=run_doctor)
     cache = commands.add_parser("cache", help="folder, entries and bytes of the kernel cache")
     cache.add_argument("--clear", action="store_true", help="empty it first")
     cache.set_defaults(run=run_cache)

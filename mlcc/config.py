@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from mlcc import _environment
 from mlcc import logging as _logging
 from mlcc._errors import Error
 
@@ -109,6 +110,7 @@ def table() -> Mapping[str, Option]:
         rows = load_core().option_table()
         with _lock:
             _table.update({option.name: option for option in _read_rows(rows)})
+        _environment.warn_of_unknown([option.env for option in _table.values()])
     return _table
 
 
@@ -171,7 +173,8 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word.split("@")[0] not in _DUMP_STAGES:
                 raise Error(
-                    f"{what}: unknown stage {word}; nearest: {_nearest(word, _DUMP_STAGES)}"
+                    f"{what}: unknown stage {word}; nearest: {_nearest(word, _DUMP_STAGES)} "
+                    f"(of {', '.join(_DUMP_STAGES)})"
                 )
     return value
 
@@ -183,7 +186,8 @@ def _parse_env(option: Option, text: str) -> Value:
             return text.lower() in _TRUE
         nearest = _nearest(text.lower(), sorted(_TRUE | _FALSE - {""}))
         raise Error(
-            f"option {option.name}{source}: expected 0 or 1, found {text!r}; nearest: {nearest}"
+            f"option {option.name}{source}: expected 0 or 1 (false or true, off or on, no or yes), "
+            f"found {text!r}; nearest: {nearest}"
         )
     if option.type is int:
         try:

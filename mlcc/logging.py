@@ -1,6 +1,7 @@
 """Logs of mlcc: one Python logger `mlcc.<channel>` per channel, chosen by MLCC_LOGS or TORCH_LOGS.
 
-`MLCC_LOGS=recompiles,+graph` writes those channels to stderr, `+` with debug detail; `all` names every channel.
+`MLCC_LOGS=recompiles,+graph` writes those channels to stderr, `+` with debug detail; `all` names every channel. A line:
+time of day, channel, level, the user's line where there is one (`place` in a record's `extra`: file and line), message.
 Works without torch.
 """
 
@@ -18,12 +19,25 @@ ENV = "MLCC_LOGS"
 _warned: set[str] = set()
 
 
+class _Formatter(logging.Formatter):
+    """12:03:04.123 [mlcc.fallback] INFO model.py:31: forward graph runs eagerly: ..."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03d [%(name)s] %(levelname)s %(at)s%(message)s")
+        self.datefmt = "%H:%M:%S"
+
+    def format(self, record: logging.LogRecord) -> str:
+        place = getattr(record, "place", None)
+        record.at = f"{os.path.basename(place[0])}:{place[1]}: " if place else ""
+        return super().format(record)
+
+
 class _StderrHandler(logging.StreamHandler):
     """Writes to the stderr of the moment, which tests and notebooks replace."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+        self.setFormatter(_Formatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -54,7 +68,8 @@ def parse(spec: str) -> tuple[dict[str, int], list[str]]:
             levels[name] = min(level, levels.get(name, level))
         else:
             near = difflib.get_close_matches(name, CHANNELS, n=1, cutoff=0.5)
-            hint = f"nearest: {near[0]}" if near else f"known: {', '.join(CHANNELS)}"
+            known = ", ".join(CHANNELS)
+            hint = f"nearest: {near[0]} (of {known})" if near else f"known: {known}"
             problems.append(f"unknown log channel {name}; {hint}")
     return levels, problems
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -19,11 +18,17 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mlcc import config
+from mlcc import config, progress
 from mlcc._errors import Error, InternalError, LoadError, UnsupportedError
-from mlcc._load import has_cpu_code_generator, load_core
+from mlcc._load import (
+    has_cpu_code_generator,
+    is_code_generator_at_fault,
+    llvm_library,
+    load_core,
+    missing_bytes,
+)
 from mlcc._version import __version__
-from mlcc.capture import recompiles, reproducer, sharing
+from mlcc.capture import eager_fallback, modes, recompiles, reproducer, sharing
 from mlcc.importer import fx_graph
 from mlcc.importer.context import ImportedGraph, Output
 from mlcc.ir import objects
@@ -33,10 +38,6 @@ from mlcc.logging import get_logger
 from mlcc.rewrite import attention_widths, decompositions, recurrent, result_views
 from mlcc.torch_private import aot, aot_metadata, dispatch, patches, trace_state
 from mlcc.training import recompute
-
-# None and "default" are the same. The others are torch's names; here they change nothing yet.
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
 
 # -- timing
 
@@ -155,7 +156,7 @@ class CompiledGraph(aot.OutputCode):
         self._link(executable)
         if session is not None:
             session.graphs.append(self)
-        get_logger("cache").info("graph loaded from torch's cache: %s", executable.stats)
+        get_logger("cache").info("graph loaded from torch's cache: %s", _in_words(executable.stats))
         _add_callback_time(time.perf_counter() - start)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
@@ -295,16 +296,17 @@ class Session:
         key = self._cache_key() if self.options["torch_caches"] else None
         token = _session.set(self)
         try:
-            return aot.compile_with_aot(
-                gm,
-                example_inputs,
-                forward=self.compiler("forward"),
-                backward=self.compiler("backward"),
-                inference=self.compiler("inference"),
-                partition=recompute.partition(op_table().overloads(), self.options),
-                decompositions=decomposition_table(),
-                cache_key=key,
-            )
+            with progress.compiling():
+                return aot.compile_with_aot(
+                    gm,
+                    example_inputs,
+                    forward=self.compiler("forward"),
+                    backward=self.compiler("backward"),
+                    inference=self.compiler("inference"),
+                    partition=recompute.partition(op_table().overloads(), self.options),
+                    decompositions=decomposition_table(),
+                    cache_key=key,
+                )
         finally:
             _session.reset(token)
 
@@ -376,7 +378,8 @@ class Session:
             if not self._lasting.isdisjoint(aot_metadata.written_inputs()[1]):
                 raise StaticInputWrittenError
             start = time.perf_counter()
-            code = self._compile_or_fall_back(gm, kind)
+            with progress.compiling():
+                code = self._compile_or_fall_back(gm, kind)
             self.graphs.append(code)
             self.kinds.append(kind)
             _add_callback_time(time.perf_counter() - start)
@@ -388,12 +391,15 @@ class Session:
         try:
             return self._compile_graph(gm, kind)
         except GraphUnsupported as reason:
-            get_logger("fallback").info("%s graph runs eagerly: %s", kind, reason)
+            place = eager_fallback.graph_line(gm.graph, reason.traces)
+            computes = eager_fallback.computes(gm.graph)
+            eager_fallback.tell(f"{kind} graph", reason, place=place, is_loss=computes)
             return EagerGraph(gm)
         except LoadError as error:
             if self.options["strict"]:
                 raise
-            warnings.warn(f"the {kind} graph runs eagerly: {error}", stacklevel=2)
+            place = eager_fallback.graph_line(gm.graph)
+            eager_fallback.tell(f"{kind} graph", error, place=place)
             return EagerGraph(gm)
         except Error as error:
             if not isinstance(error, InternalError):
@@ -403,12 +409,17 @@ class Session:
             failure = InternalError(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
         folder = reproducer.write(gm, kind, failure, self.options)
-        place = f"; see {folder}" if folder else ""
+        see = f"; see {folder}" if folder else ""
         if self.options["strict"]:
-            failure.add_note(f"in a graph of kind {kind}{place}")
+            failure.add_note(f"in a graph of kind {kind}{see}")
             raise failure
         what = failure.headline if folder else failure
-        warnings.warn(f"mlcc failed, the {kind} graph runs eagerly: {what}{place}", stacklevel=2)
+        eager_fallback.warn_at(
+            eager_fallback.graph_line(gm.graph),
+            f"mlcc failed, the {kind} graph runs eagerly: {what}{see}\n"
+            "  remedy: none in the program, this is a bug; please report it"
+            + (" with that folder" if folder else ""),
+        )
         return EagerGraph(gm)
 
     def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:
@@ -433,17 +444,39 @@ class Session:
         middle = time.perf_counter()
         executable = _compiled(core, builder, self.options)
         seconds = time.perf_counter() - start
+        stats = executable.stats
+        progress.graph_done(stats["kernels"])
         get_logger("perf").info(
             "%s graph: %d nodes imported in %.1f ms, compiled in %.1f ms: %s",
             kind,
             len(gm.graph.nodes),
             (middle - start) * 1e3,
             (start + seconds - middle) * 1e3,
-            executable.stats,
+            _in_words(stats),
+            extra={"place": eager_fallback.graph_line(gm.graph) or eager_fallback.calling_line()},
         )
         num_tokens = aot_metadata.num_tokens() if kind != "backward" else 0
         text = executable.graph_text
         return CompiledGraph(executable, text, imported, self.options, seconds, num_tokens)
+
+
+def _in_words(stats: Mapping[str, Any]) -> str:
+    """What a graph became, in one line."""
+    origins = [
+        f"{stats[name]} {words}"
+        for name, words in (
+            ("compiled", "compiled"),
+            ("disk_hits", "from disk"),
+            ("memory_hits", "from memory"),
+        )
+        if stats[name]
+    ]
+    kernels = f"{stats['kernels']} kernels" + (f" ({', '.join(origins)})" if origins else "")
+    return (
+        f"{kernels} for {stats['generated_nodes']} of {stats['nodes']} nodes, "
+        f"{stats['extern_calls']} ATen calls, {stats['kept']} values kept from call to call, "
+        f"arena {stats['arena_bytes'] / 1024:.0f} KiB"
+    )
 
 
 def _own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -472,7 +505,10 @@ def watch_weights(values: Iterable[Any]) -> None:
 
 
 def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:
-    """The executable; GraphUnsupported where the core cannot, as where it needs a code generator that is not built."""
+    """The executable; GraphUnsupported where the core cannot, as where it needs a code generator that is missing.
+
+    One that is broken is an Error under the option `strict`.
+    """
     try:
         return core.compile(builder, dict(options))
     except (InternalError, LoadError):
@@ -480,9 +516,21 @@ def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:
     except UnsupportedError as error:
         raise GraphUnsupported(str(error)) from error
     except Error as error:
-        if has_cpu_code_generator():
+        is_broken = is_code_generator_at_fault(str(error)) and not options["strict"]
+        if has_cpu_code_generator() and not is_broken:
             raise
-        raise GraphUnsupported(str(error)) from error
+        raise GraphUnsupported(_without_code_generator(error)) from error
+
+
+def _without_code_generator(error: Error) -> str:
+    """What the loader said of the library, behind its path."""
+    path = str(llvm_library())
+    why = str(error).removeprefix("cpu backend: ")
+    words = why.removeprefix("the cpu code generator cannot be opened: ").removeprefix(f"{path}: ")
+    state = "does not load" if has_cpu_code_generator() else "is missing"
+    if missing := missing_bytes(llvm_library()):
+        words = f"the file ends {missing} bytes early, as of a copy that was interrupted"
+    return f"the code generator for CPUs, {path}, {state}: {words}"
 
 
 def _check_gpu(device: str, options: Mapping[str, Any]) -> None:
@@ -516,15 +564,6 @@ def _is_code_option(name: str) -> bool:
     return config.table()[name].option_class == "code"
 
 
-def _check_mode(mode: str | None) -> str | None:
-    if mode is None or mode == "default":
-        return None
-    if mode not in MODES:
-        raise Error(f"mode {mode}: expected one of {', '.join(MODES)}")
-    get_logger("perf").info("mode %s changes nothing on the CPU", mode)
-    return mode
-
-
 def compile(
     gm: GraphModule,
     example_inputs: Sequence[Any],
@@ -536,7 +575,7 @@ def compile(
 
     `options` are those of mlcc.config, for this compilation. Raises mlcc.Error for an unknown option, value or mode.
     """
-    mode = _check_mode(mode)
+    mode = modes.check_mode(mode)
     resolved = config.resolve(options)
     if resolved["disable"]:
         return gm
@@ -548,10 +587,12 @@ def compile(
         if not session.sharing:
             raise
         # Views of some kinds beside each other, of which AOTAutograd makes no common input.
-        get_logger("fallback").info("a graph runs eagerly: %s", error)
+        reason = f"views of these kinds cannot overlap: {str(error) or 'AOTAutograd refuses them'}"
+        eager_fallback.tell("a graph", reason, place=eager_fallback.graph_line(gm.graph))
         return gm
     if session.refuses_views():
-        get_logger("fallback").info("a graph runs eagerly: results are views of what overlaps")
+        place = eager_fallback.graph_line(gm.graph)
+        eager_fallback.tell("a graph", "results are views of what overlaps", place=place)
         return gm
     written = session.written(gm, len(example_inputs))
     integers = [i for i, one in enumerate(example_inputs) if isinstance(one, int | torch.SymInt)]
@@ -599,7 +640,7 @@ def _or_eager(
             reason = "an argument carries a forward-mode derivative"
         else:
             return compiled(*arguments)
-        get_logger("fallback").info("a call runs eagerly: %s", reason)
+        eager_fallback.tell("a call", reason)
         return gm(*arguments)
 
     return run  # Dynamo runs what a backend gives it untraced
@@ -613,6 +654,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 def reset() -> None:
     """Called by `torch.compiler.reset`: the log tells again what it told before."""
     fx_graph.forget_logged()
+    eager_fallback.forget()
+    modes.forget()
 
 
 compile.reset = reset  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ import torch
 from mlcc import config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._load import load_core
-from mlcc.capture import backend, code_owners, reach, reads, trace_symbols
+from mlcc.capture import backend, code_owners, eager_fallback, reach, reads, trace_symbols
 from mlcc.capture.calls import (
     PLAIN_LEAVES,
     Call,
@@ -271,7 +271,7 @@ class Jitted:
         """Once, that the original function runs."""
         if reason not in self._told:
             self._told.add(reason)
-            get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
+            eager_fallback.tell(self._name, reason)
 
     def _trace(self, call: Call) -> Entry:
         with dynamo.no_other_trace():  # it would replace parameters that are read here

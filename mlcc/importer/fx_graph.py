@@ -72,9 +72,14 @@ def import_graph(
             fallback_random=fallback_random,
             static_inputs=static_inputs,
         )
-        importer.run()
     except (UnsupportedSize, NotExpanded) as reason:
         raise GraphUnsupported(str(reason)) from None
+    try:
+        importer.run()
+    except (UnsupportedSize, NotExpanded, GraphUnsupported) as reason:
+        unsupported = GraphUnsupported(str(reason))
+        unsupported.traces = importer.stack_trace()
+        raise unsupported from None
     return importer.imported
 
 
@@ -141,6 +146,11 @@ class Importer(Context):
         self._num_objects = 0
         self._fallback_random = fallback_random
         self._seeds: dict[str, Seeds] = {}  # by device
+        self._node: Node | None = None  # under way
+
+    def stack_trace(self) -> str:
+        """Where the user wrote the node that was imported last, in torch's words, or ''."""
+        return (self._node.meta.get("stack_trace") or "") if self._node is not None else ""
 
     # -- the walk
 
@@ -151,6 +161,7 @@ class Importer(Context):
         self.imported.num_inputs = len(inputs)
         computed: list[tuple[Tensor, Any]] = []
         for place, node in enumerate(inputs):
+            self._node = node
             if self._region is not None and self._region.computes(place, node.meta.get("val")):
                 computed.append((self._import_computed_size(node), node.meta["val"]))
             else:
@@ -160,9 +171,11 @@ class Importer(Context):
         for tensor, size in computed:
             self.read_size(tensor, size)
         for node in nodes:
+            self._node = node
             if node.op == "get_attr":
                 self._import_constant(node)
         for node in nodes:
+            self._node = node
             if node.op == "call_function":
                 self._import_call(node)
             elif node.op == "output":

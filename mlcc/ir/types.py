@@ -64,6 +64,8 @@ class Unsupported(Exception):  # noqa: N818 (an expected answer)
 class GraphUnsupported(Exception):  # noqa: N818 (an expected answer)
     """A graph that must run eagerly; the text says why."""
 
+    traces: str = ""  # torch's stack trace of the node at fault, or ''
+
 
 class TensorType(NamedTuple):
     """What a value of the graph is, in the order in which the builder takes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import re
@@ -74,6 +75,36 @@ def current_recompile() -> Recompile | None:
                     frame[1], code.co_name, code.co_filename, code.co_firstlineno, text
                 )
     return None
+
+
+def value_now(source: str) -> Any:
+    """What `source`, an expression of a guard ("G['SCALE']", "self.n"), is for the call that is compiled just now.
+
+    LookupError where that cannot be told without running code of the user's, or where nothing is compiled.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        frame = InstructionTranslator.current_tx().output.root_tx
+        names = {"G": frame.f_globals, "L": frame.f_locals, **frame.f_locals}
+        return _look_up(ast.parse(source, mode="eval").body, names)
+    except (AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise LookupError(source) from error
+
+
+def _look_up(expression: ast.expr, names: dict[str, Any]) -> Any:
+    if isinstance(expression, ast.Name):
+        return names[expression.id]
+    if isinstance(expression, ast.Attribute):
+        fields = vars(_look_up(expression.value, names))
+        for where in (fields, fields.get("_modules", {})):
+            if expression.attr in where:
+                return where[expression.attr]
+    elif isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+        container = _look_up(expression.value, names)
+        if type(container) in (dict, list, tuple):
+            return container[expression.slice.value]
+    raise LookupError(ast.unparse(expression))
 
 
 def _first_line(reason: str) -> str:

@@ -76,9 +76,13 @@ with torch.no_grad():
 CHANNELS = ("recompiles", "graph", "fusion", "kernels", "cache", "fallback", "perf")
 
 
+# Time of day, channel, level, the user's line where there is one.
+LINE = r"\d\d:\d\d:\d\d\.\d{3} \[mlcc\.(\w+)\] (?:INFO|DEBUG) \S"
+
+
 def test_every_log_channel_prints(fresh_cache: Path) -> None:
     lines = run_python(PRINT, MLCC_LOGS=",".join(CHANNELS)).stderr.splitlines()
-    channels = {match[1] for line in lines if (match := re.match(r"\[mlcc\.(\w+)\] \S", line))}
+    channels = {match[1] for line in lines if (match := re.match(LINE, line))}
     assert channels == set(CHANNELS)
     assert any("is new" in line for line in lines if "[mlcc.cache]" in line)
     with_debug = run_python(PRINT, MLCC_LOGS="+graph").stderr
