@@ -12,12 +12,14 @@ from mlcc._version import __version__
 
 if TYPE_CHECKING:
     from mlcc import config as config
+    from mlcc._errors import EagerFallbackWarning as EagerFallbackWarning
     from mlcc._errors import Error as Error
     from mlcc._errors import InternalError as InternalError
     from mlcc._errors import LoadError as LoadError
     from mlcc.capture.jit import jit as jit
 
 __all__ = [
+    "EagerFallbackWarning",
     "Error",
     "InternalError",
     "LoadError",
@@ -31,6 +33,7 @@ __all__ = [
 
 # Public name -> (module that holds it, name there; None for the module itself).
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "EagerFallbackWarning": ("mlcc._errors", "EagerFallbackWarning"),
     "Error": ("mlcc._errors", "Error"),
     "InternalError": ("mlcc._errors", "InternalError"),
     "LoadError": ("mlcc._errors", "LoadError"),
