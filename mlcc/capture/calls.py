@@ -5,16 +5,14 @@ from __future__ import annotations
 import enum
 import inspect
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from mlcc._errors import Error
-from mlcc.capture import trace_symbols
-from mlcc.capture.guards import (
-    exact,
-)
+from mlcc.capture import code_owners, reach, trace_symbols
+from mlcc.capture.guards import exact, is_plain
 from mlcc.torch_private import trace_state
 
 # Arguments that are leaves for sure; a call of nothing else has their number as its structure.
@@ -30,6 +28,24 @@ CONSTANTS = (
     torch.memory_format,
     torch.layout,
 )
+
+
+class Same:
+    """An object as a part of keys: equal to nothing but itself, whatever its class says."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return str(getattr(self.value, "__name__", type(self.value).__name__))
 
 
 class Call:
@@ -50,6 +66,16 @@ class Call:
         self.structure = structure
         self.fixed = fixed
         self.repeated = dict(repeated)  # place of a tensor -> where the same one stands first
+
+    @property
+    def held(self) -> list[Any]:
+        """The leaves that a trace is for by identity: modules, functions."""
+        return [form[1].value for form in self.key[1] if type(form[-1]) is Same]
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """The modules among the leaves."""
+        return [leaf for leaf in self.held if isinstance(leaf, torch.nn.Module)]
 
     @property
     def numbers(self) -> list[trace_symbols.Place]:
@@ -73,12 +99,12 @@ class Description:
         self._shapes = [
             tuple(leaf.shape)
             if isinstance(leaf, torch.Tensor)
-            else (leaf if varies(leaf, True) else None)
+            else (leaf if type(leaf) in (int, float) else None)
             for leaf in call.leaves
         ]
 
     def difference(self, now: Description, names: list[str]) -> str:
-        """The first thing in which two calls differ, and what follows from it."""
+        """The first part of their keys in which two calls differ, and what follows from it; ''."""
         if self._structure != now._structure:
             return "the nesting or number of the arguments changed"
         for place, name in enumerate(names):
@@ -93,13 +119,19 @@ class Description:
             )
         if self._repeated != now._repeated:
             return "other arguments are one tensor; each such pattern is traced once"
-        for name, old, new in zip(names, self._shapes, now._shapes, strict=True):
-            if old != new and isinstance(old, tuple) and isinstance(new, tuple):
-                dim = next(d for d in range(len(old)) if old[d] != new[d])
-                return f"{name}.size({dim}) was {old[dim]}, now {new[dim]}, for which a guard of the trace fails"
-            if old != new:
+        return ""
+
+    def failure(self, now: Description, names: list[str], places: list[trace_symbols.Place]) -> str:
+        """What a guard that speaks of these sizes and numbers found then and now: the first of them that differs."""
+        for place, dim in places:
+            old: Any = self._shapes[place]
+            new: Any = now._shapes[place]
+            name = names[place]
+            if dim is not None:
+                old, new, name = old[dim], new[dim], f"{name}.size({dim})"
+            if (type(old), old) != (type(new), new) or len(places) == 1:
                 return f"{name} was {old}, now {new}, for which a guard of the trace fails"
-        return "an attribute, a parameter or a hook of the module, a global or a closure variable changed"
+        return ""
 
 
 def _form_difference(name: str, old: Any, new: Any) -> str:
@@ -112,6 +144,8 @@ def _form_difference(name: str, old: Any, new: Any) -> str:
 
 
 def _form_text(form: Any) -> str:
+    if len(form) == 2 and type(form[1]) is Same:
+        return repr(form[1])
     if len(form) == 2:
         return repr(float.fromhex(form[1]) if form[0] is float else form[1])
     return "a tensor" if len(form) > 2 else f"a {form[0].__name__}"
@@ -159,7 +193,7 @@ def repeated_tensors(leaves: list[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def form_of(leaf: Any, dynamic: bool) -> Any:
-    """What the key says of a leaf. RunsEagerly where jit steps aside, Error for what no trace can take."""
+    """What the key says of a leaf. RunsEagerly for what no trace can take."""
     kind = type(leaf)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if leaf.layout != torch.strided:
@@ -186,12 +220,47 @@ def form_of(leaf: Any, dynamic: bool) -> Any:
     if kind is int or kind is float:
         return (kind,) if varies(leaf, dynamic) else exact(leaf)
     if isinstance(leaf, torch.nn.Module):
-        raise Error(
-            "jit: an argument is an nn.Module; jit the module itself, or a function of its tensors"
-        )
-    raise Error(
-        f"jit: an argument is a {kind.__name__}, expected tensors, numbers, strings, and lists and dicts of them"
-    )
+        return kind, Same(leaf)
+    if isinstance(leaf, types.FunctionType | types.BuiltinFunctionType):
+        reason = reach.reason_not_to_hold(leaf, code_owners.is_user_code)
+        if reason:
+            raise RunsEagerly(f"an argument, a function, {reason}")
+        return kind, Same(leaf)
+    raise RunsEagerly(f"an argument is a {_class_name(kind)}")
+
+
+def _class_name(kind: type) -> str:
+    """ "list", "numpy.ndarray", "Cache" of the user's code."""
+    package = kind.__module__.partition(".")[0]
+    is_known = package in ("builtins", "__main__") or code_owners.is_user_module(kind.__module__)
+    return kind.__name__ if is_known else f"{package}.{kind.__name__}"
+
+
+def contexts_of(structure: Any) -> tuple[Any, ...]:
+    """What the classes of a structure that a program registered keep beside their leaves.
+
+    RunsEagerly where it may change without notice: it is neither plain nor a class.
+    """
+    found = []
+    for kind, context in trace_state.registered_nodes(structure):
+        if kind is torch.Size:  # a trace would find a tuple in its place
+            raise RunsEagerly("an argument is a torch.Size")
+        if not _is_fixed(context):
+            raise RunsEagerly(f"an argument holds a {_class_name(kind)}, whose context may change")
+        found.append(_frozen(context))
+    return tuple(found)
+
+
+def _is_fixed(context: Any) -> bool:
+    if type(context) in (tuple, list):
+        return all(map(_is_fixed, context))
+    return isinstance(context, type) or is_plain(context)
+
+
+def _frozen(context: Any) -> Any:
+    if type(context) in (tuple, list):
+        return type(context), tuple(map(_frozen, context))
+    return exact(context)
 
 
 def layout_of(tensor: torch.Tensor) -> Any:

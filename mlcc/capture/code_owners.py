@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import sysconfig
 
 import torch
@@ -43,6 +44,12 @@ def who_is(filename: str) -> str:
     if path.startswith(packages) or not _PACKAGE_FOLDERS.isdisjoint(path.split(os.sep)):
         return "package"
     return "python" if path.startswith(python) else "user"
+
+
+def is_user_module(name: str) -> bool:
+    """Whether the user wrote the Python module of this name; what was typed in is the user's."""
+    filename = getattr(sys.modules.get(name), "__file__", None)
+    return filename is None or is_user_code(filename)
 
 
 @functools.cache

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from mlcc._load import load_core
+from mlcc.capture import changes
+from mlcc.capture.calls import Call, Description
 from mlcc.capture.guards import (
     ModuleState,
     SizeGuards,
@@ -15,14 +17,21 @@ from mlcc.capture.guards import (
     is_plain,
 )
 from mlcc.capture.traced import TracedModule
+from mlcc.torch_private import stance
 
 
 class Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
-    __slots__ = ("facts", "guard", "held", "returns_views", "run", "steals", "written")
+    __slots__ = (
+        *("description", "difference", "facts", "guard", "held", "returns_views"),
+        *("run", "steals", "written"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, call: Call) -> None:
+        self.description = Description(call)
+        # Why the guard fails for a call, in words: of its leaves, described, by their names.
+        self.difference: Callable[[Call, list[str]], str] | None = None
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
         self.guard: Callable[[list[Any]], bool] = always
         self.run: Callable[[list[Any]], Any] | None = None
@@ -45,6 +54,22 @@ class Entry:
         ):
             return "a result is a view of an argument that begins inside of its memory"
         return ""
+
+
+def difference_from(
+    then: Description,
+    sizes: SizeGuards,
+    module: ModuleState,
+    traced: TracedModule,
+) -> Callable[[Call, list[str]], str]:
+    """What says why a call of the same structure is none of a trace's."""
+    outside, failing = traced.outside, sizes.failing()
+
+    def difference(call: Call, names: list[str]) -> str:
+        failed = then.failure(Description(call), names, failing(call.leaves))
+        return failed or outside.change() or changes.of_module(module)
+
+    return difference
 
 
 def direct_caller(
@@ -105,7 +130,7 @@ def facts_for_dispatch(
             (container, [(one, is_plain(one)) for one in held])
             for container, held in module.containers
         ],
-        "globals": traced.outside.globals,
+        "globals": [stance.as_global(), *traced.outside.globals],
         "cells": traced.outside.cells,
         "defaults": [(function, *held) for function, held in defaults],
         "parameters": module.parameters,

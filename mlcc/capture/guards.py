@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import enum
+import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,43 @@ class SizeGuards:
 
         return holds
 
+    def failing(self) -> Callable[[list[Any]], list[tuple[int, int | None]]]:
+        """What finds the numbers (leaf, None) and sizes (leaf, dimension) that the first failing guard speaks of."""
+        numbers, fixed = self.numbers, self.fixed
+        sources: dict[str, tuple[int, int | None]] = {}
+        relations: list[tuple[str, list[tuple[int, int | None]]]] = []
+        if self._fakes is not None:
+            sources = dict(self._fakes.symbols)
+            expressions = self._fakes.guards()
+            for expression, text in zip(
+                expressions, tracing.python_texts(expressions), strict=True
+            ):
+                spoken_of = {str(symbol) for symbol in expression.free_symbols}
+                places = [place for name, place in sources.items() if name in spoken_of]
+                relations.append((f"lambda {', '.join(sources)}: {text}", places))
+
+        def find(leaves: list[Any]) -> list[tuple[int, int | None]]:
+            for place, number in numbers:
+                if exact(leaves[place]) != exact(number):
+                    return [(place, None)]
+            for place, dim, size in fixed:
+                if leaves[place].shape[dim] != size:
+                    return [(place, dim)]
+            values = [
+                leaves[place] if dim is None else leaves[place].shape[dim]
+                for place, dim in sources.values()
+            ]
+            for text, places in relations:
+                try:
+                    is_kept = eval(text, {"math": math, "torch": torch})(*values)
+                except (ArithmeticError, ValueError):
+                    is_kept = False
+                if not is_kept:
+                    return places
+            return []
+
+        return find
+
     def as_expressions(self) -> GuardExpressions | None:
         """The guard as the core reads it; None if something in it has no counterpart there."""
         if self._fakes is None:
@@ -133,8 +171,6 @@ def is_same_value(found: Any, expected: Any) -> bool:
 
 
 def _compiled(text: str, held: list[Any]) -> Guard:
-    import math
-
     scope: dict[str, Any] = {"math": math, "torch": torch, "exact": exact, "held": held}
     exec(text, scope)
     guard: Guard = scope["guard"]
@@ -164,7 +200,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+def facts_of_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.requires_grad
 
 
@@ -172,8 +208,13 @@ def keep_layouts(tensors: list[torch.Tensor]) -> Guard:
     """Whether the tensors, which a graph reads beside its arguments, are as they were but for their values."""
     if not tensors:
         return always
-    layouts = [_layout(tensor) for tensor in tensors]
-    return lambda leaves: layouts == [_layout(tensor) for tensor in tensors]
+    layouts = [facts_of_layout(tensor) for tensor in tensors]
+    return lambda leaves: layouts == [facts_of_layout(tensor) for tensor in tensors]
+
+
+def path_of(name: str) -> str:
+    """How a message calls a submodule or parameter by its name in the jitted module."""
+    return f"self.{name}" if name else "self"
 
 
 class ModuleState:
@@ -194,45 +235,60 @@ class ModuleState:
         self.identical: list[Names] = []
         # Lists, dicts and sets that hold more than plain values, with what they held.
         self.containers: list[tuple[Any, list[Any]]] = []
+        # For words about what changed: the dicts above by id, all names in those of attributes, and layouts.
+        self.module = module
+        self.labels: dict[int, str] = {}
+        self.names: list[tuple[dict[str, Any], frozenset[str]]] = []
+        self.layouts: list[tuple[Any, ...]] = []
         if module is None:
             return
-        self.parameters += [tensor for _, tensor in module.named_parameters(remove_duplicate=False)]
-        self.parameters += [tensor for _, tensor in module.named_buffers(remove_duplicate=False)]
+        self.parameters += [tensor for _, tensor in self.named_parameters()]
+        self.layouts += [facts_of_layout(tensor) for tensor in self.parameters]
         for members in trace_state.global_module_hooks():
             self.objects.append((members, list(members.values())))
         seen: set[int] = set()
         classes: dict[type, None] = {}
-        for one in module.modules():
+        for path, one in module.named_modules():
             classes[type(one)] = None
             for name in _MEMBERS:
                 members = one.__dict__[name]
                 self.objects.append((members, list(members.values())))
             others = self._hold(one.__dict__)
-            for other in others:
+            for name, other in others.items():
                 if id(other) not in seen and not isinstance(other, torch.Tensor | torch.nn.Module):
                     seen.add(id(other))
                     classes[type(other)] = None
-                    self._hold_plain(getattr(other, "__dict__", None))
+                    self._hold_plain(getattr(other, "__dict__", None), f"{path_of(path)}.{name}")
         for cls in classes:
-            self.plain += fields_of(cls)
+            fields = fields_of(cls)
+            self.labels.update({id(scope): cls.__name__ for scope, _, _ in fields})
+            self.plain += fields
 
-    def _hold(self, attributes: dict[str, Any]) -> list[Any]:
+    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Parameters and buffers by their names, in the order of `parameters`."""
+        if self.module is not None:
+            yield from self.module.named_parameters(remove_duplicate=False)
+            yield from self.module.named_buffers(remove_duplicate=False)
+
+    def _hold(self, attributes: dict[str, Any]) -> dict[str, Any]:
         """Hold the attributes of a module; returns those that are held by identity."""
         self._hold_plain(attributes)
         names = tuple(n for n, v in attributes.items() if n not in _OWN and not is_plain(v))
         values = tuple(attributes[n] for n in names)
         members = tuple(attributes[n] for n in _MEMBERS)
         self.identical.append((attributes, (*_MEMBERS, *names), (*members, *values)))
+        self.names.append((attributes, frozenset(attributes)))
         self.containers += [
-            (value, [copy.deepcopy(one) if is_plain(one) else one for one in _contents(value)])
+            (value, [copy.deepcopy(one) if is_plain(one) else one for one in contents_of(value)])
             for value in values
             if isinstance(value, list | dict | set)
         ]
-        return list(values)
+        return dict(zip(names, values, strict=True))
 
-    def _hold_plain(self, attributes: Any) -> None:
+    def _hold_plain(self, attributes: Any, label: str = "") -> None:
         if type(attributes) is not dict:
             return
+        self.labels.setdefault(id(attributes), label)
         names = tuple(n for n, v in attributes.items() if is_plain(v))
         if names:
             values = tuple(copy.deepcopy(attributes[n]) for n in names)
@@ -267,13 +323,13 @@ class ModuleState:
                     all(map(is_same_value, map(members.get, names), values))
                     for members, names, values in plain
                 )
-                and all(_are_same(_contents(value), held) for value, held in containers)
+                and all(_are_same(contents_of(value), held) for value, held in containers)
             )
 
         return guard
 
 
-def _contents(container: Any) -> list[Any]:
+def contents_of(container: Any) -> list[Any]:
     """Keys and values in order."""
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
@@ -299,7 +355,7 @@ class ModuleSnapshot:
         """Put everything back; which name changed, or ''."""
         changed = ""
         for container, name, before in self._held:
-            now, then = _contents(container), _contents(before)
+            now, then = contents_of(container), contents_of(before)
             if len(now) == len(then) and all(map(operator.is_, now, then)):
                 continue
             if name == "attributes":

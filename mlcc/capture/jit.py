@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -21,12 +22,13 @@ import torch
 from mlcc import config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._load import load_core
-from mlcc.capture import backend, code_owners, eager_fallback, reach, reads, trace_symbols
+from mlcc.capture import backend, code_owners, fallbacks, reach, reads, stances, trace_symbols
 from mlcc.capture.calls import (
     PLAIN_LEAVES,
     Call,
     Description,
     RunsEagerly,
+    contexts_of,
     form_of,
     layout_of,
     leaf_names,
@@ -37,6 +39,7 @@ from mlcc.capture.calls import (
 from mlcc.capture.entries import (
     Entry,
     autograd_sees,
+    difference_from,
     direct_caller,
     facts_for_dispatch,
     no_dispatch,
@@ -49,12 +52,17 @@ from mlcc.capture.guards import (
     exact,
     keep_layouts,
 )
+from mlcc.capture.jitted_module import JittedModule, module_of
+from mlcc.capture.stances import ASSIGNED, ENVIRONMENT, IN_ENVIRONMENT, patched
 from mlcc.capture.traced import TracedModule, plain_function
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot_metadata, dynamo, trace_state, tracing
+from mlcc.torch_private import aot_metadata, dynamo, stance, trace_state, tracing
 
 # Traces for one structure of arguments; a program that asks for the value of a number has one for each.
 _MOST_TRACES = 64
+
+# Modules and functions among the arguments that one function is traced for: their traces keep them alive.
+_MOST_HELD = 8
 
 # Traces of one function with fixed sizes of parameters.
 _MOST_FIXED_TRACES = 16
@@ -81,23 +89,31 @@ def jit(
     constants of the trace. Under `torch.no_grad` arguments that are an nn.Parameter and are not written have fixed
     sizes (of 16 traces at most), so that what depends on them alone, as a packed weight, is kept from call to call;
     see `mlcc.clear_packs` for writes that nothing counts. The result is called like the function, and is
-    differentiable.
+    differentiable. Of a module it is a module with the same parameters, attributes and hooks, of a subclass of its
+    class. Modules and functions among the arguments are traced by identity, 8 of each function at most. Where the
+    function itself has to run, EagerFallbackWarning tells why, once.
     """
     if function is None:
         return functools.partial(jit, dynamic=dynamic, static=static)
     if not callable(function):
         raise Error(f"jit: found a {type(function).__name__}, expected a function or an nn.Module")
+    if isinstance(function, JittedModule):
+        function = function._mlcc_jit
     if isinstance(function, Jitted):
         function = function._function
     if isinstance(function, functools.partial):  # what it holds are arguments like others
         made = jit(function.func, dynamic=dynamic, static=static)
         return functools.partial(made, *function.args, **function.keywords)
     _refuse_state(function)
-    return Jitted(function, dynamic is not False, static)
+    jitted = Jitted(function, dynamic is not False, static)
+    return module_of(jitted, function) if isinstance(function, torch.nn.Module) else jitted
 
 
 class Jitted:
-    """What `jit` returns: a callable that traces at the first call of each structure."""
+    """What `jit` returns: a callable that traces at the first call of each structure.
+
+    Of a module, what `jit` returns has one.
+    """
 
     def __init__(
         self, function: Callable[..., Any], dynamic: bool, static: Sequence[str | int]
@@ -117,6 +133,9 @@ class Jitted:
         self._last_call: Description | None = None
         self._traces = 0
         self._told: set[str] = set()  # why calls ran eagerly
+        self._is_disabled = stance.is_disabled(plain_function(function))
+        # Of functions and modules among the arguments, by identity.
+        self._held: set[tuple[int, ...]] = set()
         # Traces to come with fixed sizes of parameters among the arguments, at most.
         self._fixed_traces_left = _MOST_FIXED_TRACES
         self._lock = threading.RLock()
@@ -126,26 +145,39 @@ class Jitted:
         # First: Dynamo does not look at the rest then.
         if torch.compiler.is_compiling() and dynamo.is_traced():
             return self._function(*args, **kwargs)
-        result = self._dispatch(args, kwargs)
-        if result is not NotImplemented:
-            return result
+        # The words of stances.is_option_given: a call of it would take as long as they do.
+        if IN_ENVIRONMENT in ENVIRONMENT or "disable" in ASSIGNED or "disable" in patched():
+            return self._look_up(args, kwargs)
+        result = self._dispatch(args, kwargs)  # NotImplemented under other stances than the default
+        return result if result is not NotImplemented else self._look_up(args, kwargs)
+
+    def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that the core does not know, or under a stance of torch's compiler."""
+        asked = stances.current() if stances.is_asked() else "default"
+        if asked == "force_eager":
+            return self._function(*args, **kwargs)
+        if self._is_disabled:
+            self._tell("torch.compiler.disable was applied to it", warns=False)
+            return self._function(*args, **kwargs)
         if trace_state.under_modes():
-            self._tell("a mode of torch, a transform or forward-mode derivatives see the ops")
+            reason = "a mode of torch, a transform or forward-mode derivatives see the ops"
+            self._tell(reason, warns=False)
             return self._function(*args, **kwargs)
         try:
             call = self._read_call(args, kwargs)
         except RunsEagerly as reason:
             self._tell(str(reason))
+            call = None
+        if call is None:
             return self._function(*args, **kwargs)
         entry = self._find(call)
         if entry is None:
             with self._lock:
                 with dynamo.no_other_trace():  # which may have replaced parameters meanwhile
                     entry = self._find(call)
-                if entry is None and config.resolve()["disable"]:
-                    return self._function(*args, **kwargs)
-                if entry is None and len(self._entries.get(call.key, ())) >= _MOST_TRACES:
-                    self._tell(f"{_MOST_TRACES} traces for other values did not fit")
+                if entry is None and asked == "fail_on_recompile":
+                    raise Error(self._detected_recompile(call, args, kwargs))
+                if entry is None and (asked == "eager_on_recompile" or self._is_full(call)):
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
@@ -153,6 +185,24 @@ class Jitted:
             # Parameters that took the place of others: the dispatch knows only those that are watched.
             backend.watch_weights([*call.leaves, *entry.held])
         return self._run(entry, call, args, kwargs)
+
+    def _is_full(self, call: Call) -> bool:
+        """Whether there are as many traces as there may be for calls like this one."""
+        if len(self._entries.get(call.key, ())) >= _MOST_TRACES:
+            self._tell(f"{_MOST_TRACES} traces for other values did not fit")
+            return True
+        held = tuple(map(id, call.held))
+        if held and held not in self._held and len(self._held) >= _MOST_HELD:
+            self._tell(f"{_MOST_HELD} other functions or modules were arguments")
+            return True
+        return False
+
+    def _detected_recompile(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        change = self._change(call, args, kwargs) if self._entries else "nothing is compiled yet"
+        return (
+            f"jit of {self._name}{self._place()}: detected recompile when torch.compiler's stance is "
+            f"'fail_on_recompile': {change}"
+        )
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """In a class, the instance becomes the first argument."""
@@ -166,6 +216,10 @@ class Jitted:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, pickled or not, traces anew."""
         return Jitted, (self._function, self._dynamic, self._static)
+
+    def again(self, function: Callable[..., Any]) -> Any:
+        """What `jit` would have made of another function."""
+        return jit(function, dynamic=self._dynamic, static=self._static)
 
     def __repr__(self) -> str:
         return f"<mlcc.jit of {self._name}>"
@@ -185,7 +239,9 @@ class Jitted:
         forms = tuple(form_of(leaf, self._dynamic) for leaf in leaves)
         constants = tuple((name, exact(value)) for name, value in fixed)
         repeated = repeated_tensors(leaves)
-        key = (structure, forms, constants, trace_state.global_state(), repeated)
+        contexts = () if isinstance(structure, int) else contexts_of(structure)
+        nesting = (structure, contexts) if contexts else structure
+        key = (nesting, forms, constants, trace_state.global_state(), repeated)
         return Call(key, leaves, structure, fixed, repeated)
 
     def _take_static(
@@ -217,22 +273,30 @@ class Jitted:
 
     def _trace_and_run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._log_recompile(call, args, kwargs)
+        failure: Exception
         try:
             entry = self._trace(call)
-        except (Error, InternalError):
+        except InternalError:
             raise
         except Exception as error:
+            if isinstance(error, Error) and not call.held:
+                raise
             if tracing.is_data_dependent(error):
                 raise Error(self._data_dependence(error)) from None
-            result = self._function(*args, **kwargs)  # raises what eager raises
-            self._add(self._trace_constants(call, error), call, args, kwargs)
-            return result
-        self._add(entry, call, args, kwargs)
-        return self._run(entry, call, args, kwargs)
+            failure = error
+        else:
+            self._add(entry, call, args, kwargs)
+            return self._run(entry, call, args, kwargs)
+        # What eager raises is no consequence of the trace's error.
+        result = self._function(*args, **kwargs)
+        self._add(self._trace_constants(call, failure), call, args, kwargs)
+        return result
 
     def _add(self, entry: Entry, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if call.held:
+            self._held.add(tuple(map(id, call.held)))
         self._entries.setdefault(call.key, []).append(entry)
-        if entry.facts is not None:
+        if entry.facts is not None and not _compares_by_itself(call):
             self._add_to_dispatch(entry.facts, call, args, kwargs)
 
     def _trace_constants(self, call: Call, error: Exception) -> Entry:
@@ -243,20 +307,20 @@ class Jitted:
         """
         constants = self._constants[call.key]
         for symbols in (call.numbers, [*call.numbers, *call.sizes]) if self._dynamic else ():
-            if isinstance(error, SideEffectError) or constants.issuperset(symbols):
+            if isinstance(error, SideEffectError | Error) or constants.issuperset(symbols):
                 continue
             constants.update(symbols)
             with contextlib.suppress(Exception):
                 return self._trace(call)
         constants.clear()
-        if isinstance(error, SideEffectError) or tracing.is_unsupported(error):
-            self._tell(str(error).split("\n")[0])
+        if isinstance(error, SideEffectError | Error) or tracing.is_unsupported(error):
+            self._tell(str(error).split("\n")[0].removeprefix(f"jit of {self._name}: "))
         else:
             reason = f"its trace failed: {type(error).__name__}: {error}".split("\n")[0]
             if config.resolve()["strict"]:
                 raise InternalError(f"jit of {self._name}: {reason}") from error
             self._tell(reason)
-        return Entry()
+        return Entry(call)
 
     def _run(self, entry: Entry, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if entry.run is None:  # which its trace has told
@@ -267,14 +331,21 @@ class Jitted:
             return self._function(*args, **kwargs)
         return entry.run(call.leaves)
 
-    def _tell(self, reason: str) -> None:
-        """Once, that the original function runs."""
-        if reason not in self._told:
-            self._told.add(reason)
-            eager_fallback.tell(self._name, reason)
+    def _tell(self, reason: str, *, warns: bool = True) -> None:
+        """Once, that the original function runs: in the log, and as a warning but for what programs do on purpose."""
+        if reason in self._told:
+            return
+        self._told.add(reason)
+        get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
+        if warns:
+            fallbacks.warn(self._name, self._place(), reason)
+
+    def _place(self) -> str:
+        return place_of(plain_function(self._function))
 
     def _trace(self, call: Call) -> Entry:
-        with dynamo.no_other_trace():  # it would replace parameters that are read here
+        # Another trace would replace parameters that are read here.
+        with dynamo.no_other_trace(), tracing.without_tracebacks():
             while True:
                 try:
                     return self._trace_once(call)
@@ -289,13 +360,27 @@ class Jitted:
         logger = get_logger("recompiles")
         if before is None or not logger.isEnabledFor(logging.INFO):
             return
+        change = self._change(call, args, kwargs, before)
+        logger.info("recompile %d of %s%s: %s", self._traces - 1, self._name, self._place(), change)
+
+    def _change(
+        self,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: Description | None = None,
+    ) -> str:
+        """Why the newest trace that might do is not for this call."""
         names = leaf_names(plain_function(self._function), args, kwargs)
-        change = before.difference(self._last_call, names)
-        place = place_of(plain_function(self._function))
-        logger.info("recompile %d of %s%s: %s", self._traces - 1, self._name, place, change)
+        entries = self._entries.get(call.key)
+        if entries:
+            difference = entries[-1].difference
+            return (difference and difference(call, names)) or "a tensor that it holds changed"
+        before = before or next(reversed(self._entries.values()))[-1].description
+        return before.difference(Description(call), names)
 
     def _trace_once(self, call: Call) -> Entry:
-        entry = Entry()
+        entry = Entry(call)
         options = config.resolve({"torch_caches": False})
         entry.steals = options["weights"] == "steal"
         if entry.steals:
@@ -316,7 +401,7 @@ class Jitted:
             )
             for place in varying
         }
-        own = self._own_module()
+        own = self._own_module(call)
         floats = {place for place, leaf in enumerate(call.leaves) if type(leaf) is float}
         symbols = trace_symbols.Symbols(fakes.symbols, floats.__contains__)
         traced = TracedModule(self._function, self._name, own, call, varying, symbols)
@@ -336,6 +421,7 @@ class Jitted:
         sizes = SizeGuards(fakes if self._dynamic else None, call.leaves, varying, numbers)
         module = ModuleState(own, reads.fields_of_class)
         tensors = session.constants()
+        entry.difference = difference_from(entry.description, sizes, module, traced)
         entry.guard = all_of(
             sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(tensors)
         )
@@ -359,13 +445,28 @@ class Jitted:
             entry.facts = facts_for_dispatch(direct, sizes, module, varying, writes, traced)
         return entry
 
-    def _own_module(self) -> torch.nn.Module | None:
+    def _own_module(self, call: Call) -> torch.nn.Module | None:
         """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""
+        given = {id(one): one for one in call.modules}
         if self._module is not None:
-            return self._module
+            self._refuse_itself(self._module)
+            for one in self._module.modules():
+                given.pop(id(one), None)
+            modules = [self._module, *given.values()]
+            return torch.nn.ModuleList(modules) if given else self._module
         reached = reach.Reached(code_owners.is_user_code).add(self._function)
         reach.refuse_objects(reached)
-        return torch.nn.ModuleList(reached.modules) if reached.modules else None
+        given = {id(one): one for one in (*reached.modules, *given.values())}
+        return torch.nn.ModuleList(given.values()) if given else None
+
+    def _refuse_itself(self, module: torch.nn.Module) -> None:
+        """Error for what jit made of a module as its own submodule, in which nn.Module would go round for ever."""
+        for name, one in module.named_modules():
+            if isinstance(one, JittedModule) and one._mlcc_jit._function is module:
+                raise Error(
+                    f"jit of {self._name}: {name} is what jit made of this very module, and its submodule; "
+                    "keep it elsewhere, or in a list"
+                )
 
     def _fix_places(self, call: Call) -> set[int]:
         """Those of parameters among the leaves, for one more trace.
@@ -392,6 +493,20 @@ class Jitted:
             f"jit of {self._name}{f' ({place})' if place else ''}: Python code asks for the value of a tensor; "
             "use torch.where for the choice, or leave this part outside of the function"
         )
+
+
+for _name, _value in stance.wrapper_properties(operator.attrgetter("_function")).items():
+    setattr(Jitted, _name, property(_value))
+
+
+def _compares_by_itself(call: Call) -> bool:
+    """Whether the core would ask an argument's class if it is equal to what the trace found."""
+    registered = not isinstance(call.structure, int) and trace_state.registered_nodes(
+        call.structure
+    )
+    return bool(registered) or any(
+        inspect.getattr_static(type(one), "__eq__") is not object.__eq__ for one in call.modules
+    )
 
 
 def _fake_leaf(

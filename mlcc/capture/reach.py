@@ -77,6 +77,29 @@ def contents(cell: types.CellType, empty: Any = None) -> Any:
         return empty
 
 
+def reason_not_to_hold(function: Any, is_user_code: Any) -> str:
+    """Why a function that is an argument may compute something else in a later call, or ''.
+
+    What user code reads while it runs is seen by the trace; not what a library's function holds, or a method's object.
+    """
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType | type):
+        return f"is a method of a {type(owner).__name__}"
+    if not isinstance(function, types.FunctionType):
+        return ""
+    reached = Reached(is_user_code).add(function)
+    for value in vars(function).values():
+        reached.add(value)
+        if not is_plain(value) and not isinstance(value, _FUNCTIONS):
+            return "has an attribute that is no plain value"
+    if reached.tensors or reached.modules or reached.objects:
+        return "holds a tensor, a module or another object"
+    return ""
+
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+
+
 def refuse_objects(reached: Reached) -> None:
     """Error for methods of objects that hold tensors or modules: nothing would notice that they changed."""
     own = Reached(reached.is_user_code)

@@ -25,6 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from mlcc._errors import Error, SideEffectError
+from mlcc.capture.changes import MISSING, change_of
 from mlcc.capture.code_owners import OURS, is_user_code
 from mlcc.capture.guards import Guard, Names, always, is_plain, is_same_value
 from mlcc.capture.reach import Reached, contents
@@ -75,6 +76,7 @@ class OutsideValues:
         self._running: set[types.CodeType] = set()
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        self._labels: dict[int, str] = {}  # of cells and of the dicts of attributes
         # The same of functions, classes and modules, which the function may write as well.
         self._attributes: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._classes: dict[int, type] = {}  # by the dict that stands there
@@ -129,12 +131,35 @@ class OutsideValues:
         def guard(leaves: list[Any]) -> bool:
             del leaves
             return (
-                all(is_same_value(scope.get(name, _MISSING), value) for scope, name, value in named)
-                and all(is_same_value(contents(cell, _MISSING), value) for cell, value in cells)
+                all(is_same_value(scope.get(name, MISSING), value) for scope, name, value in named)
+                and all(is_same_value(contents(cell, MISSING), value) for cell, value in cells)
                 and all(_are_same(_defaults_of(function), held) for function, held in defaults)
             )
 
         return guard
+
+    def change(self) -> str:
+        """The first value that a call would find to be another one, in words, or ''."""
+        for scope, name, old in self._globals.values():
+            new = scope.get(name, MISSING)
+            if not is_same_value(new, old):
+                return change_of(f"global {name}", old, new)
+        for cell, old in self._cells.values():
+            new = contents(cell, MISSING)
+            if not is_same_value(new, old):
+                return change_of(f"closure variable {self._labels[id(cell)]}", old, new)
+        for scope, name, old in self._attributes.values():
+            new = scope.get(name, MISSING)
+            if not is_same_value(new, old):
+                return change_of(f"attribute {self._labels[id(scope)]}.{name}", old, new)
+        for function, held in self._defaults.values():
+            if not _are_same(_defaults_of(function), held):
+                return f"the default arguments of {function.__name__} changed"
+        return ""
+
+    def note_argument(self, function: Any) -> None:
+        """Hold what a function that is an argument has beside its code."""
+        self._note_function(function)
 
     def _named(self) -> list[tuple[dict[str, Any], str, Any]]:
         return [*self._globals.values(), *self._attributes.values()]
@@ -165,12 +190,12 @@ class OutsideValues:
 
     def _note(self, frame: types.FrameType, kind: str, name: str, is_write: bool) -> None:
         scope: dict[str, Any] = frame.f_globals if kind == "global" else frame.f_locals
-        value = scope.get(name, _MISSING)
+        value = scope.get(name, MISSING)
         if kind != "global" and _is_inside(frame, name):
             return
         if is_write:
             raise SideEffectError(f"it changes the {kind} {name}")
-        if value is _MISSING or value is getattr(builtins, name, _MISSING):
+        if value is MISSING or value is getattr(builtins, name, MISSING):
             return  # a builtin, or an error that Python raises itself
         if _is_aside(value):
             self._note_aside(frame, kind, name, value)
@@ -189,6 +214,7 @@ class OutsideValues:
         elif kind != "global" and getattr(self._function, "__code__", None) is frame.f_code:
             for cell in self._cells_of(frame, name):
                 self._cells.setdefault(id(cell), (cell, value))
+                self._labels[id(cell)] = name
         self._note_function(value)
         if not is_module:
             self._refuse_state(frame, f"the {kind} {name}", value)
@@ -204,6 +230,7 @@ class OutsideValues:
         for owner, scope in _scopes_of(value):
             if attribute not in scope:
                 continue
+            self._labels[id(scope)] = owner.__name__
             if isinstance(owner, type):
                 self._classes[id(scope)] = owner
             found = scope[attribute]
@@ -249,11 +276,12 @@ class OutsideValues:
                 self._defaults.setdefault(id(function), (function, kept))
             for now, then in zip((*positional, *named.values()), _values(kept), strict=True):
                 self._hold_container(now, then)
-            self._hold_attributes(vars(function))
+            self._hold_attributes(vars(function), function.__name__)
         if callable(getattr(value, "__wrapped__", None)):
-            self._hold_attributes(vars(value))
+            self._hold_attributes(vars(value), str(getattr(value, "__name__", "a wrapper")))
 
-    def _hold_attributes(self, scope: dict[str, Any]) -> None:
+    def _hold_attributes(self, scope: dict[str, Any], owner: str) -> None:
+        self._labels[id(scope)] = owner
         for name, value in scope.items():
             if not name.startswith("_") and is_plain(value):
                 self._hold_attribute(scope, name, value)
@@ -272,6 +300,7 @@ class OutsideValues:
             cells = self._cells_of(frame, name)
             for cell in cells:
                 self._cells.setdefault(id(cell), (cell, kept))
+                self._labels[id(cell)] = name
             if not cells:
                 return False
         self._hold_container(value, kept)
@@ -292,7 +321,7 @@ class OutsideValues:
                 if isinstance(one, types.FunctionType) and one.__code__ is code
             ]
         cells = [(one.__closure__ or ())[code.co_freevars.index(name)] for one in functions]
-        return [cell for cell in cells if contents(cell, _MISSING) is frame.f_locals.get(name)]
+        return [cell for cell in cells if contents(cell, MISSING) is frame.f_locals.get(name)]
 
     def _was_made_inside(self, code: types.CodeType) -> bool:
         """Whether a function that ran inside makes functions of this code."""
@@ -308,7 +337,7 @@ class OutsideValues:
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(before)
         for scope, name, before in self._attributes.values():
-            if not is_same_value(scope.get(name, _MISSING), before):
+            if not is_same_value(scope.get(name, MISSING), before):
                 changed = name
                 if id(scope) in self._classes:
                     setattr(self._classes[id(scope)], name, before)
@@ -334,6 +363,9 @@ _UNRECORDED = {
 }
 
 
+_TO_NUMPY = (torch.Tensor.numpy, torch.Tensor.__array__)
+
+
 class TensorReads(TorchFunctionMode):
     """While it is active, SideEffectError for what a function reads of the given tensors that its trace would not see.
 
@@ -352,6 +384,8 @@ class TensorReads(TorchFunctionMode):
         name = _UNRECORDED.get(function)
         if name and any(args[0] is one for one in self._tensors):
             raise SideEffectError(f"it reads {name} of an argument")
+        if function in _TO_NUMPY and not trace_state.is_real_tensor(args[0]):
+            raise SideEffectError("it makes an array of NumPy's of a tensor")
         written = kwargs.get("out", args[0] if args and _writes(function, kwargs) else None)
         if trace_state.is_real_tensor(written):  # each run of the trace would write it
             raise SideEffectError("it writes to a tensor that is no argument, parameter or buffer")
@@ -511,9 +545,6 @@ def _is_called_by_user(frame: types.FrameType) -> bool:
     return outer is not None
 
 
-_MISSING = object()
-
-
 def _is_aside(value: Any) -> bool:
     """Whether it is not expected to change: a module, a function, a class, or a tuple of them."""
     if type(value) is tuple:
@@ -534,7 +565,7 @@ def _is_inside(frame: types.FrameType, name: str) -> bool:
     outer = frame.f_back
     while outer is not None and not outer.f_code.co_filename.startswith(OURS):
         if name in outer.f_code.co_cellvars and is_user_code(outer.f_code.co_filename):
-            return outer.f_locals.get(name, _MISSING) is frame.f_locals.get(name, _MISSING)
+            return outer.f_locals.get(name, MISSING) is frame.f_locals.get(name, MISSING)
         outer = outer.f_back
     return False
 

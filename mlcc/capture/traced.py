@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -152,6 +153,8 @@ class TracedModule(torch.nn.Module):
             )
         before = ModuleSnapshot(self._module[0])
         states = [_TensorState(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for function in (leaf for leaf in leaves if isinstance(leaf, types.FunctionType)):
+            self.outside.note_argument(function)
         try:
             with self._watch([*leaves, *self.parameters()]):
                 result = self._call_function[0](*args, **kwargs, **self._fixed)

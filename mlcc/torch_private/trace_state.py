@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,24 @@ def unflatten(leaves: Sequence[Any], structure: Any) -> Any:
     from torch.utils._pytree import tree_unflatten
 
     return tree_unflatten(list(leaves), structure)
+
+
+# Of what they hold in a structure nothing can change without notice.
+_OF_PYTHON = frozenset(
+    (
+        *(None, tuple, list, dict, collections.namedtuple),
+        *(collections.OrderedDict, collections.defaultdict, collections.deque),
+    )
+)
+
+
+def registered_nodes(structure: Any) -> list[tuple[type, Any]]:
+    """(class, context) of the nodes of a structure whose classes are none of Python's."""
+    found = [] if structure.type in _OF_PYTHON else [(structure.type, structure.context)]
+    for child in structure.children():
+        if child.type is not None:
+            found += registered_nodes(child)
+    return found
 
 
 def leaf_paths(value: Any) -> list[list[str]]:

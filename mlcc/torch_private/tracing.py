@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import logging
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -181,6 +183,21 @@ class Fakes:
     def metadata(self) -> Any:
         """What AOTAutograd found out about inputs and outputs, after it ran."""
         return getattr(self.context, "fw_metadata", None)
+
+
+@contextlib.contextmanager
+def without_tracebacks() -> Iterator[None]:
+    """Inside, an op that refuses fake tensors of this thread raises, and does not log its traceback as well."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def keeps(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR or record.thread != thread
+
+    logger.addFilter(keeps)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keeps)
 
 
 def python_texts(expressions: Sequence[Any]) -> list[str]:

@@ -63,6 +63,11 @@ def helper(x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
     return x * scale
 
 
+def lookup(jitted: Any) -> Any:
+    """What looks traces up: of a jitted module, a part of it."""
+    return getattr(jitted, "_mlcc_jit", jitted)
+
+
 # A program: (the function, a change of what it reads, the arguments of its calls).
 Program = tuple[Callable[..., Any], Callable[[], Any], tuple[Any, ...]]
 X = torch.arange(1.0, 7.0).reshape(2, 3)
@@ -151,6 +156,37 @@ def _same_tensor() -> Program:
     )
 
 
+def _module_argument() -> Program:
+    net = Net()
+    return lambda x, net: net(x), lambda: setattr(net, "scale", 3.0), (X, net)
+
+
+def _function_argument() -> Program:
+    given: list[Any] = [helper]
+
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    return lambda x, v: v[0](x), lambda: given.__setitem__(0, replaced), (X, given)
+
+
+class Node:
+    """A class that is registered with torch's pytree."""
+
+    def __init__(self, values: torch.Tensor, scale: float) -> None:
+        self.values, self.scale = values, scale
+
+
+torch.utils._pytree.register_pytree_node(
+    Node, lambda node: ([node.values], node.scale), lambda parts, scale: Node(parts[0], scale)
+)
+
+
+def _registered() -> Program:
+    node = Node(X, 2.0)
+    return lambda node: node.values * node.scale, lambda: setattr(node, "scale", 3.0), (node,)
+
+
 GUARDS: dict[str, Callable[[], Program]] = {
     "a size or a number that a branch depends on": _size,
     "the value of a number that is asked for, by its text or hash, say": _number,
@@ -179,6 +215,9 @@ GUARDS: dict[str, Callable[[], Program]] = {
     "a plain field of an object in an attribute": lambda: _of_module(
         lambda net: setattr(net.inner, "scale", 3.0), inner=types.SimpleNamespace(scale=2.0)
     ),
+    "which module an argument is, and all of the above of it": _module_argument,
+    "which function an argument is, with what it reads": _function_argument,
+    "what an argument of a registered class keeps beside its tensors and numbers": _registered,
 }
 
 
@@ -223,16 +262,6 @@ ERRORS: dict[str, Callable[[], Refusal]] = {
         torch.vmap(functools.partial(torch.mul, torch.nn.Parameter(torch.ones(3)))),
         (X,),
         "a parameter, or a tensor that requires gradients",
-    ),
-    "an argument that is a module": lambda: (
-        lambda net, x: net(x),
-        (torch.nn.ReLU(), X),
-        "an argument is an nn.Module",
-    ),
-    "an argument of a class that it does not know": lambda: (
-        lambda x, y: x,
-        (X, object()),
-        "an argument is a object",
     ),
     "Python code that asks for the value of a tensor": lambda: (
         lambda x: x if x.sum() > 0 else -x,
@@ -325,6 +354,26 @@ EAGER: dict[str, Callable[[], Refusal]] = {
         (X.as_subclass(_Sub),),
         "an argument is a _Sub",
     ),
+    "arguments of classes that are not registered with torch's pytree, of NumPy's too": lambda: (
+        lambda x, y: x * y.scale,
+        (X, Slotted()),
+        "an argument is a Slotted",
+    ),
+    "methods, and functions that hold tensors or objects, among the arguments": lambda: (
+        lambda x, function: function(x),
+        (X, X.add),
+        "an argument, a function, is a method of a Tensor",
+    ),
+    "arrays of NumPy's that are made of tensors": lambda: (
+        lambda x: x + torch.from_numpy(x.numpy()),
+        (X,),
+        "it makes an array of NumPy's",
+    ),
+    "functions to which `torch.compiler.disable` was applied": lambda: (
+        torch.compiler.disable(lambda x: x + 1),
+        (X,),
+        "torch.compiler.disable",
+    ),
     "tensors with attributes of the program's among the arguments": lambda: (
         lambda x: x + 1,
         (_with_attribute(),),
@@ -377,7 +426,10 @@ def lists() -> str:
     parts = [
         ("Guarded: a call that finds another one is traced anew", GUARDS),
         ("Refused by an `mlcc.Error` that names it", ERRORS),
-        ("Refused by running the original function, told once by `MLCC_LOGS=fallback`", EAGER),
+        (
+            "Refused by running the original function, told once by `mlcc.EagerFallbackWarning`",
+            EAGER,
+        ),
         ("Not seen: a call goes on with what the trace found", UNSEEN),
     ]
     text = ""

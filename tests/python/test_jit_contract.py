@@ -18,10 +18,10 @@ def test_what_is_guarded(sentence: str, mlcc_log: Any) -> None:
         function, change, arguments = contract.GUARDS[sentence]()
         compiled = mlcc.jit(function)
         torch.testing.assert_close(compiled(*arguments), function(*arguments))
-        assert compiled._traces == 1
+        assert contract.lookup(compiled)._traces == 1
         change()
         torch.testing.assert_close(compiled(*arguments), function(*arguments))
-        assert compiled._traces == 2
+        assert contract.lookup(compiled)._traces == 2
     assert not [line for line in told if "runs eagerly" in line]
 
 

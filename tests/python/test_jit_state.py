@@ -18,12 +18,13 @@ import torch
 import mlcc
 from mlcc._errors import SideEffectError
 from mlcc.capture.reads import TensorReads
+from tests.python.jit_contract import lookup
 
 X = torch.arange(12, dtype=torch.float32).reshape(4, 3)
 
 
 def in_core(jitted: Any, *args: Any) -> bool:
-    return jitted._dispatch(args, {}) is not NotImplemented
+    return lookup(jitted)._dispatch(args, {}) is not NotImplemented
 
 
 def check(jitted: Callable[..., Any], expected: torch.Tensor, *args: Any) -> None:

@@ -99,7 +99,7 @@ FOLLOWED: dict[str, Make] = {
 
 REFUSED: dict[str, tuple[Make, str]] = {
     "closure": (_captured, "closure variable function .* is a module"),
-    "jit": (lambda net: _captured(mlcc.jit(net)), "is a Jitted that holds a module"),
+    "jit": (lambda net: _captured(mlcc.jit(net)), "closure variable function .* is a module"),
     "vmap": (lambda net: _captured(vmap(net)), "is a function that holds a module"),
     "method": (lambda net: _captured(net.forward), "is a method that holds a module"),
     "wraps": (_wrapped, "closure variable function .* is a module"),

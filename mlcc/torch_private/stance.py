@@ -1,0 +1,29 @@
+"""What a program asks of all compilers: `torch.compiler.set_stance` and `torch.compiler.disable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo import eval_frame
+
+
+def current() -> str:
+    """The stance of torch.compiler: "default", "force_eager" and so on."""
+    stance: str = eval_frame._stance.stance
+    return stance
+
+
+def as_global() -> tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]:
+    """(a dict, a name in it, an object equal to what stands there under the default stance), which guards can hold."""
+    return vars(eval_frame), ("_stance",), (eval_frame.DynamoStance(),)
+
+
+def is_disabled(function: Callable[..., Any]) -> bool:
+    """Whether `torch.compiler.disable` made the function."""
+    return bool(getattr(function, "_torchdynamo_disable", False))
+
+
+def wrapper_properties(original: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    """Properties by which `torch.compiler.disable` and `torch.compile` of a wrapper find what `original` gives."""
+    return {"_torchdynamo_orig_callable": original, "_torchdynamo_wrapper_id": id}
