@@ -32,7 +32,3 @@ class EagerFallbackWarning(UserWarning):
 
 class SideEffectError(Exception):
     """What a traced function does beside computing tensors, which its trace would not repeat; users see no such."""
-
-
-class EagerFallbackWarning(UserWarning):
-    """A function or a graph runs eagerly as a whole; the text says why and what to do."""

@@ -3,7 +3,7 @@
 
 Measurements belong to docs/decisions or beside the benchmark that repeats them; what a cost model compares with is a
 named field or a named constant whose comment says what it means. Counted are decimal numbers and numbers with a unit of
-time, of speed or a share ("3 ms", "40 GB/s", "15 %", "2 times"); ranges count as two.
+time, of speed or a share ("3 ms", "40 GB/s", "15 %", "2 times"); of ranges and lists each number.
 """
 
 import io
@@ -16,33 +16,40 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FIGURES = 2
 
-UNITS = r"ns|us|ms|s|cycles?|GB/s|MB/s|GFLOPS|TFLOPS|%|percent|per cent|times"
+UNITS = r"[num\u00b5\u03bc]?s|cycles?|[KMGT]i?B(?:/s)?|[GT]FLOPS|%|percent|per cent|times|x"
+NUMBER = r"(?<![\w.^*/-])\d[\d,]*(?:\.\d+)?"
+# "0.86", "3 ms", "12x"; of "0.4 to 0.8 of" and "2, 3 and 4 times" each number counts.
 FIGURE = re.compile(
-    rf"(?<![\w.^*-])\d[\d,]*(?:\.\d+)? ?(?:{UNITS})(?![\w/])|(?<![\w.^])\d+\.\d+(?![\w.])"
+    rf"{NUMBER} ?(?:{UNITS})(?![\w/])|{NUMBER}(?=(?:,| to| and| or) \d[\d.]* ?(?:{UNITS})(?![\w/]))"
+    r"|(?<![\w.^])\d+\.\d+(?![\w.])"
 )
-# "0.4 to 0.8", "1.0, 1.2 and 3 times": a number without a unit of its own takes that of the next one.
 CPP_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//([^\n]*)|/\*(.*?)\*/', re.DOTALL)
-# Numbers that are no measurements: bounds and values of ranges, versions, exact products.
+# Numbers that are no measurements: bounds and values of ranges, versions, sizes of memory by powers of two.
 EXACT = re.compile(
     r"(?:[-+]|\bversion |\bCUDA |\bNVRTC |\btorch |\bPython |\bLLVM |\bABI )\d+\.\d+|\[\d+\.\d+, \d+\.\d+[\])]"
-    r"|(?<!\d)[012]\.[05](?!\d)"
+    r"|(?<!\d)[012]\.[05](?!\d)|\b\d+ ?[KMG]i?B\b(?!/s)"
 )
 
 
 def cpp_comments(text: str) -> Iterator[tuple[int, str]]:
     """First line and text of each comment; lines of // that follow one another are one."""
-    lines = text.split("\n")
+    start = last = 0
     block: list[str] = []
-    for number, line in enumerate([*lines, ""], 1):
-        match = next((m for m in CPP_COMMENT.finditer(line) if m[0].startswith("//")), None)
-        if match is not None and not line[: match.start()].strip():
-            block.append(match[1])
+    for match in CPP_COMMENT.finditer(text):
+        if match[0].startswith('"'):
             continue
-        if block:
-            yield number - len(block), " ".join(block)
+        line = text.count("\n", 0, match.start()) + 1
+        is_alone = not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
+        is_next = line == last + 1 and is_alone and match[1] is not None
+        if block and not is_next:
+            yield start, " ".join(block)
             block = []
-        if match is not None:
-            block.append(match[1])
+        if not block:
+            start = line
+        block.append(match[1] if match[1] is not None else match[2])
+        last = line
+    if block:
+        yield start, " ".join(block)
 
 
 def python_comments(text: str) -> Iterator[tuple[int, str]]:

@@ -96,14 +96,18 @@ def check_include(path: str, quoted: bool, name: str) -> str | None:
 
 def check_beside(path: str, name: str) -> str | None:
     """What is wrong with an include of `name`, which is in the same layer as csrc/`path`, or None."""
-    folder, target = (one.rpartition("/")[0] for one in (path, name))
-    outer = folder.rpartition("/")[0]
-    if folder == target or folder not in SEES_BESIDE or target.rpartition("/")[0] != outer:
+    folder, target = row_of(path), row_of(name)
+    if folder == target or folder is None or target is None:
         return None
-    beside = target.removeprefix(f"{outer}/")
-    if beside not in SEES_BESIDE[folder].split():
+    outer, _, beside = target.rpartition("/")
+    if folder.rpartition("/")[0] == outer and beside not in SEES_BESIDE[folder].split():
         return f"{name}: {folder} may not see {target}"
     return None
+
+
+def row_of(path: str) -> str | None:
+    """The row of SEES_BESIDE that csrc/`path` lies under, at any depth."""
+    return next((row for row in SEES_BESIDE if path.startswith(f"{row}/")), None)
 
 
 def private_torch_uses(text: str) -> Iterator[tuple[int, str]]:
@@ -125,9 +129,9 @@ def private_torch_uses(text: str) -> Iterator[tuple[int, str]]:
 def has_row(path: str) -> bool:
     """Whether the folder of csrc/`path` has a row where those beside it have one."""
     folder = path.rpartition("/")[0]
-    outer = folder.rpartition("/")[0]
-    rows = {row.rpartition("/")[0] for row in SEES_BESIDE}
-    return outer not in rows or folder in SEES_BESIDE or folder in rows
+    outers = {row.rpartition("/")[0] for row in SEES_BESIDE}
+    is_inside = any(folder.startswith(f"{outer}/") for outer in outers)
+    return not is_inside or folder in outers or row_of(path) is not None
 
 
 def module_imports() -> dict[str, set[str]]:
@@ -142,9 +146,11 @@ def module_imports() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 names.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                within = {f"{node.module}.{alias.name}" for alias in node.names}
-                names.update(within & modules.keys() or {node.module})
+            elif isinstance(node, ast.ImportFrom):
+                above = module.split(".")[: -node.level] if node.level else []
+                source = ".".join([*above, *filter(None, [node.module])])
+                within = {f"{source}.{alias.name}" for alias in node.names}
+                names.update(within & modules.keys() or {source})
         found[module] = names & modules.keys() - {module}
     return found
 

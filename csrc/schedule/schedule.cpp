@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "loop/cost.h"
 #include "schedule/axis_choice.h"
 #include "support/error.h"
 
@@ -46,9 +47,9 @@ constexpr int64_t kUpdatedColumns = 128;
 // Ops of a point from which on the next one waits for it: chains of functions are bound by latency,
 // and a core looks a few hundred instructions ahead.
 constexpr int64_t kLongChain = 16;
-// Of a point that is long to compile (as in loop/cost.h), and of all vectors side by side then.
-// Vectors of 512 bits have masks, which spare a loop for what is left over.
-constexpr int64_t kManyOps = 96;
+// Of all vectors side by side, where a point is long to compile (loop::kManyOps). Vectors of 512
+// bits have masks, which spare a loop for what is left over.
+using loop::kManyOps;
 constexpr int64_t kMostOpsSideBySide = 900;
 constexpr int64_t kMostOpsWithoutMasks = 450;
 // Two vectors, or three of more ops than these, are as fast as eager however long the chain is.

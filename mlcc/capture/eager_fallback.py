@@ -51,15 +51,22 @@ _warned: set[str] = set()
 
 
 def tell(
-    what: str, reason: Any, *, place: tuple[str, int] | None = None, is_loss: bool = True
+    what: str,
+    reason: Any,
+    *,
+    place: tuple[str, int] | None = None,
+    is_loss: bool = True,
+    cure: str | None = None,
+    is_new: bool | None = None,
 ) -> None:
     """Log that `what` ("forward graph") runs eagerly, and warn if the reason is a new one and `is_loss`.
 
-    `place` is the user's file and line; without it, the line that called.
+    `place` is the user's file and line; without it, the line that called. `cure` is what to do ('': the reason says
+    it); without it one is found by the reason. `is_new` overrules whether the reason was warned of before.
     """
     logger = get_logger("fallback")
     text = str(reason)
-    is_new = is_loss and text not in _warned
+    is_new = is_loss and (text not in _warned if is_new is None else is_new)
     if not is_new and not logger.isEnabledFor(logging.INFO):
         return
     place = place or calling_line()
@@ -68,9 +75,10 @@ def tell(
         _warned.add(text)
         message = (
             f"{what} runs eagerly: {text}\n"
-            "  nothing of it is compiled; this is told once (filters: mlcc.EagerFallbackWarning)\n"
-            f"  remedy: {remedy(text)}"
+            "  nothing of it is compiled; this is told once (filters: mlcc.EagerFallbackWarning)"
         )
+        cure = remedy(text) if cure is None else cure
+        message += f"\n  remedy: {cure}" if cure else ""
         warn_at(place, message)
 
 

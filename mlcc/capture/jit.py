@@ -22,7 +22,16 @@ import torch
 from mlcc import config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._load import load_core
-from mlcc.capture import backend, code_owners, fallbacks, reach, reads, stances, trace_symbols
+from mlcc.capture import (
+    backend,
+    code_owners,
+    eager_fallback,
+    jit_remedies,
+    reach,
+    reads,
+    stances,
+    trace_symbols,
+)
 from mlcc.capture.calls import (
     PLAIN_LEAVES,
     Call,
@@ -336,9 +345,8 @@ class Jitted:
         if reason in self._told:
             return
         self._told.add(reason)
-        get_logger("fallback").info("%s runs eagerly: %s", self._name, reason)
-        if warns:
-            fallbacks.warn(self._name, self._place(), reason)
+        what, cure = f"jit of {self._name}{self._place()}", jit_remedies.remedy(reason)
+        eager_fallback.tell(what, reason, is_loss=warns, cure=cure, is_new=True)
 
     def _place(self) -> str:
         return place_of(plain_function(self._function))

@@ -34,6 +34,7 @@ def load(name: str) -> ModuleType:
         ("graph/graph.cpp", False, "support/error.h"),
         ("graph/passes/layout/lay_pads.cpp", True, "graph/passes/attention/attention.h"),
         ("lower/element/formula.cpp", True, "lower/reductions/rows.h"),
+        ("graph/passes/simplify/sub/a.cpp", True, "graph/passes/attention/attention.h"),
         ("python/process/options.cpp", True, "python/run/torch_host.h"),
     ],
 )

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import types
-import warnings
-
-from mlcc._errors import EagerFallbackWarning
-from mlcc.capture.code_owners import OURS
 
 _REGISTER = "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node"
 
@@ -46,19 +40,3 @@ _OTHERWISE = "jit a smaller part that leaves this out, or MLCC_STRICT=1 to see t
 def remedy(reason: str) -> str:
     """What a user can do about a reason; '' where the reason says it."""
     return next((cure for start, cure in _REMEDIES if re.match(start, reason)), _OTHERWISE)
-
-
-def warn(name: str, place: str, reason: str) -> None:
-    """EagerFallbackWarning at the line that called into mlcc; `place` is " (model.py:31)" or ''."""
-    cure = remedy(reason)
-    text = f"jit of {name}{place} runs eagerly: {reason}" + (f"; {cure}" if cure else "")
-    warnings.warn(text, EagerFallbackWarning, stacklevel=_depth_of_caller())
-
-
-def _depth_of_caller() -> int:
-    """The `stacklevel` in a function that calls this one for the innermost frame that is not of this package."""
-    frame: types.FrameType | None = sys._getframe(1)
-    depth = 1
-    while frame is not None and frame.f_code.co_filename.startswith(OURS):
-        frame, depth = frame.f_back, depth + 1
-    return depth
