@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import json
+import os
 import re
 import runpy
 import shutil
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from mlcc import config
+from mlcc import logging as mlcc_logging
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,6 +59,17 @@ def run_block(page: str, line: int, source: str, names: dict[str, Any]) -> None:
             assert isinstance(statement, ast.Expr), where
             value = eval(compile(ast.Expression(statement.value), page, "eval"), names)
             assert str(value) == says["value"], where
+
+
+@pytest.fixture(autouse=True)
+def as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Options, environment and log channels that a program sets are no other test's."""
+    monkeypatch.setattr(config, "_assigned", dict(config._assigned))
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+    mlcc_logging.configure()
 
 
 # -- programs

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mlcc
-from mlcc import _load, cli, doctor
+from mlcc import _load, cli, config, doctor
 from mlcc.capture import backend
 
 PARTS = ["torch", "core", "options", "cpu", "code generator", "cache folder", "threads", "gpu"]
@@ -61,6 +61,7 @@ def test_no_core(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch, fresh_cache: Path) -> None:
+    monkeypatch.setattr(config, "_assigned", {})
     monkeypatch.setenv("MLCC_STRIKT", "1")
     unknown = of("options")
     assert (unknown.state, unknown.remedy) == ("warning", "did you mean MLCC_STRICT?")
