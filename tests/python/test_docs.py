@@ -62,11 +62,12 @@ def run_block(page: str, line: int, source: str, names: dict[str, Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_found() -> Iterator[None]:
     """Options, environment and log channels that a program sets are no other test's."""
-    monkeypatch.setattr(config, "_assigned", dict(config._assigned))
-    before = dict(os.environ)
+    assigned, before = dict(config._assigned), dict(os.environ)
     yield
+    config._assigned.clear()
+    config._assigned.update(assigned)
     os.environ.clear()
     os.environ.update(before)
     mlcc_logging.configure()
