@@ -14,7 +14,7 @@ say "building the wheel from it"
 "$python" -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps -w build/sdist build/sdist/mlcc-*/
 say "checking the wheel"
 # torch's libraries are those of the torch that is installed.
-PATH=$VENV/bin:$PATH "$python" -m auditwheel -q repair --plat "manylinux_${glibc}_$(uname -m)" \
-  --exclude 'libtorch*.so' --exclude libc10.so -w build/wheel build/sdist/mlcc-*.whl
-PATH=$VENV/bin:$PATH "$python" -m auditwheel show build/wheel/mlcc-*.whl | sed -n '/./p' | head -n 4
+PATH=$VENV/bin:$PATH "$python" -m auditwheel repair --plat "manylinux_${glibc}_$(uname -m)" \
+  --exclude 'libtorch*.so' --exclude libc10.so -w build/wheel build/sdist/mlcc-*.whl >build/wheel/auditwheel.log 2>&1 ||
+  die "no wheel for manylinux_$glibc: $(tail -n 20 build/wheel/auditwheel.log)"
 "$python" tools/check_wheel.py build/wheel/mlcc-*.whl
