@@ -103,7 +103,7 @@ _QUANTIZING = (
 CONTRACTION = "a matrix product, a convolution or attention"
 
 # The same where memory counts.
-_MEMORY_REASONS = {
+MEMORY_REASONS = {
     MEMORY_OF_VIEW: "a view of memory that another result shows as well",
     MEMORY_OF_WRITE: "memory that a custom op writes into",
     MEMORY_AFTER_WRITE: "memory that a custom op writes into",
@@ -399,7 +399,7 @@ class Importer(Context):
     def _extern_reason(self, node: Node, name: str) -> str | None:
         """Why the node is an extern from the outset, or None."""
         if MEMORY in node.meta:
-            return _MEMORY_REASONS[node.meta[MEMORY]]
+            return MEMORY_REASONS[node.meta[MEMORY]]
         for value in leaves([node.meta.get("val"), [self.fake(a) for a in node.all_input_nodes]]):
             if isinstance(value, torch.Tensor) and value.dtype in FOREIGN_DTYPES:
                 return f"dtype {value.dtype}"

@@ -17,6 +17,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mlcc.importer.fx_graph import MEMORY_REASONS
+from mlcc.rewrite.expand import MEMORY_OF_VIEW
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENT = ROOT / "docs" / "coverage.md"
 STORE = ROOT / "build" / "conformance-mlcc.jsonl"
@@ -66,6 +69,9 @@ WHY = (
     ("sequence loss with its own kernel", r"_ctc_loss.*"),
 )
 
+# What the importer says of such views.
+MEMORY_OF_RESULTS = MEMORY_REASONS[MEMORY_OF_VIEW]
+
 INTRODUCTION = """\
 What runs as a generated kernel and what is a call of an ATen kernel inside a compiled graph. Made by
 `tests/conformance/coverage.py` from what the conformance runner records of samples of every op in torch's op database:
@@ -104,6 +110,12 @@ def joined(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
+def calls_of(record: Record) -> dict[str, str]:
+    """Call -> the importer's reason, but for views that only see to it that results share memory: these move nothing."""
+    calls: dict[str, str] = record["calls"]
+    return {call: reason for call, reason in calls.items() if reason != MEMORY_OF_RESULTS}
+
+
 def why(call: str, reason: str) -> str:
     """Why `call`, an overload like aten.mm.default, is no kernel of ours; `reason` is the importer's word."""
     name = call.split(".")[1]
@@ -121,7 +133,7 @@ def render(records: Iterable[Record]) -> str:
     for record in records:
         by_op[record["op"]].append(record)
     calls = _calls(by_op)
-    whole = sum(all(not r["calls"] for r in rows) for rows in by_op.values())
+    whole = sum(all(not calls_of(r) for r in rows) for rows in by_op.values())
     rows = [_op_row(op, by_op[op]) for op in sorted(by_op)]
     called = [_call_row(call, calls[call]) for call in sorted(calls)]
     return "\n".join(
@@ -156,7 +168,7 @@ def _calls(by_op: Mapping[str, list[Record]]) -> dict[str, dict[str, set[str]]]:
     calls: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for op, rows in by_op.items():
         for record in rows:
-            for call, reason in record["calls"].items():
+            for call, reason in calls_of(record).items():
                 calls[call][why(call, reason)].add(op)
     return calls
 
@@ -168,10 +180,10 @@ def _call_row(call: str, reasons: Mapping[str, set[str]]) -> str:
 
 
 def _op_row(op: str, rows: list[Record]) -> str:
-    generated = [row["dtype"] for row in rows if not row["calls"]]
+    generated = [row["dtype"] for row in rows if not calls_of(row)]
     called: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        for call in sorted(row["calls"]):
+        for call in sorted(calls_of(row)):
             called[call].append(row["dtype"])
     parts = []
     for dtypes in sorted({tuple(names) for names in called.values()}):
@@ -194,7 +206,7 @@ def undocumented(records: Iterable[Record], document: str) -> list[str]:
             part for part in called.split("; ") if record["dtype"] in part.split(":")[0].split()
         ]
         named = {name for part in parts for name in re.findall("`([^`]*)`", part)}
-        for call in record["calls"]:
+        for call in calls_of(record):
             if _short(call) not in named:
                 missing.append(f"{record['op']} {record['dtype']}: calls {call}")
     return missing

@@ -162,7 +162,9 @@ mlcc.jit(lambda x, w: torch.mm(x, w.t()), dynamic=False)(torch.randn(1, 77), tor
         check=True,
         timeout=300,
     )
-    assert "INFO measured before: " in done.stderr and "INFO measured: " not in done.stderr, done.stderr
+    assert "INFO measured before: " in done.stderr and "INFO measured: " not in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("way", ["option", "deterministic", "code", "call"])

@@ -51,5 +51,8 @@ def test_the_document_tells_of_each_call() -> None:
     document = coverage.render([generated, called])
     assert "| a | float32 | int64: `mm` |" in document
     assert coverage.undocumented([generated, called], document) == []
+    view = {"aten.view.default": coverage.MEMORY_OF_RESULTS}  # moves nothing
+    assert coverage.undocumented([{**generated, "calls": view}], document) == []
+    assert "view" not in coverage.render([{**generated, "calls": view}])
     new = {"op": "a", "dtype": "float32", "calls": {"aten.mm.default": "contraction"}}
     assert coverage.undocumented([new], document) == ["a float32: calls aten.mm.default"]
