@@ -111,7 +111,7 @@ def joined(records: Iterable[Record]) -> list[Record]:
 
 
 def calls_of(record: Record) -> dict[str, str]:
-    """Call -> the importer's reason, but for views that only see to it that results share memory: these move nothing."""
+    """Call -> the importer's reason, but for views that only let results share memory: these move nothing."""
     calls: dict[str, str] = record["calls"]
     return {call: reason for call, reason in calls.items() if reason != MEMORY_OF_RESULTS}
 
