@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,7 +18,7 @@ from mlcc.logging import get_logger
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
-# (what a reason says, what to do): the first that fits.
+# What the reason of a graph or of a call of one says -> what to do: the first that fits.
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"code generator", BUILD_HINT),
     (r"layout|sparse", "pass dense tensors (x.to_dense()), or call what reads this one outside"),
@@ -29,21 +30,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"devices? ", "keep each compiled function to tensors of the CPU or of one GPU"),
     (r"overlap|share|views? of", "pass a copy (x.clone()) of one of those that share memory"),
     (r"64 bits", "pass smaller integers, or a tensor that holds them"),
-    (r"conjugate|negated", "pass x.resolve_conj() or x.resolve_neg()"),
-    (
-        r"forward-mode|a mode of torch",
-        "call it outside of the transform or mode, or compile around",
-    ),
-    (r"requires gradients", "write to x.detach(), or call it under torch.no_grad()"),
-    (
-        r"traces for other values",
-        "pass the number that changes as a tensor, so that one trace fits all of them",
-    ),
-    (r"it changes|it draws|it writes|it fills|it calls", "return new values, and store outside"),
-    (
-        r"^an argument",
-        "pass plain tensors, or give this argument to a function that is not compiled",
-    ),
+    (r"forward-mode", "call it outside of the transform or mode, or compile around"),
 )
 _ANY_REMEDY = "leave what is named outside of the compiled function (torch.compiler.disable)"
 
@@ -51,35 +38,42 @@ _warned: set[str] = set()
 
 
 def tell(
+    what: str, reason: Any, *, place: tuple[str, int] | None = None, is_loss: bool = True
+) -> None:
+    """Say that a graph or a call of one runs eagerly; a warning if the reason is a new one and `is_loss`."""
+    text = str(reason)
+    warns = is_loss and text not in _warned and not config.disable
+    if warns:
+        _warned.add(text)
+    say(what, text, remedy, place=place, warns=warns)
+
+
+def say(
     what: str,
-    reason: Any,
+    reason: str,
+    cure: Callable[[str], str],
     *,
     place: tuple[str, int] | None = None,
-    is_loss: bool = True,
-    cure: str | None = None,
-    is_new: bool | None = None,
+    warns: bool = True,
 ) -> None:
-    """Log that `what` ("forward graph") runs eagerly, and warn if the reason is a new one and `is_loss`.
+    """Log that `what` ("forward graph") runs eagerly, and warn of it unless the option `disable` asks for it.
 
-    `place` is the user's file and line; without it, the line that called. `cure` is what to do ('': the reason says
-    it); without it one is found by the reason. `is_new` overrules whether the reason was warned of before.
+    `cure` tells what to do about a reason; '' where the reason says it. `place` is the user's file and line; without
+    it, the line that called.
     """
     logger = get_logger("fallback")
-    text = str(reason)
-    is_new = is_loss and (text not in _warned if is_new is None else is_new)
-    if not is_new and not logger.isEnabledFor(logging.INFO):
+    if not warns and not logger.isEnabledFor(logging.INFO):
         return
     place = place or calling_line()
-    logger.info("%s runs eagerly: %s", what, text, extra={"place": place})
-    if is_new and not config.disable:
-        _warned.add(text)
-        message = (
-            f"{what} runs eagerly: {text}\n"
-            "  nothing of it is compiled; this is told once (filters: mlcc.EagerFallbackWarning)"
-        )
-        cure = remedy(text) if cure is None else cure
-        message += f"\n  remedy: {cure}" if cure else ""
-        warn_at(place, message)
+    logger.info("%s runs eagerly: %s", what, reason, extra={"place": place})
+    if not warns or config.disable:
+        return
+    message = (
+        f"{what} runs eagerly: {reason}\n"
+        "  nothing of it is compiled; this is told once (filters: mlcc.EagerFallbackWarning)"
+    )
+    words = cure(reason)
+    warn_at(place, f"{message}\n  remedy: {words}" if words else message)
 
 
 def warn_at(place: tuple[str, int] | None, message: str) -> None:

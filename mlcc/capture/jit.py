@@ -345,8 +345,8 @@ class Jitted:
         if reason in self._told:
             return
         self._told.add(reason)
-        what, cure = f"jit of {self._name}{self._place()}", jit_remedies.remedy(reason)
-        eager_fallback.tell(what, reason, is_loss=warns, cure=cure, is_new=True)
+        what = f"jit of {self._name}{self._place()}"
+        eager_fallback.say(what, reason, jit_remedies.remedy, warns=warns)
 
     def _place(self) -> str:
         return place_of(plain_function(self._function))
