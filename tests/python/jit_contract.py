@@ -405,7 +405,7 @@ def _code() -> Program:
 
 
 def _environment() -> Program:
-    name = "MLCC_JIT_CONTRACT"
+    name = "JIT_CONTRACT_TEXT"
     os.environ.pop(name, None)
     change = functools.partial(os.environ.update, {name: "abc"})
     return lambda x: x * len(os.environ.get(name, "ab")), change, (X,)
