@@ -33,6 +33,7 @@ repro_data: bool
 cache_dir: str
 cache_size_mb: int
 torch_caches: bool
+warm_start: bool
 idle_memory_mb: int
 stream_mb: int
 pack_weights: bool

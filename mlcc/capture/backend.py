@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +29,15 @@ from mlcc._load import (
     missing_bytes,
 )
 from mlcc._version import __version__
-from mlcc.capture import eager_fallback, modes, recompiles, reproducer, sharing
+from mlcc.capture import (
+    call_checks,
+    eager_fallback,
+    modes,
+    recompiles,
+    reproducer,
+    sharing,
+    warm_start,
+)
 from mlcc.importer import fx_graph
 from mlcc.importer.context import ImportedGraph, Output
 from mlcc.ir import objects
@@ -36,7 +45,7 @@ from mlcc.ir.op_table import OpTable
 from mlcc.ir.types import GraphUnsupported
 from mlcc.logging import get_logger
 from mlcc.rewrite import attention_widths, decompositions, recurrent, result_views
-from mlcc.torch_private import aot, aot_metadata, dispatch, patches, trace_state
+from mlcc.torch_private import aot, aot_metadata, dispatch, frames, patches, trace_state
 from mlcc.training import recompute
 
 # -- timing
@@ -355,15 +364,9 @@ class Session:
         return frozenset(num_tokens + place for place in places)
 
     def _cache_key(self) -> str:
-        """What else decides the code beside what torch's key holds. No option of class `run` stands here."""
-        core = load_core()
-        code = sorted((name, self.options[name]) for name in self.options if _is_code_option(name))
-        try:
-            cpu = core.cpu_info(dict(self.options))
-        except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
-            cpu = str(error)
+        """What else decides the code beside what torch's key holds."""
         state = trace_state.global_state(), aot.process_groups(), self.sharing
-        parts = [__version__, core.build_id(), code, self.mode, cpu, state]
+        parts = [*_code_key(self.options), self.mode, state]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
@@ -581,6 +584,8 @@ def compile(
         return gm
     recompiles.log()
     session = Session(mode, resolved)
+    if name := getattr(gm, "_backend_id", None):
+        aot.want_graph(name)
     try:
         compiled = session.compile(gm, example_inputs)
     except AssertionError as error:
@@ -596,54 +601,34 @@ def compile(
         return gm
     written = session.written(gm, len(example_inputs))
     integers = [i for i, one in enumerate(example_inputs) if isinstance(one, int | torch.SymInt)]
-    limit = _INT_LIMIT if integers and aot.computes_sizes(gm) else 2**63
-    return _or_eager(compiled, gm, written, session.merged(), integers, limit)
+    limit = call_checks.INT_LIMIT if integers and aot.computes_sizes(gm) else 2**63
+    merged = session.merged()
+    own = [tensor for _, tensor in _own_tensors(gm)]
+    if not merged and not own:
+        _warm_start.note(gm, written, integers, limit)
+    checked = call_checks.or_eager(compiled, gm, written, integers, limit)
+    return call_checks.or_elsewhere(checked, own, gm, merged) if merged else checked
 
 
-# Of arguments that a graph computes with: what it computes is to have no more than 64 bits.
-_INT_LIMIT = 2**31
+@contextmanager
+def _loading(mode: str | None, options: Mapping[str, Any]) -> Iterator[None]:
+    """Graphs that torch loads inside get these options."""
+    token = _session.set(Session(mode, options))
+    try:
+        yield
+    finally:
+        _session.reset(token)
 
 
-def _or_eager(
-    compiled: Callable[..., Any],
-    gm: GraphModule,
-    written: list[int],
-    merged: sharing.Sharing,
-    integers: list[int],
-    limit: int,
-) -> Callable[..., Any]:
-    """`compiled`, or `gm` where its arguments are not as they were when it was traced.
-
-    One that is written overlaps another one, or does so in another way, one of the `integers` is not below the `limit`,
-    or they carry forward-mode derivatives: kernels know nothing of those.
-    """
-    overlap = load_core().writes_overlap
-    has_tangents = trace_state.has_tangents
-
-    def are_elsewhere(arguments: Sequence[Any]) -> bool:
-        own = [tensor for _, tensor in _own_tensors(gm)]
-        return sharing.sharing_of([*own, *arguments]) != merged
-
-    def is_large(number: Any) -> bool:
-        return (
-            type(number) is int and not -limit <= number < limit
-        )  # lengths in nested tensors are none
-
-    def run(*arguments: Any) -> Any:
-        if written and overlap(arguments, written):
-            reason = "an argument that is written overlaps another one"
-        elif merged and are_elsewhere(arguments):
-            reason = "arguments overlap in another way than those of the trace"
-        elif integers and any(is_large(arguments[place]) for place in integers):
-            reason = "an integer, or what is computed from it, may have more than 64 bits"
-        elif has_tangents(arguments):
-            reason = "an argument carries a forward-mode derivative"
-        else:
-            return compiled(*arguments)
-        eager_fallback.tell("a call", reason)
-        return gm(*arguments)
-
-    return run  # Dynamo runs what a backend gives it untraced
+def _code_key(options: Mapping[str, Any]) -> list[Any]:
+    """What of mlcc and its options decides the code of a graph. No option of class `run` stands here."""
+    core = load_core()
+    code = sorted((name, options[name]) for name in options if _is_code_option(name))
+    try:
+        cpu = core.cpu_info(dict(options))
+    except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
+        cpu = str(error)
+    return [__version__, core.build_id(), code, cpu]
 
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
@@ -659,6 +644,10 @@ def reset() -> None:
 
 
 compile.reset = reset  # type: ignore[attr-defined]
+
+_warm_start = warm_start.WarmStart(config.resolve, _code_key, _loading, call_checks.or_eager)
+frames.install(_warm_start, lambda backend: backend is compile)
+aot.when_whole(_warm_start.flush)
 
 patches.install_recurrent(
     compile, recurrent.decompositions(), recurrent.is_taken, lambda: _session.get() is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import aot_module_simplified
 
-from mlcc.torch_private import dynamo, patches, symints
+from mlcc.torch_private import aot_key, dynamo, patches, symints
 
 try:
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
@@ -64,8 +66,10 @@ def compile_with_aot(
     if any(isinstance(value, list | tuple | dict) for value in example_inputs):
         raise TypeError("nested example inputs are not supported")
     context = contextlib.ExitStack()
-    is_told_by_key = not _reads_floats(module) and not _holds_tensors(module)
-    cached = cache_key is not None and HAS_AOT_CACHE and is_told_by_key
+    cached = cache_key is not None and HAS_AOT_CACHE and not _holds_tensors(module)
+    if cached and _reads_floats(module):
+        cached = getattr(module, "_backend_id", None) in _wanted  # for the frame, whose guards tell
+        cache_key = f"{cache_key} {uuid.uuid4()}"
     backward = _without_dynamo(backward, cached)
     if cached:
         forward = SerializableAOTDispatchCompiler(OutputCode, forward)
@@ -73,6 +77,7 @@ def compile_with_aot(
         backward = SerializableAOTDispatchCompiler(OutputCode, backward)
         context.enter_context(_bundled_cache())
         context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
+        context.enter_context(aot_key.own_keys())
     if not isinstance(module, torch.fx.GraphModule):
         context.enter_context(patches.keeping_numbers())
     if _has_while_loop(module):
@@ -223,6 +228,76 @@ def _without_dynamo(compiler: Compiler, cached: bool) -> Compiler:
     return compile_backward
 
 
+_when_whole: list[Callable[[], None]] = []
+
+
+def when_whole(call: Callable[[], None]) -> None:
+    """Have `call` called each time a graph became whole by its backward pass."""
+    _when_whole.append(call)
+
+
+# Graphs that are wanted in a form that can be stored, by torch's names, once they are whole.
+_wanted: dict[str, bytes | None] = {}
+
+
+def want_graph(name: str) -> None:
+    """Keep what torch records of this graph, before it is compiled."""
+    _install_recording()
+    _wanted[name] = None
+
+
+def has_graphs(names: Sequence[str]) -> bool:
+    """Whether all of these graphs are whole, backward passes included."""
+    return all(_wanted.get(name) is not None for name in names)
+
+
+def take_graph(name: str) -> bytes:
+    """A graph in the form that can be stored, which is then kept no longer."""
+    return _wanted.pop(name) or b""
+
+
+@functools.cache
+def _install_recording() -> None:
+    """Lets graphs that are wanted be recorded as they will be stored: torch copies them, and not all can be copied."""
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    record = PrecompileContext.record_artifact
+
+    @functools.wraps(record)
+    def record_or_keep(artifact: Any) -> None:
+        if artifact.key in _wanted:
+            with torch.utils._python_dispatch._disable_current_modes():
+                _wanted[artifact.key] = pickle.dumps(artifact)
+        else:
+            record(artifact)
+
+    PrecompileContext.record_artifact = record_or_keep
+
+
+def load_graph(stored: bytes) -> Callable[..., Any]:
+    """The function of a graph that `take_graph` gave to another process."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    entry = pickle.loads(stored).content
+    entry.guards_expr = None  # on sizes: Dynamo's guards of the frame have them
+    context = torch._guards.TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    with torch._guards.tracing(context):
+        compiled = entry.wrap_post_compile([], entry.sanitized_aot_config, {})
+
+    def run(*arguments: Any) -> Any:
+        return compiled(list(arguments))
+
+    return run
+
+
+def cache_folder() -> str:
+    """Where torch's caches stand: TORCHINDUCTOR_CACHE_DIR, or a folder of the user's among temporary files."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return cache_dir()
+
+
 class _LazyBackward:
     """A backward pass compiled when it first runs, that is outside the `with` of compile_with_aot.
 
@@ -240,4 +315,6 @@ class _LazyBackward:
         if self._setting is not None:
             setting, self._setting = self._setting, None
             setting.__exit__(None, None, None)
+            for call in _when_whole:
+                call()
         return self._code(inputs)

@@ -21,6 +21,8 @@ if not _kept:
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 os.environ["MLCC_STRICT"] = "1"
 os.environ["MLCC_MEASURE"] = "0"
+# Else tests that compile a function again after a reset would load it.
+os.environ["MLCC_WARM_START"] = "0"
 os.environ["MLCC_CACHE_DIR"] = os.path.join(_folder, "cache")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_folder, "torch")
 os.environ["HF_HUB_OFFLINE"] = "1"

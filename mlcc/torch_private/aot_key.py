@@ -1,0 +1,141 @@
+"""The key of torch's cache of AOTAutograd for our graphs, made without Inductor.
+
+torch's own key (2.13) holds the configuration of Inductor: for it a process imports Inductor's code generators and
+reads all of torch's sources, which takes longer than tracing a small graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+_is_ours: ContextVar[bool] = ContextVar("mlcc.torch_private.aot_key", default=False)
+
+# Folders of torch whose code decides what AOTAutograd makes of a graph.
+_SOURCES = ("_decomp", "_dynamo", "_functorch", "_prims", "_refs", "_subclasses", "fx")
+
+
+@contextlib.contextmanager
+def own_keys() -> Iterator[None]:
+    """What AOTAutograd looks up or stores inside has a key of ours."""
+    _install()
+    token = _is_ours.set(True)
+    try:
+        yield
+    finally:
+        _is_ours.reset(token)
+
+
+@functools.cache
+def _install() -> None:
+    """Lets a compilation bring its own key; torch's cache takes none."""
+    from torch._functorch._aot_autograd import autograd_cache
+
+    torch_key = autograd_cache.autograd_cache_key
+
+    @functools.wraps(torch_key)
+    def key(mod: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        make = _own_key if _is_ours.get() and not _calls_triton(mod) else torch_key
+        return make(mod, example_inputs, *args, **kwargs)
+
+    autograd_cache.autograd_cache_key = key
+
+
+def _calls_triton(mod: Any) -> bool:
+    """Whether the code of kernels that the user wrote in Triton belongs to the key."""
+    graphs = [one for one in mod.modules() if isinstance(one, torch.fx.GraphModule)]
+    return any(
+        isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target.name().startswith("triton_kernel_wrapper")
+        for graph in graphs
+        for node in graph.graph.nodes
+    )
+
+
+def _own_key(
+    mod: Any, example_inputs: Sequence[Any], aot_config: Any, *_: Any, **__: Any
+) -> tuple[str, list[str]]:
+    from torch._functorch._aot_autograd import autograd_cache
+
+    gm = getattr(mod, "gm", mod)
+    with autograd_cache.sanitize_gm_for_cache(gm):
+        autograd_cache.check_cacheable(gm)
+        config = dataclasses.replace(aot_config, precompile_backend_id=None)  # of one process
+        details = _details()(gm, example_inputs, config, {})
+        digest = autograd_cache.AOTAutogradCachePickler(gm).get_hash(vars(details))
+    return autograd_cache.AOTAUTOGRAD_CACHE_PREFIX + digest, []
+
+
+@functools.cache
+def _details() -> Callable[..., Any]:
+    """torch's record of all that a key holds, with our part in the place of Inductor's."""
+    from torch._functorch._aot_autograd import autograd_cache
+    from torch._inductor.codecache import BypassFxGraphCache, FxGraphCache
+
+    class Details(autograd_cache.AOTAutogradCacheDetails):
+        def _init_fx_graph_hash_details(
+            self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], fx_config: Any
+        ) -> None:
+            try:
+                FxGraphCache._check_can_cache(gm, example_inputs, fx_config)
+            except BypassFxGraphCache as error:
+                raise autograd_cache.BypassAOTAutogradCache(str(error)) from error
+            if any(_is_opaque(value) for value in example_inputs):
+                raise autograd_cache.BypassAOTAutogradCache("an argument is opaque to torch")
+            self.gm = gm
+            self.example_inputs = list(example_inputs)
+            self.settings = (
+                torch.compiler.config.cache_key_tag,
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+                torch.utils.deterministic.fill_uninitialized_memory,
+                torch.get_default_dtype(),
+                str(torch.get_default_device()),
+                torch._functorch.config.bundled_autograd_cache,
+                torch._dynamo.config.caching_precompile,
+                _current_device(),
+                sorted((str(name), hint) for name, hint in _hints().items()),
+            )
+            self.torch_code = torch_code()
+
+    return Details
+
+
+def _is_opaque(value: Any) -> bool:
+    try:
+        from torch._library.opaque_object import is_opaque_reference_type
+    except ImportError:
+        return False
+    return bool(is_opaque_reference_type(type(value)))
+
+
+def _current_device() -> int | None:
+    return torch.accelerator.current_device_index() if torch.accelerator.is_available() else None
+
+
+def _hints() -> dict[Any, int]:
+    """Sizes that the user named for symbols, which the graph does not show."""
+    context = torch._guards.TracingContext.try_get()
+    mode = context.fake_mode if context is not None else None
+    shape_env = mode.shape_env if mode is not None else None
+    return getattr(shape_env, "var_to_hint_override", {}) if shape_env is not None else {}
+
+
+@functools.cache
+def torch_code() -> str:
+    """Tells one torch from another: its version, and sizes and times of the files that trace."""
+    root = os.path.dirname(torch.__file__)
+    parts: list[Any] = [torch.__version__, torch.version.git_version]
+    for folder in _SOURCES:
+        for directory, _, names in sorted(os.walk(os.path.join(root, folder))):
+            for name in sorted(name for name in names if name.endswith(".py")):
+                status = os.stat(os.path.join(directory, name))
+                parts.append((name, status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,199 @@
+"""Digests of Python values that are the same in each process.
+
+They compare what a guard saw with what a later process finds.
+Equal digests mean equal values; values that cannot be told by what they hold have none.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class NoFingerprintError(Exception):
+    """The value is told by its identity alone, which ends with the process."""
+
+
+@functools.lru_cache(maxsize=4096)
+def of_code(code: types.CodeType) -> str:
+    """A digest of what a code object does: the same wherever it stands in a file, and in which."""
+    constants = [
+        of_code(one) if isinstance(one, types.CodeType) else _constant(one)
+        for one in code.co_consts
+    ]
+    parts = (
+        code.co_name,
+        *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
+        *(code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        getattr(code, "co_exceptiontable", b""),
+        constants,
+    )
+    return _digest(repr(parts).encode())
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, frozenset):  # whose order follows hashes that change with the process
+        return f"frozenset{sorted(map(repr, value))}"
+    if isinstance(value, tuple):
+        return f"({','.join(map(_constant, value))})"
+    return f"{type(value).__name__} {value!r}"
+
+
+def of_value(value: Any) -> str:
+    """A digest of a value and all that it holds. NoFingerprintError where something in it is told by identity alone."""
+    stream = hashlib.sha256()
+    try:
+        _feed(value, stream.update, set())
+    except NoFingerprintError:
+        raise
+    except Exception as error:  # code of the value's class
+        raise NoFingerprintError(f"{type(value).__name__}: {error}") from error
+    return stream.hexdigest()
+
+
+def of_identity(value: Any) -> str:
+    """A digest of something that programs compare by identity and name for good: functions, classes, modules, members
+    of enums, ops and what Python has once."""
+    if value is None or isinstance(value, bool | enum.Enum) or _named(value) is not None:
+        return of_value(value)
+    raise NoFingerprintError(f"an object of class {type(value).__name__}")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+_PLAIN = frozenset(
+    (
+        *(type(None), bool, int, float, complex, str, bytes),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    )
+)
+_IN_PLACE = (torch.Tensor, torch.nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _feed(value: Any, write: Callable[[bytes], None], under_way: set[int]) -> None:
+    """Write all that makes up the value, in an order that no process changes."""
+    kind = type(value)
+    if kind in _PLAIN:
+        write(f"{kind.__name__} {value!r};".encode())
+        return
+    if isinstance(value, _IN_PLACE):
+        raise NoFingerprintError(f"a {kind.__name__}")
+    if isinstance(value, enum.Enum):
+        write(f"member {value.name} of {_named(kind)};".encode())
+        return
+    if (named := _named(value)) is not None:
+        write(f"{named};".encode())
+        return
+    if id(value) in under_way:
+        raise NoFingerprintError(f"a {kind.__name__} that holds itself")
+    under_way.add(id(value))
+    write(f"{_named(kind)} of ".encode())
+    parts = _parts(value)
+    write(f"{len(parts)}:".encode())
+    for part in parts:
+        _feed(part, write, under_way)
+    under_way.discard(id(value))
+
+
+def _parts(value: Any) -> list[Any]:
+    kind = type(value)
+    if kind in (list, tuple):
+        return list(value)
+    if kind is dict:
+        return list(value.items())
+    if kind in (set, frozenset):  # whose order follows hashes that change with the process
+        return sorted(map(of_value, value))
+    made = value.__reduce_ex__(4)
+    if isinstance(made, str):
+        return [made]
+    function, arguments, *rest = made
+    return [function, arguments, *(list(one) if hasattr(one, "__next__") else one for one in rest)]
+
+
+_PLACE = tuple[str, ...]
+
+
+def _named(value: Any) -> _PLACE | None:
+    """What a thing is called that exists once in a process, and what it does where that is code; None for others."""
+    for kind, name in _NAMES:
+        if isinstance(value, kind):
+            return name(value)
+    return None
+
+
+def _function(value: types.FunctionType) -> _PLACE:
+    return "function", str(value.__module__), value.__qualname__, of_code(value.__code__)
+
+
+def _method(value: types.MethodType) -> _PLACE:
+    owner = value.__self__
+    if not isinstance(owner, type):
+        raise NoFingerprintError("a bound method")
+    function = value.__func__
+    if not isinstance(function, types.FunctionType):
+        raise NoFingerprintError("a bound method")
+    return "method", *_class(owner), *_function(function)
+
+
+def _class(value: type) -> _PLACE:
+    return "class", value.__module__, value.__qualname__
+
+
+def _module(value: types.ModuleType) -> _PLACE:
+    if sys.modules.get(value.__name__) is not value:
+        raise NoFingerprintError("a module that was not imported by its name")
+    return "module", value.__name__
+
+
+def _builtin(value: types.BuiltinFunctionType) -> _PLACE:
+    owner = value.__self__
+    if owner is None or isinstance(owner, types.ModuleType):
+        return "builtin", str(value.__module__), value.__qualname__
+    if isinstance(owner, type):
+        return "builtin", *_class(owner), value.__name__
+    name = f"{type(owner).__module__}.{type(owner).__qualname__}"
+    if name.startswith("torch."):  # torch's table of functions, an object of a class of its own
+        return "builtin", name, value.__name__
+    raise NoFingerprintError("a bound method")
+
+
+def _descriptor(value: Any) -> _PLACE:
+    return type(value).__name__, *_class(value.__objclass__), value.__name__
+
+
+def _overload(value: torch._ops.OpOverload) -> _PLACE:
+    return "op", str(value)
+
+
+def _packet(value: torch._ops.OpOverloadPacket) -> _PLACE:
+    return "ops", str(value)
+
+
+def _higher_order(value: torch._ops.HigherOrderOperator) -> _PLACE:
+    return "higher order op", value.name()
+
+
+_NAMES: tuple[tuple[Any, Callable[[Any], _PLACE]], ...] = (
+    (types.FunctionType, _function),
+    (types.MethodType, _method),
+    (type, _class),
+    (types.ModuleType, _module),
+    (types.BuiltinFunctionType, _builtin),
+    (types.CodeType, lambda code: ("code", of_code(code))),
+    (types.MethodDescriptorType, _descriptor),
+    (types.WrapperDescriptorType, _descriptor),
+    (types.GetSetDescriptorType, _descriptor),
+    (types.MemberDescriptorType, _descriptor),
+    (torch._ops.OpOverload, _overload),
+    (torch._ops.OpOverloadPacket, _packet),
+    (torch._ops.HigherOrderOperator, _higher_order),
+)

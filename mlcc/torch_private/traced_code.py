@@ -1,0 +1,94 @@
+"""Functions whose code is part of a trace, and where another process finds them to see that they are the same."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlcc.torch_private import fingerprints
+
+
+class NowhereError(Exception):
+    """No module holds the code: another process could not tell whether it is the same."""
+
+
+@dataclass(frozen=True)
+class TracedCode:
+    """A function whose code is part of a trace, by where a later process finds it."""
+
+    module: str
+    qualname: str
+    fingerprint: str
+    file: str
+
+
+def traced(codes: Sequence[types.CodeType]) -> list[TracedCode]:
+    """Where another process finds the functions of a trace. NowhereError where it finds one nowhere."""
+    places = {code: place for code in codes if (place := _module_and_name(code)) is not None}
+    homeless = [code for code, (module, _) in places.items() if not module]
+    for function in gc.get_referrers(*homeless) if homeless else ():
+        if isinstance(function, types.FunctionType) and function.__code__ in places:
+            places[function.__code__] = function.__module__ or "", function.__qualname__
+    found = []
+    for code, (module, qualname) in places.items():
+        if module == "torch" or module.startswith("torch."):
+            continue
+        file = _file(code.co_filename)
+        found.append(TracedCode(module, qualname, fingerprints.of_code(code), file))
+        if not is_current(found[-1]):
+            raise NowhereError(f"code that no module holds: {qualname}")
+    return found
+
+
+def _module_and_name(code: types.CodeType) -> tuple[str, str] | None:
+    """None for code inside of Python; no module for code made from text, as methods of dataclasses are."""
+    if code.co_filename.startswith("<frozen "):
+        return None
+    module = inspect.getmodule(code)
+    return module.__name__ if module is not None else "", _qualname(code)
+
+
+def _qualname(code: types.CodeType) -> str:
+    return getattr(code, "co_qualname", code.co_name)  # Python 3.10 has no qualified names
+
+
+@functools.cache
+def _file(path: str) -> str:
+    """A digest of a file as this process has first seen it; empty where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return f"{path}:{fingerprints.of_value(stream.read())}"
+    except OSError:
+        return ""
+
+
+def is_current(traced: TracedCode) -> bool:
+    """Whether the function is in this process what it was when it was traced."""
+    found: Any = sys.modules.get(traced.module)
+    for name in traced.qualname.split("."):
+        if name == "<locals>":
+            break
+        found = inspect.getattr_static(found, name, None)
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+        elif isinstance(found, property):
+            found = found.fget
+    while found is not None:
+        code = getattr(found, "__code__", None)
+        if isinstance(code, types.CodeType) and traced.fingerprint in _fingerprints_in(code):
+            return True
+        found = getattr(found, "__wrapped__", None)
+    return bool(traced.file) and _file(traced.file.rpartition(":")[0]) == traced.file
+
+
+@functools.cache
+def _fingerprints_in(code: types.CodeType) -> frozenset[str]:
+    """Of a code object and those that it defines."""
+    inner = [_fingerprints_in(one) for one in code.co_consts if isinstance(one, types.CodeType)]
+    return frozenset({fingerprints.of_code(code)}).union(*inner)

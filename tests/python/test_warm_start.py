@@ -1,0 +1,143 @@
+"""A second process traces nothing, and answers as the first only where all is as it was."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlcc.capture import warm_start
+from tests.python import warm_programs
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(arguments: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, with the caches of `folder`."""
+    caches = {
+        "MLCC_CACHE_DIR": str(folder / "mlcc"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        "PYTHONPATH": f"{ROOT}:{folder}",
+        "MLCC_WARM_START": "1",
+        "MLCC_LOGS": "cache",
+    }
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | caches | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+
+
+def _programs(phase: int, folder: Path) -> dict[str, int]:
+    """How many graphs each of the programs traced; all of them are right."""
+    done = _run([str(Path(warm_programs.__file__)), str(phase)], folder)
+    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [one["name"] for one in records] == list(warm_programs.PROGRAMS), done.stderr
+    wrong = {one["name"]: one["error"] for one in records if one["error"]}
+    assert not wrong, wrong
+    return {one["name"]: one["graphs"] for one in records}
+
+
+def test_programs_in_five_processes(tmp_path: Path) -> None:
+    cold = _programs(0, tmp_path)
+    assert all(cold.values())
+    assert {name for name, graphs in _programs(0, tmp_path).items() if graphs} == (
+        warm_programs.UNSTORABLE
+    )
+    changed = _programs(1, tmp_path)
+    assert changed["a number among the globals"] and changed["a function in a closure"]
+    assert not changed["plain"]
+    for phase in (1, 0):
+        warm = _programs(phase, tmp_path)
+        assert {name for name, graphs in warm.items() if graphs} == warm_programs.UNSTORABLE
+
+
+HELPERS = "def helper(a):\n    return a + {value}\n"
+
+CALLS = """
+import torch
+from torch._dynamo.utils import counters
+import helpers
+
+def f(a):
+    return helpers.helper(a) * 2
+
+a = torch.arange(3.0)
+print(torch.compile(f, backend="mlcc")(a).tolist(), counters["stats"]["unique_graphs"])
+"""
+
+
+def _calls(folder: Path, value: int, **variables: str) -> tuple[str, str]:
+    (folder / "helpers.py").write_text(HELPERS.format(value=value))
+    (folder / "calls.py").write_text(CALLS)
+    done = _run(["-B", str(folder / "calls.py")], folder, **variables)
+    return done.stdout.strip(), done.stderr
+
+
+def test_a_function_that_was_edited(tmp_path: Path) -> None:
+    assert _calls(tmp_path, 1)[0] == "[2.0, 4.0, 6.0] 1"
+    assert _calls(tmp_path, 1)[0] == "[2.0, 4.0, 6.0] 0"
+    assert _calls(tmp_path, 5)[0] == "[10.0, 12.0, 14.0] 1"
+    moved = f"# a line above\n{HELPERS.format(value=1)}"
+    (tmp_path / "helpers.py").write_text(moved)
+    done = _run(["-B", str(tmp_path / "calls.py")], tmp_path)
+    assert done.stdout.strip() == "[2.0, 4.0, 6.0] 0"
+
+
+def _files(folder: Path) -> list[Path]:
+    return list((folder / "torch/mlcc/frames").rglob("*.frame"))
+
+
+def test_files_that_are_not_as_written(tmp_path: Path) -> None:
+    """None of these is read, each is told, and none raises."""
+    path = tmp_path / "a.frame"
+    warm_start._write(tmp_path, b"what was stored")
+    (written,) = tmp_path.glob("*.frame")
+    data = written.read_bytes()
+    assert warm_start._read(written) == b"what was stored"
+    for place in range(len(data)):
+        path.write_bytes(data[:place])
+        assert warm_start._read(path) is None
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert warm_start._read(path) is None
+    written.chmod(0o666)
+    assert warm_start._read(written) is None
+    assert warm_start._read(tmp_path / "missing") is None
+
+
+def test_an_entry_that_does_not_load(tmp_path: Path) -> None:
+    _calls(tmp_path, 1)
+    (path,) = _files(tmp_path)
+    path.unlink()
+    warm_start._write(path.parent, b"no pickle")
+    out, log = _calls(tmp_path, 1)
+    assert out == "[2.0, 4.0, 6.0] 1" and "not read" in log, log
+
+
+@pytest.mark.parametrize("variables", [{"MLCC_WARM_START": "0"}, {"RANK": "0"}])
+def test_what_must_not_be_taken(tmp_path: Path, variables: dict[str, str]) -> None:
+    _calls(tmp_path, 1)
+    assert _calls(tmp_path, 1, **variables)[0] == "[2.0, 4.0, 6.0] 1"
+
+
+HEAVY = [["lowering"], ["scheduler"], ["kernel"], ["select_algorithm"]]
+IMPORTS = """
+import sys
+import torch
+
+torch.compile(lambda a: a.sin() + 1, backend="mlcc")(torch.ones(3))
+print(json.dumps([name for name in sys.modules if name.startswith("torch._inductor")]))
+"""
+
+
+def test_nothing_of_inductor_is_imported_that_compiles(tmp_path: Path) -> None:
+    (tmp_path / "imports.py").write_text(f"import json\n{IMPORTS}")
+    for _ in range(2):
+        done = _run([str(tmp_path / "imports.py")], tmp_path)
+        parts = [name.split(".")[2:3] for name in json.loads(done.stdout)]
+        assert not [part for part in parts if part in HEAVY]
