@@ -51,7 +51,9 @@ def test_a_verdict_is_measured_once_and_kept(fresh_cache: Path, mlcc_log: Log) -
         "mlcc.jit(lambda x: torch.logsumexp(x * 2, 1), dynamic=False)(torch.randn(3, 1 << 20))\n"
     )
     done = _run(script, logs="fusion")
-    assert "INFO measured before: " in done.stderr and "INFO measured: " not in done.stderr, done.stderr
+    assert "INFO measured before: " in done.stderr and "INFO measured: " not in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("way", ["option", "deterministic"])
