@@ -265,8 +265,8 @@ def _one_line(result: Json) -> str:
 def _table(results: list[Json], backend: str, peers: list[str], details: bool) -> Table:
     title = f"{backend} beside eager PyTorch: float32, 2 threads, median of interleaved calls"
     caption = (
-        "first call: all of it, (our own part); speed: median of the turns' ratios, times are medians by\n"
-        "themselves; red: beyond what is promised"
+        "first call: all of it (our own part); speed: median of the turns' ratios;\n"
+        "times are medians by themselves; red: beyond what is promised"
     )
     table = Table(title=title, caption=caption, padding=(0, 0, 0, 1))
     headings = ["workload", "sizes", "first call", "warm cache", "eager", backend, "speed"]

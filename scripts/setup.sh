@@ -6,7 +6,6 @@ purpose=${1:-demo}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-}
 TORCH_INDEX=${TORCH_INDEX:-}
-torch_version=2.13.0
 
 packages="python3 python3-venv python3-dev ca-certificates git g++ cmake ninja-build ccache lld-19
   llvm-19-dev libzstd-dev zlib1g-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev binutils"
@@ -73,7 +72,7 @@ make_venv() {
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 has_torch() {
-  "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$torch_version')" 2>/dev/null
+  "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$TORCH_VERSION')" 2>/dev/null
 }
 
 install_torch() {
@@ -84,13 +83,13 @@ install_torch() {
   has_torch && return
   local options=()
   [ -n "$TORCH_INDEX" ] && options+=(--extra-index-url "$TORCH_INDEX")
-  say "installing torch $torch_version"
-  if pip install "${options[@]}" --dry-run --quiet --report - "torch==$torch_version" 2>/dev/null |
+  say "installing torch $TORCH_VERSION"
+  if pip install "${options[@]}" --dry-run --quiet --report - "torch==$TORCH_VERSION" 2>/dev/null |
     grep -q '"name": *"nvidia-'; then
     echo "this is the CUDA build of torch, which is large; for a CPU build use TORCH_INDEX=<index with CPU builds>," \
       "for an installed torch TORCH=present"
   fi
-  pip install "${options[@]}" "torch==$torch_version"
+  pip install "${options[@]}" "torch==$TORCH_VERSION"
 }
 
 if ! done_before "packages-$purpose" "$packages"; then
@@ -98,11 +97,11 @@ if ! done_before "packages-$purpose" "$packages"; then
   stamp "packages-$purpose" "$packages"
 fi
 [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c '' 2>/dev/null || make_venv
-if ! done_before "wheels-$purpose" "$VENV $TORCH $torch_version $wheels"; then
+if ! done_before "wheels-$purpose" "$VENV $TORCH $TORCH_VERSION $wheels"; then
   install_torch
   say "installing Python packages"
   # torch is in place; naming it keeps pip from replacing it.
   IFS=' ' read -ra list <<<"$wheels"
   pip install --quiet "${list[@]}"
-  stamp "wheels-$purpose" "$VENV $TORCH $torch_version $wheels"
+  stamp "wheels-$purpose" "$VENV $TORCH $TORCH_VERSION $wheels"
 fi
