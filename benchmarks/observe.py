@@ -137,10 +137,10 @@ class MlccObserver:
     def __init__(self) -> None:
         backend: Any = importlib.import_module("mlcc.capture.backend")
         self.backend = backend.compile
-        self._module = backend
+        self._module: Any = importlib.import_module("mlcc.capture.compiled_graph")
         self._graphs: list[Any] = []
         self._seconds: dict[int, list[float]] = {}
-        self._calls = {c: c.__call__ for c in (backend.CompiledGraph, backend.EagerGraph)}
+        self._calls = {c: c.__call__ for c in (self._module.CompiledGraph, self._module.EagerGraph)}
         self._watch_creation()
         for graph_class, call in self._calls.items():
             graph_class.__call__ = self._timed(call)

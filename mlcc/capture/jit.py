@@ -23,7 +23,6 @@ from mlcc import config
 from mlcc._errors import Error, InternalError, SideEffectError
 from mlcc._load import load_core
 from mlcc.capture import (
-    backend,
     code_owners,
     eager_fallback,
     jit_remedies,
@@ -62,6 +61,7 @@ from mlcc.capture.guards import (
     keep_layouts,
 )
 from mlcc.capture.jitted_module import JittedModule, module_of
+from mlcc.capture.session import Session, StaticInputWrittenError, watch_weights
 from mlcc.capture.stances import ASSIGNED, ENVIRONMENT, IN_ENVIRONMENT, patched
 from mlcc.capture.traced import TracedModule, plain_function
 from mlcc.logging import get_logger
@@ -192,7 +192,7 @@ class Jitted:
                     return self._trace_and_run(call, args, kwargs)
         if entry.steals:
             # Parameters that took the place of others: the dispatch knows only those that are watched.
-            backend.watch_weights([*call.leaves, *entry.held])
+            watch_weights([*call.leaves, *entry.held])
         return self._run(entry, call, args, kwargs)
 
     def _is_full(self, call: Call) -> bool:
@@ -357,7 +357,7 @@ class Jitted:
             while True:
                 try:
                     return self._trace_once(call)
-                except backend.StaticInputWrittenError:
+                except StaticInputWrittenError:
                     self._fixed_traces_left = 0
                 except trace_symbols.NeedsConstants:
                     pass  # the next trace has more of them
@@ -392,7 +392,7 @@ class Jitted:
         options = config.resolve({"torch_caches": False})
         entry.steals = options["weights"] == "steal"
         if entry.steals:
-            backend.watch_weights(call.leaves)
+            watch_weights(call.leaves)
         fakes = tracing.Fakes()
         fixed = self._fix_places(call)
         constants = self._constants.setdefault(call.key, set())
@@ -413,7 +413,7 @@ class Jitted:
         floats = {place for place, leaf in enumerate(call.leaves) if type(leaf) is float}
         symbols = trace_symbols.Symbols(fakes.symbols, floats.__contains__)
         traced = TracedModule(self._function, self._name, own, call, varying, symbols)
-        session = backend.Session(None, options)
+        session = Session(None, options)
         try:
             with fakes.tracing(), symbols.answering():
                 compiled = session.compile(

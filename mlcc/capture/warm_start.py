@@ -12,13 +12,14 @@ import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mlcc import config
+from mlcc.capture import call_checks, compiled_graph
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot, aot_key, fingerprints, frames, trace_state
 from mlcc.torch_private.graph_source import GraphSource, source_of
@@ -40,10 +41,9 @@ class GraphFacts:
 
 @dataclass
 class _Place:
-    """Where variants of a frame stand, and the settings that their graphs are loaded under."""
+    """Where variants of a frame stand, and the options that their graphs are loaded with."""
 
     folder: Path
-    mode: str | None
     options: Mapping[str, Any]
     graphs: dict[str, bytes]  # of the variant that was read last
 
@@ -60,17 +60,7 @@ class _Pending:
 class WarmStart(frames.Store):
     """The store of frames, as files."""
 
-    def __init__(
-        self,
-        resolve: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        code_key: Callable[[Mapping[str, Any]], list[Any]],
-        loading: Callable[[str | None, Mapping[str, Any]], AbstractContextManager[None]],
-        guarded: Callable[..., Callable[..., Any]],
-    ) -> None:
-        self._resolve = resolve
-        self._code_key = code_key
-        self._loading = loading
-        self._guarded = guarded
+    def __init__(self) -> None:
         self._facts: dict[str, GraphFacts] = {}
         self._pending: list[_Pending] = []
         self._lock = threading.Lock()
@@ -97,13 +87,13 @@ class WarmStart(frames.Store):
     def open(self, frame: frames.Frame) -> _Place | None:
         """The folder of this frame's variants; None where frames are not to be stored."""
         given = frame.settings()
-        mode, options = given.get("mode"), self._resolve(given.get("options") or {})
+        mode, options = given.get("mode"), config.resolve(given.get("options") or {})
         if not options["warm_start"] or not options["torch_caches"] or options["disable"]:
             return None
         if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
             return None
         parts = (
-            *self._code_key(options),
+            *compiled_graph.code_key(options),
             mode,
             sorted((given.get("options") or {}).items()),
             frames.settings(),
@@ -115,7 +105,7 @@ class WarmStart(frames.Store):
             [(name, _form(value)) for name, value in sorted(frame.local_scope.items())],
         )
         key = hashlib.sha256(repr(parts).encode()).hexdigest()
-        return _Place(_folder() / key, mode, options, {})
+        return _Place(_folder() / key, options, {})
 
     def candidates(self, place: _Place) -> Iterator[frames.StoredFrame]:
         """Variants that can be read, newest first."""
@@ -133,7 +123,7 @@ class WarmStart(frames.Store):
     def graph(self, frame: frames.StoredFrame, name: str, place: _Place) -> Callable[..., Any]:
         """The compiled graph, with the checks before each call that a fresh one has."""
         facts, stored = pickle.loads(place.graphs[name])
-        with self._loading(place.mode, place.options):
+        with compiled_graph.compiling(compiled_graph.Compilation(place.options)):
             compiled = aot.load_graph(stored)
         eager: list[Callable[..., Any]] = []
 
@@ -142,7 +132,9 @@ class WarmStart(frames.Store):
                 eager.append(facts.eager.function())
             return eager[0](*arguments)
 
-        return self._guarded(compiled, run_eagerly, facts.written, facts.integers, facts.limit)
+        return call_checks.or_eager(
+            compiled, run_eagerly, facts.written, facts.integers, facts.limit
+        )
 
     def keep(self, place: _Place, frame: frames.StoredFrame) -> None:
         """Store a frame, at once or as soon as its graphs are whole."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
-from torch._functorch.aot_autograd import aot_module_simplified
 
 from mlcc.torch_private import aot_key, dynamo, patches, symints
 
@@ -63,6 +62,9 @@ def compile_with_aot(
     `cache_key` they return `OutputCode`, and torch's cache of AOTAutograd stores and finds it under the graph plus
     that key; without one, or where this torch lacks the cache, nothing is stored.
     """
+    # Takes long to import, and loading what was stored does without.
+    from torch._functorch.aot_autograd import aot_module_simplified
+
     if any(isinstance(value, list | tuple | dict) for value in example_inputs):
         raise TypeError("nested example inputs are not supported")
     context = contextlib.ExitStack()

@@ -130,12 +130,28 @@ def _hints() -> dict[Any, int]:
 
 @functools.cache
 def torch_code() -> str:
-    """Tells one torch from another: its version, and sizes and times of the files that trace."""
+    """Tells one torch from another: its version, and the sizes of the files that trace, where someone edits them."""
     root = os.path.dirname(torch.__file__)
     parts: list[Any] = [torch.__version__, torch.version.git_version]
-    for folder in _SOURCES:
-        for directory, _, names in sorted(os.walk(os.path.join(root, folder))):
-            for name in sorted(name for name in names if name.endswith(".py")):
-                status = os.stat(os.path.join(directory, name))
-                parts.append((name, status.st_size, status.st_mtime_ns))
+    for path in _sources(*(os.path.join(root, folder) for folder in _SOURCES)):
+        parts.append((os.path.basename(path), os.path.getsize(path)))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@functools.cache
+def mlcc_code() -> str:
+    """Tells one state of this package's Python from another: what it stores is its own objects."""
+    digest = hashlib.sha256()
+    for path in _sources(os.path.dirname(os.path.dirname(__file__))):
+        with open(path, "rb") as stream:
+            digest.update(stream.read())
+    return digest.hexdigest()
+
+
+def _sources(*folders: str) -> Iterator[str]:
+    for folder in folders:
+        for directory, folders_in_it, names in os.walk(folder):
+            folders_in_it.sort()
+            yield from (
+                os.path.join(directory, one) for one in sorted(names) if one.endswith(".py")
+            )

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mlcc import config
 from mlcc._load import load_core
-from mlcc.capture import backend
+from mlcc.capture.session import decomposition_table, op_table
 from mlcc.importer import fx_graph
 from tests.python.cuda_tools import fake_driver
 
@@ -63,11 +63,11 @@ class Program:
         with mode:
             arguments = [made.fake(mode, self.is_dynamic) for made in self.inputs]
             function = self._with_gradients if self.trains else self.function
-            table = backend.decomposition_table()
+            table = decomposition_table()
             gm = make_fx(_flat(function), decomposition_table=table)(*arguments)
         gm.graph.eliminate_dead_code()
         builder = load_core().GraphBuilder("g")
-        fx_graph.import_graph(gm, builder, backend.op_table())
+        fx_graph.import_graph(gm, builder, op_table())
         return str(builder.print())
 
     def _with_gradients(self, *inputs: Any) -> list[Any]:

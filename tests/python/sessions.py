@@ -9,8 +9,8 @@ import torch
 from torch.fx import GraphModule
 
 from mlcc import config
-from mlcc.capture import backend
-from mlcc.capture.backend import CompiledGraph
+from mlcc.capture.compiled_graph import CompiledGraph
+from mlcc.capture.session import Session
 
 
 class Sessions:
@@ -18,11 +18,11 @@ class Sessions:
 
     def __init__(self, function: Callable[..., Any], dynamic: bool | None = False) -> None:
         torch._dynamo.reset()
-        self._sessions: list[backend.Session] = []
+        self._sessions: list[Session] = []
         self._function = torch.compile(function, backend=self._compile, dynamic=dynamic)
 
     def _compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        self._sessions.append(backend.Session(None, config.resolve({"torch_caches": False})))
+        self._sessions.append(Session(None, config.resolve({"torch_caches": False})))
         return self._sessions[-1].compile(gm, example_inputs)
 
     def __call__(self, *args: Any) -> Any:

@@ -7,9 +7,9 @@ import torch
 
 from benchmarks.inductor_calls import InductorObserver
 from benchmarks.observe import MlccObserver, summarize
-from mlcc.capture import backend
+from mlcc.capture.compiled_graph import CompiledGraph, EagerGraph
 
-SHARED = ((backend.CompiledGraph, "_link"), (backend.EagerGraph, "__init__"))
+SHARED = ((CompiledGraph, "_link"), (EagerGraph, "__init__"))
 
 
 @pytest.fixture(autouse=True)

@@ -790,8 +790,6 @@ y = run(x, w)
 y.square().sum().backward()
 with torch.no_grad():
     z = run(x.detach(), w.detach())
-compilations = []
-original = backend.Session._compile_graph
 print(json.dumps({
     "counters": dict(counters["aot_autograd"]),
     "core": dict(__import__("mlcc").cache_info()),

@@ -14,7 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import mlcc
 from mlcc import _load, cli, config
 from mlcc._load import load_core
-from mlcc.capture import backend
+from mlcc.capture import session
+from mlcc.capture.compiled_graph import EagerGraph
+from mlcc.capture.session import Session, _compiled, op_table
 from mlcc.importer import fx_graph
 from mlcc.ir.types import GraphUnsupported
 from mlcc.rewrite import decompositions
@@ -23,11 +25,11 @@ from mlcc.rewrite import decompositions
 def imported(function: Callable[..., Any], *makers: Callable[[], Any]) -> tuple[str, Any]:
     """The text of the graph that a function of fake tensors becomes, and what importing found beside it."""
     builder = load_core().GraphBuilder("g")
-    table = decompositions.table(frozenset(backend.op_table().overloads()))
+    table = decompositions.table(frozenset(op_table().overloads()))
     with FakeTensorMode(allow_non_fake_inputs=True):
         arguments = [make() for make in makers]
         gm = make_fx(function, decomposition_table=table)(*arguments)
-    found = fx_graph.import_graph(gm, builder, backend.op_table())
+    found = fx_graph.import_graph(gm, builder, op_table())
     builder.verify()
     return builder.print(), found
 
@@ -201,25 +203,25 @@ def test_what_mixes_devices_is_refused_in_eagers_words() -> None:
 
 def test_without_a_gpu_such_a_graph_runs_eagerly(mlcc_log: Any) -> None:
     """No exception, one line that gives the reason."""
-    session = backend.Session(None, config.resolve({"gpu": "off"}))
+    of_cpu = Session(None, config.resolve({"gpu": "off"}))
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.empty(8, device="cuda")
         gm = make_fx(lambda x: [x.exp() + 1])(x)
     with mlcc_log("fallback") as lines:
-        code = session.compiler("inference")(gm, [x])
-    assert isinstance(code, backend.EagerGraph)
+        code = of_cpu.compiler("inference")(gm, [x])
+    assert isinstance(code, EagerGraph)
     (line,) = [line for line in lines if "runs eagerly" in line]
     assert line.startswith("inference graph runs eagerly: no kernels for cuda:0: ")
 
 
 def test_an_emulated_gpu_is_not_for_tensors_of_a_real_one(mlcc_log: Any) -> None:
-    session = backend.Session(None, config.resolve({"gpu": "emulate"}))
+    of_cpu = Session(None, config.resolve({"gpu": "emulate"}))
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.empty(8, device="cuda")
         gm = make_fx(lambda x: [x.exp() + 1])(x)
     with mlcc_log("fallback") as lines:
-        code = session.compiler("inference")(gm, [x])
-    assert isinstance(code, backend.EagerGraph)
+        code = of_cpu.compiler("inference")(gm, [x])
+    assert isinstance(code, EagerGraph)
     assert any("emulated GPU" in line for line in lines)
 
 
@@ -306,7 +308,7 @@ def test_a_build_for_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     core = CoreWithoutCpu()
     assert cli._cpu_rows(core) == [("cpu", "none: cpu backend: cannot be opened")]
     with pytest.raises(mlcc.Error, match="cannot be opened"):
-        backend._compiled(core, None, {})
-    monkeypatch.setattr(backend, "has_cpu_code_generator", lambda: False)
+        _compiled(core, None, {})
+    monkeypatch.setattr(session, "has_cpu_code_generator", lambda: False)
     with pytest.raises(GraphUnsupported, match="cannot be opened"):
-        backend._compiled(core, None, {})
+        _compiled(core, None, {})

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 import mlcc
 from mlcc._load import load_core
 from mlcc.capture import backend
+from mlcc.capture.session import Session
 from tests.python import cuda_tools
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,14 +211,14 @@ def test_bisect_from_the_environment(fresh_cache: Path, monkeypatch: pytest.Monk
     def stats() -> Any:
         run = compiled(lambda x: (x * 1 + 0) * 1)
         graphs: list[Any] = []
-        compile_graph = backend.Session._compile_graph
+        compile_graph = Session._compile_graph
 
         def keep(self: Any, gm: Any, kind: str) -> Any:
             graphs.append(compile_graph(self, gm, kind))
             return graphs[-1]
 
         with monkeypatch.context() as patched:
-            patched.setattr(backend.Session, "_compile_graph", keep)
+            patched.setattr(Session, "_compile_graph", keep)
             assert run(torch.ones(3)).tolist() == [1.0] * 3
         return graphs[0].stats["nodes"]
 

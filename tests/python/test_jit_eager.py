@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import mlcc
+from mlcc.capture.session import Session
 from tests.python.test_jit import found_in_core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -193,7 +194,7 @@ def test_a_trace_that_fails_is_an_error_under_strict(
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(mlcc.capture.backend.Session, "compile", fail)
+    monkeypatch.setattr(Session, "compile", fail)
     x = torch.ones(3)
     with pytest.raises(mlcc.InternalError, match="its trace failed: KeyError: 'planted'"):
         mlcc.jit(lambda x: x + 1)(x)

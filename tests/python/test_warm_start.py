@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlcc.capture import warm_start
-from tests.python import warm_programs
+from tests.python import frame_programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,9 +35,9 @@ def _run(arguments: list[str], folder: Path, **variables: str) -> subprocess.Com
 
 def _programs(phase: int, folder: Path) -> dict[str, int]:
     """How many graphs each of the programs traced; all of them are right."""
-    done = _run([str(Path(warm_programs.__file__)), str(phase)], folder)
+    done = _run([str(Path(frame_programs.__file__)), str(phase)], folder)
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [one["name"] for one in records] == list(warm_programs.PROGRAMS), done.stderr
+    assert [one["name"] for one in records] == list(frame_programs.PROGRAMS), done.stderr
     wrong = {one["name"]: one["error"] for one in records if one["error"]}
     assert not wrong, wrong
     return {one["name"]: one["graphs"] for one in records}
@@ -47,14 +47,14 @@ def test_programs_in_five_processes(tmp_path: Path) -> None:
     cold = _programs(0, tmp_path)
     assert all(cold.values())
     assert {name for name, graphs in _programs(0, tmp_path).items() if graphs} == (
-        warm_programs.UNSTORABLE
+        frame_programs.UNSTORABLE
     )
     changed = _programs(1, tmp_path)
     assert changed["a number among the globals"] and changed["a function in a closure"]
     assert not changed["plain"]
     for phase in (1, 0):
         warm = _programs(phase, tmp_path)
-        assert {name for name, graphs in warm.items() if graphs} == warm_programs.UNSTORABLE
+        assert {name for name, graphs in warm.items() if graphs} == frame_programs.UNSTORABLE
 
 
 HELPERS = "def helper(a):\n    return a + {value}\n"

@@ -9,7 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlcc import config
 from mlcc._load import load_core
-from mlcc.capture import backend
+from mlcc.capture.compiled_graph import caller
+from mlcc.capture.session import op_table
 from mlcc.importer import fx_graph
 from mlcc.ir import types as ir_types
 from mlcc.ir.op_table import OpTable
@@ -45,9 +46,9 @@ class Compiled:
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         core = load_core()
         builder = core.GraphBuilder("traced")
-        self.graph = fx_graph.import_graph(gm, builder, backend.op_table())
+        self.graph = fx_graph.import_graph(gm, builder, op_table())
         self.executable = core.compile(builder, config.resolve())
-        self._call = backend._caller(self.executable, self.graph)
+        self._call = caller(self.executable, self.graph)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         return self._call(list(inputs))

@@ -1,0 +1,299 @@
+"""A compiled graph as AOTAutograd calls and stores it, and one that runs eagerly instead.
+
+Loading one from a cache needs this module and not what compiles.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from mlcc import config
+from mlcc._errors import Error
+from mlcc._load import load_core
+from mlcc._version import __version__
+from mlcc.importer.context import ImportedGraph, Output
+from mlcc.ir import objects
+from mlcc.logging import get_logger
+from mlcc.torch_private import aot, aot_key, aot_metadata, dispatch
+
+# -- timing
+
+
+@dataclass
+class Timings:
+    """Wall time in seconds spent by mlcc in this process, which `timings` copies."""
+
+    callbacks: float = 0.0  # from entry to exit of the functions that torch calls us by
+    graphs: int = 0  # how many graphs were compiled or loaded
+    first_executions: list[float] = field(default_factory=list)  # of each executable, in order
+
+
+_timings = Timings()
+_timings_lock = threading.Lock()
+
+
+def timings() -> Timings:
+    """What mlcc cost so far: compiling and loading, and the first execution of each executable."""
+    with _timings_lock:
+        return Timings(_timings.callbacks, _timings.graphs, list(_timings.first_executions))
+
+
+def add_callback_time(seconds: float) -> None:
+    with _timings_lock:
+        _timings.callbacks += seconds
+        _timings.graphs += 1
+
+
+def _add_first_execution(seconds: float) -> None:
+    with _timings_lock:
+        _timings.first_executions.append(seconds)
+
+
+# -- what torch holds and caches
+
+
+@dataclass
+class Compilation:
+    """What a graph is compiled or loaded for: the options, and where it is to be added."""
+
+    options: Mapping[str, Any]
+    graphs: list[CompiledGraph | EagerGraph] = field(default_factory=list)
+
+
+# The one under way: where torch loads a graph from its cache, it does not say for whom.
+_under_way: ContextVar[Compilation | None] = ContextVar("mlcc.capture.compiled_graph", default=None)
+
+
+@contextmanager
+def compiling(compilation: Compilation) -> Iterator[None]:
+    """Graphs that torch loads inside are loaded for `compilation`."""
+    token = _under_way.set(compilation)
+    try:
+        yield
+    finally:
+        _under_way.reset(token)
+
+
+def is_compiling() -> bool:
+    """Whether this thread compiles or loads a graph."""
+    return _under_way.get() is not None
+
+
+class CompiledGraph(aot.OutputCode):
+    """A compiled graph as AOTAutograd calls and stores it: a boxed callable from a list of inputs to a list of outputs.
+
+    What is stored is the text of the graph, not code: kernels come from mlcc's own store when it is loaded.
+    """
+
+    def __init__(
+        self,
+        executable: Any,
+        graph_text: str,
+        imported: ImportedGraph,
+        options: Mapping[str, Any],
+        seconds: float,
+        num_tokens: int = 0,
+    ) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens  # among inputs and outputs, before the others
+        self._missing_tokens = 0  # of these, what the caller leaves out
+        self.num_inputs, self.written = aot_metadata.written_inputs()  # of the function, by place
+        self.returns_views = bool(aot_metadata.outputs_made_again())  # of inputs
+        self.graph_text = graph_text
+        self.imported = imported
+        self._options = {name: value for name, value in options.items() if is_code_option(name)}
+        # On the instance, since torch copies only __dict__ to the functions that it wraps around this.
+        self._boxed_call = True
+        self._time_taken_ns = int(seconds * 1e9)
+        self._link(executable)
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run on tensors and ints; the list is emptied."""
+        return self._run(inputs)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The executable's statistics: kernels, extern calls, bytes of the arena, ..."""
+        return dict(self._executable.stats)
+
+    @property
+    def executable(self) -> Any:
+        """The core's Executable. Its inputs are the graph's and then the constants, its outputs the graph's values."""
+        return self._executable
+
+    def _link(self, executable: Any) -> None:
+        self._executable: Any = executable
+        self._run: Callable[[list[Any]], Any] = self._run_first
+
+    def _run_first(self, inputs: list[Any]) -> Any:
+        run = caller(self._executable, self.imported)
+        if self._missing_tokens:
+            run = _with_tokens(run, self._missing_tokens)
+        start = time.perf_counter()
+        outputs = run(inputs)
+        _add_first_execution(time.perf_counter() - start)
+        self._run = run
+        return outputs
+
+    def prepare_for_serialization(self) -> None:
+        """Drop what cannot be stored; torch calls this on a copy."""
+        if self.imported.eager_calls:
+            raise aot.cache_bypass("the graph calls Python")
+        if any(dispatch.is_object(output.constant) for output in self.imported.outputs):
+            raise aot.cache_bypass("the graph returns an object that it holds")
+        self._executable = None
+        self.__dict__.pop("_run", None)
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """After loading: compile the text again, which finds its kernels in the store."""
+        del example_inputs, constants, graph_kwargs
+        if self._executable is not None:
+            return
+        start = time.perf_counter()
+        compilation = _under_way.get()
+        options = {**(compilation.options if compilation else config.resolve()), **self._options}
+        executable = load_core().compile(self.graph_text, options)
+        self._missing_tokens = self.num_tokens
+        self._link(executable)
+        if compilation is not None:
+            compilation.graphs.append(self)
+        get_logger("cache").info("graph loaded from torch's cache: %s", in_words(executable.stats))
+        add_callback_time(time.perf_counter() - start)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There are no Triton kernels here."""
+        del triton_bundle
+
+
+class EagerGraph(aot.OutputCode):
+    """A graph that runs eagerly, and is not stored."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__()
+        self.num_inputs, self.written = aot_metadata.written_inputs()
+        self.returns_views = bool(aot_metadata.outputs_made_again())
+        self._gm = gm
+        self._boxed_call = True
+        self._time_taken_ns = 0
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run on tensors and ints; the list is emptied."""
+        arguments = list(inputs)
+        inputs.clear()
+        return self._gm(*arguments)
+
+    def prepare_for_serialization(self) -> None:
+        """Nothing of it may enter a cache: a later version may compile it."""
+        raise aot.cache_bypass("the graph runs eagerly")
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Never stored, so never loaded."""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There are no Triton kernels here."""
+
+
+def caller(executable: Any, imported: ImportedGraph) -> Callable[[list[Any]], Any]:
+    """A boxed function around an executable: adds the graph's constants, puts ints and None among the outputs."""
+    outputs, constants = imported.outputs, imported.constants
+    if imported.float_inputs:
+        return _caller_with_floats(executable, imported)
+    if imported.object_inputs or imported.computes_objects:
+        return _caller_with_objects(executable, imported)
+    if not constants and all(o.kind == "value" and o.index == i for i, o in enumerate(outputs)):
+        return executable
+
+    def run(inputs: list[Any]) -> list[Any]:
+        inputs.extend(constants)
+        values = executable(inputs)
+        return [_result(output, values) for output in outputs]
+
+    return run
+
+
+def _with_tokens(run: Callable[[list[Any]], Any], count: int) -> Callable[[list[Any]], Any]:
+    """`run` for a caller who neither gives nor takes tokens of effects."""
+
+    def call(inputs: list[Any]) -> Any:
+        given = [*[None] * count, *inputs]
+        inputs.clear()
+        return run(given)[count:]
+
+    return call
+
+
+def _result(output: Output, values: Sequence[Any]) -> Any:
+    if output.kind == "constant":
+        return output.constant
+    value = values[output.index]
+    if output.kind == "object":
+        return objects.object_of(value)
+    return value.item() if output.kind == "float" else value
+
+
+def _caller_with_floats(executable: Any, imported: ImportedGraph) -> Callable[[list[Any]], Any]:
+    inner = caller(executable, replace(imported, float_inputs=[]))
+    places = imported.float_inputs
+
+    def run(inputs: list[Any]) -> Any:
+        for place in places:
+            inputs[place] = torch.tensor(inputs[place], dtype=torch.float64, device="cpu")
+        return inner(inputs)
+
+    return run
+
+
+def _caller_with_objects(executable: Any, imported: ImportedGraph) -> Callable[[list[Any]], Any]:
+    inner = caller(executable, replace(imported, object_inputs=[], computes_objects=False))
+    places = imported.object_inputs
+
+    def run(inputs: list[Any]) -> Any:
+        with objects.kept():
+            for place in places:
+                inputs[place] = objects.number_of(inputs[place])
+            return inner(inputs)
+
+    return run
+
+
+def in_words(stats: Mapping[str, Any]) -> str:
+    """What a graph became, in one line."""
+    origins = [
+        f"{stats[name]} {words}"
+        for name, words in (
+            ("compiled", "compiled"),
+            ("disk_hits", "from disk"),
+            ("memory_hits", "from memory"),
+        )
+        if stats[name]
+    ]
+    kernels = f"{stats['kernels']} kernels" + (f" ({', '.join(origins)})" if origins else "")
+    return (
+        f"{kernels} for {stats['generated_nodes']} of {stats['nodes']} nodes, "
+        f"{stats['extern_calls']} ATen calls, {stats['kept']} values kept from call to call, "
+        f"arena {stats['arena_bytes'] / 1024:.0f} KiB"
+    )
+
+
+def is_code_option(name: str) -> bool:
+    return config.table()[name].option_class == "code"
+
+
+def code_key(options: Mapping[str, Any]) -> list[Any]:
+    """What of mlcc and its options decides the code of a graph. No option of class `run` stands here."""
+    core = load_core()
+    code = sorted((name, options[name]) for name in options if is_code_option(name))
+    try:
+        cpu = core.cpu_info(dict(options))
+    except Error as error:  # without a code generator for the CPU, graphs of GPUs compile
+        cpu = str(error)
+    return [__version__, core.build_id(), aot_key.mlcc_code(), code, cpu]

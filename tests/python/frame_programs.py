@@ -1,0 +1,389 @@
+"""Programs that two processes run over one cache, for test_warm_start.py: as a script it runs all of them.
+
+usage: python frame_programs.py PHASE
+
+Prints a line of JSON for each: whether results are eager's, and how many graphs Dynamo traced. PHASE stands in the
+programs as a constant of different kinds: what was stored for one of them must not answer for another.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+PHASE = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+SCALE = PHASE + 2.0
+TABLE = {"a": PHASE + 1, "b": 7}
+LIST = [1] * (PHASE + 1)
+PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], list[tuple[Any, ...]]]]] = {}
+# Each of the others is loaded by a second process.
+UNSTORABLE = {"made from text", "arguments that overlap", "a backward pass that never runs"}
+
+
+class Kind(enum.Enum):
+    PLUS = 1
+    MINUS = 2
+
+
+KIND = Kind.MINUS if PHASE else Kind.PLUS
+
+
+def program(name: str) -> Callable[[Any], Any]:
+    def register(make: Any) -> Any:
+        PROGRAMS[name] = make
+        return make
+
+    return register
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (4, 5)))
+
+
+@program("plain")
+def _() -> Any:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.sin(a) * b
+
+    return f, [(x(), x())]
+
+
+@program("a number among the globals")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a * SCALE + TABLE["a"] + len(LIST)
+
+    return f, [(x(),)]
+
+
+@program("a number in a closure")
+def _() -> Any:
+    def make(n: int) -> Any:
+        def f(a: torch.Tensor) -> torch.Tensor:
+            return a.cos() + n
+
+        return f
+
+    return make(PHASE + 3), [(x(),)]
+
+
+@program("a function in a closure")
+def _() -> Any:
+    def plus(a: torch.Tensor) -> torch.Tensor:
+        return a + 1
+
+    def minus(a: torch.Tensor) -> torch.Tensor:
+        return a - 1
+
+    inner = minus if PHASE else plus
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return inner(a) * 2
+
+    return f, [(x(),)]
+
+
+@program("a function of torch in a closure")
+def _() -> Any:
+    act = torch.nn.functional.gelu if PHASE else torch.nn.functional.silu
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return act(a)
+
+    return f, [(x(),)]
+
+
+@program("a decorated function")
+def _() -> Any:
+    def twice(function: Any) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any) -> Any:
+            return function(*args) * (2 + PHASE)
+
+        return run
+
+    @twice
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a.exp()
+
+    return f, [(x(),)]
+
+
+@program("a default argument")
+def _() -> Any:
+    def f(a: torch.Tensor, n: float = PHASE + 0.5) -> torch.Tensor:
+        return a.tanh() + n
+
+    return f, [(x(),)]
+
+
+@program("a keyword that is a constant")
+def _() -> Any:
+    def g(a: torch.Tensor, *, n: int = PHASE) -> torch.Tensor:
+        return a + n
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return g(a) * 3
+
+    return f, [(x(),)]
+
+
+@program("a member of an enum")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + 1 if KIND is Kind.PLUS else a - 1
+
+    return f, [(x(),)]
+
+
+class Net(torch.nn.Module):
+    gain = 1.5 + PHASE
+
+    def __init__(self, depth: int, slope: float) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(depth))
+        self.slope = slope
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            a = torch.nn.functional.leaky_relu(layer(a), self.slope) * self.gain
+        return a
+
+
+@program("a module and its fields")
+def _() -> Any:
+    return Net(2, 0.1 + PHASE / 10), [(x(),)]
+
+
+@program("a backward pass that never runs")
+def _() -> Any:
+    net = Net(1, 0.1)
+    return lambda a: net(a), [(x(),)]
+
+
+@program("the same class, deeper")
+def _() -> Any:
+    return Net(3, 0.2), [(x(),)]
+
+
+@program("a module in training")
+def _() -> Any:
+    net = Net(2, 0.3)
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return net(a).square().mean()
+
+    return f, [(x().requires_grad_(),)]
+
+
+@program("a class inside of a function")
+def _() -> Any:
+    class Local(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(5) + PHASE)
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return (a * self.weight).relu()
+
+    return Local(), [(x(),)]
+
+
+@dataclass
+class Config:
+    width: int
+    bias: bool
+
+
+@program("a dataclass")
+def _() -> Any:
+    def f(a: torch.Tensor, config: Config) -> torch.Tensor:
+        b = a.sum(1)[: config.width]
+        return b + 1 if config.bias else Config(3, True).width * b
+
+    return f, [(x(), Config(2 + PHASE, False)), (x(), Config(3, True))]
+
+
+def pad(a: torch.Tensor) -> torch.Tensor:
+    b = a * 2
+    print(end="")
+    return b + SCALE
+
+
+@program("a graph break")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        n = a.shape[0]
+        b = pad(a.sin())
+        if b.sum() > 1e9:
+            return b
+        return b.cos() + n
+
+    return f, [(x(),)]
+
+
+@program("sizes that change")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(a * a.shape[1], 1)
+
+    return f, [(x(3, 7 + n),) for n in range(4)]
+
+
+@program("numbers that change")
+def _() -> Any:
+    def f(a: torch.Tensor, n: int, t: float) -> torch.Tensor:
+        return a * n + t
+
+    return f, [(x(), 3 + n, 0.5 * n) for n in range(4)]
+
+
+@program("dtypes and gradients")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return (a * 2).sigmoid()
+
+    return f, [(x(),), (x().double(),), (x().requires_grad_(),), (x().t(),)]
+
+
+@program("a write into an argument")
+def _() -> Any:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(b)
+        return a.t()
+
+    return f, [(x(), x())]
+
+
+@program("arguments that overlap")
+def _() -> Any:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b * 2
+
+    t = torch.randn(4, 5)
+    pairs = [(t[0], t[0]), (t[:2].view(-1)[:5], t.view(-1)[3:8]), (t[0], t[1])]
+    return f, pairs[PHASE:] + pairs[:PHASE]
+
+
+@program("one tensor twice")
+def _() -> Any:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a * b + 1
+
+    t = x()
+    return f, [(t, t), (t, x())] if PHASE else [(t, x()), (t, t)]
+
+
+@program("a linear solve, whose errors are effects")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(a.t() @ a + torch.eye(5))
+
+    return f, [(x(),)]
+
+
+@program("states of autograd")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            b = a * 2
+        return a * b
+
+    return f, [(x().requires_grad_(),)]
+
+
+@program("the order of a dict")
+def _() -> Any:
+    def f(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        total = torch.zeros(())
+        for name, value in values.items():
+            total = total * 2 + (value.sum() if name == "p" else value.mean())
+        return total
+
+    p, q = x(), x()
+    return f, [({"q": q, "p": p} if PHASE else {"p": p, "q": q},)]
+
+
+@program("an attribute that may be there")
+def _() -> Any:
+    class Box:
+        pass
+
+    box = Box()
+    if PHASE:
+        box.extra = 4.0  # type: ignore[attr-defined]
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + box.extra if hasattr(box, "extra") else a - 1
+
+    return f, [(x(),)]
+
+
+@program("made from text")
+def _() -> Any:
+    names: dict[str, Any] = {}
+    exec(f"def f(a):\n    return a.sin() * {PHASE + 2}\n", names)
+    return names["f"], [(x(),)]
+
+
+def copy_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return value
+
+
+def arguments(call: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copies, which share memory as the arguments do."""
+    tensors = [one for one in call if isinstance(one, torch.Tensor)]
+    if len(tensors) == 2 and tensors[0] is tensors[1]:
+        only = copy_of(tensors[0])
+        return (only, only)
+    bases = {id(one._base): one._base for one in tensors if one._base is not None}
+    copies = {name: base.clone() for name, base in bases.items()}
+    return tuple(
+        copies[id(one._base)].as_strided(one.shape, one.stride(), one.storage_offset())
+        if isinstance(one, torch.Tensor) and one._base is not None and not one.requires_grad
+        else copy_of(one)
+        for one in call
+    )
+
+
+def outcome(function: Any, call: tuple[Any, ...]) -> list[Any]:
+    """Results, arguments after the call, and gradients."""
+    given = arguments(call)
+    result = function(*given)
+    leaves = [one for one in given if isinstance(one, torch.Tensor)]
+    wanted = [one for one in leaves if one.requires_grad]
+    if isinstance(function, torch.nn.Module):
+        wanted += function.parameters()
+    gradients = list(torch.autograd.grad(result.sum(), wanted)) if wanted else []
+    return [result.detach(), *(one.detach() for one in leaves), *gradients]
+
+
+def main() -> None:
+    for name, make in PROGRAMS.items():
+        torch.manual_seed(0)
+        function, calls = make()
+        before = counters["stats"]["unique_graphs"]
+        compiled = torch.compile(function, backend="mlcc")
+        try:
+            for call in calls:
+                torch.testing.assert_close(outcome(compiled, call), outcome(function, call))
+            error = ""
+        except Exception as exception:
+            error = f"{type(exception).__name__}: {exception}"[-500:]
+        graphs = counters["stats"]["unique_graphs"] - before
+        print(json.dumps({"name": name, "error": error, "graphs": graphs}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
