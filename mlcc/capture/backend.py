@@ -62,7 +62,9 @@ def compile(
     if not merged and not own:
         _warm_start.note(gm, written, integers, limit)
     checked = call_checks.or_eager(compiled, gm, written, integers, limit)
-    return call_checks.or_elsewhere(checked, own, gm, merged) if merged else checked
+    if merged:
+        checked = call_checks.or_elsewhere(checked, own, gm, merged)
+    return _warm_start.storable(gm, checked) if aot.is_ahead_of_time() else checked
 
 
 def reset() -> None:

@@ -6,6 +6,7 @@ under torch's rules, and stand in torch's cache folder.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import pickle
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from mlcc import config
+from mlcc._errors import Error
 from mlcc.capture import call_checks, compiled_graph
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot, aot_key, fingerprints, frames, trace_state
@@ -122,19 +124,15 @@ class WarmStart(frames.Store):
 
     def graph(self, frame: frames.StoredFrame, name: str, place: _Place) -> Callable[..., Any]:
         """The compiled graph, with the checks before each call that a fresh one has."""
-        facts, stored = pickle.loads(place.graphs[name])
-        with compiled_graph.compiling(compiled_graph.Compilation(place.options)):
-            compiled = aot.load_graph(stored)
-        eager: list[Callable[..., Any]] = []
+        return _loaded(place.graphs[name], place.options)
 
-        def run_eagerly(*arguments: Any) -> Any:
-            if not eager:
-                eager.append(facts.eager.function())
-            return eager[0](*arguments)
-
-        return call_checks.or_eager(
-            compiled, run_eagerly, facts.written, facts.integers, facts.limit
-        )
+    def storable(self, gm: torch.fx.GraphModule, run: Callable[..., Any]) -> StorableGraph:
+        """`run`, the compiled `gm`, as `torch.compile(...).aot_compile` wants it."""
+        name = str(getattr(gm, "_backend_id", ""))
+        with self._lock:
+            facts = self._facts.pop(name, None)
+        is_whole = facts is not None and aot.has_graphs([name])
+        return StorableGraph(run, pickle.dumps((facts, aot.take_graph(name))) if is_whole else b"")
 
     def keep(self, place: _Place, frame: frames.StoredFrame) -> None:
         """Store a frame, at once or as soon as its graphs are whole."""
@@ -172,6 +170,47 @@ class WarmStart(frames.Store):
             text,
             extra={"place": (code.co_filename, code.co_firstlineno)},
         )
+
+
+class StorableGraph(aot.SerializableCallable):
+    """A compiled graph that `save_compiled_function` writes to a file of the user's."""
+
+    def __init__(self, run: Callable[..., Any], data: bytes) -> None:
+        self._run = run
+        self._data = data
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run on tensors and numbers."""
+        return self._run(*arguments)
+
+    @classmethod
+    def serialize_compile_artifacts(cls, fn: StorableGraph) -> bytes:
+        """The graph as bytes; mlcc.Error where it runs eagerly or holds tensors."""
+        if not fn._data:
+            raise Error("aot_compile: the graph cannot be stored: it runs eagerly or holds tensors")
+        return fn._data
+
+    @classmethod
+    def deserialize_compile_artifacts(cls, data: bytes) -> Callable[..., Any]:
+        """The graph again, with the options of this process."""
+        return cls(_loaded(data, config.resolve()), data)
+
+
+def _loaded(data: bytes, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """A compiled graph with the checks before each call that a fresh one has."""
+    facts, stored = pickle.loads(data)
+    with compiled_graph.compiling(compiled_graph.Compilation(options)):
+        compiled = aot.load_graph(stored)
+
+    @functools.cache
+    def eager() -> Callable[..., Any]:
+        function: Callable[..., Any] = facts.eager.function()
+        return function
+
+    def run_eagerly(*arguments: Any) -> Any:
+        return eager()(*arguments)
+
+    return call_checks.or_eager(compiled, run_eagerly, facts.written, facts.integers, facts.limit)
 
 
 def _form(value: Any) -> Any:

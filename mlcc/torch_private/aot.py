@@ -29,6 +29,14 @@ except ImportError:  # an older or newer torch: no cache of AOTAutograd for us
     SerializableAOTDispatchCompiler = None
     HAS_AOT_CACHE = False
 
+try:
+    from torch._dynamo.aot_compile_types import SerializableCallable
+except ImportError:  # a torch without `aot_compile`
+
+    class SerializableCallable:  # type: ignore[no-redef]
+        """Stands in for torch's base class of what `save_compiled_function` stores."""
+
+
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Any]
 
 Boxed = Callable[[list[Any]], Any]
@@ -291,6 +299,11 @@ def load_graph(stored: bytes) -> Callable[..., Any]:
         return compiled(list(arguments))
 
     return run
+
+
+def is_ahead_of_time() -> bool:
+    """Whether `torch.compile(...).aot_compile` compiles: what a backend returns must be a SerializableCallable."""
+    return bool(getattr(torch._functorch.config, "bypass_autograd_cache_key", False))
 
 
 def cache_folder() -> str:

@@ -43,7 +43,10 @@ def _install() -> None:
 
     @functools.wraps(torch_key)
     def key(mod: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        make = _own_key if _is_ours.get() and not _calls_triton(mod) else torch_key
+        # Ahead of time torch takes any key: the user has the file.
+        is_free = torch._functorch.config.bypass_autograd_cache_key
+        is_ours = _is_ours.get() and not is_free and not _calls_triton(mod)
+        make = _own_key if is_ours else torch_key
         return make(mod, example_inputs, *args, **kwargs)
 
     autograd_cache.autograd_cache_key = key

@@ -1,9 +1,7 @@
 """Programs that two processes run over one cache, for test_warm_start.py: as a script it runs all of them.
 
-usage: python frame_programs.py PHASE
-
-Prints a line of JSON for each: whether results are eager's, and how many graphs Dynamo traced. PHASE stands in the
-programs as a constant of different kinds: what was stored for one of them must not answer for another.
+Prints a line of JSON for each: whether results are eager's, and how many graphs Dynamo traced. PHASE (a variable) stands
+in the programs as a constant of different kinds: what was stored for one of them must not answer for another.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import json
-import sys
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-PHASE = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+PHASE = int(os.environ.get("PHASE", "0"))
 SCALE = PHASE + 2.0
 TABLE = {"a": PHASE + 1, "b": 7}
 LIST = [1] * (PHASE + 1)

@@ -35,7 +35,7 @@ def _run(arguments: list[str], folder: Path, **variables: str) -> subprocess.Com
 
 def _programs(phase: int, folder: Path) -> dict[str, int]:
     """How many graphs each of the programs traced; all of them are right."""
-    done = _run([str(Path(frame_programs.__file__)), str(phase)], folder)
+    done = _run([str(Path(frame_programs.__file__))], folder, PHASE=str(phase))
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [one["name"] for one in records] == list(frame_programs.PROGRAMS), done.stderr
     wrong = {one["name"]: one["error"] for one in records if one["error"]}
@@ -141,3 +141,36 @@ def test_nothing_of_inductor_is_imported_that_compiles(tmp_path: Path) -> None:
         done = _run([str(tmp_path / "imports.py")], tmp_path)
         parts = [name.split(".")[2:3] for name in json.loads(done.stdout)]
         assert not [part for part in parts if part in HEAVY]
+
+
+AHEAD = """
+import sys
+import torch
+from torch._dynamo.utils import counters
+
+def f(x, y):
+    return torch.sin(x) * y
+
+x = torch.arange(12.0).reshape(3, 4)
+for trains in (False, True):
+    path = f"{sys.argv[2]}/f{trains}"
+    a = x.clone().requires_grad_(trains)
+    if sys.argv[1] == "save":
+        run = torch.compile(f, backend="mlcc", fullgraph=True).aot_compile(((a, x), {}))
+        run.save_compiled_function(path)
+    else:
+        with open(path, "rb") as stream:
+            run = torch.compiler.load_compiled_function(stream)
+        assert counters["stats"]["unique_graphs"] == 0
+    result = run(a, x)
+    torch.testing.assert_close(result, f(x, x))
+    if trains:
+        result.sum().backward()
+        torch.testing.assert_close(a.grad, x.cos() * x)
+"""
+
+
+def test_a_function_compiled_ahead_of_time(tmp_path: Path) -> None:
+    (tmp_path / "ahead.py").write_text(AHEAD)
+    for what in ("save", "load"):
+        _run([str(tmp_path / "ahead.py"), what, str(tmp_path)], tmp_path)
