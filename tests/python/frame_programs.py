@@ -1,7 +1,7 @@
 """Programs that two processes run over one cache, for test_warm_start.py: as a script it runs all of them.
 
-Prints a line of JSON for each: whether results are eager's, and how many graphs Dynamo traced. PHASE (a variable) stands
-in the programs as a constant of different kinds: what was stored for one of them must not answer for another.
+Prints a line of JSON for each: whether results are eager's, and how many graphs Dynamo traced. PHASE (a variable)
+stands in the programs as a constant of different kinds: what was stored for one must not answer for another.
 """
 
 from __future__ import annotations
