@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -78,11 +79,18 @@ def reset() -> None:
 compile.reset = reset  # type: ignore[attr-defined]
 
 _warm_start = warm_start.WarmStart()
-frames.install(_warm_start, lambda backend: backend is compile)
-aot.when_whole(_warm_start.flush)
 
-patches.install_recurrent(
-    compile, recurrent.decompositions(), recurrent.is_taken, compiled_graph.is_compiling
-)
+
+@functools.cache
+def prepare_torch() -> None:
+    """Let torch know of what it has to do for our graphs before it traces one."""
+    frames.install(_warm_start, lambda backend: backend is compile)
+    aot.when_whole(_warm_start.flush)
+    patches.install_recurrent(
+        compile, recurrent.decompositions(), recurrent.is_taken, compiled_graph.is_compiling
+    )
+
+
+prepare_torch()
 
 __all__ = ["Timings", "compile", "reset", "timings"]

@@ -31,6 +31,7 @@ from mlcc.capture import (
     stances,
     trace_symbols,
 )
+from mlcc.capture.backend import prepare_torch
 from mlcc.capture.calls import (
     PLAIN_LEAVES,
     Call,
@@ -502,6 +503,8 @@ class Jitted:
             "use torch.where for the choice, or leave this part outside of the function"
         )
 
+
+prepare_torch()
 
 for _name, _value in stance.wrapper_properties(operator.attrgetter("_function")).items():
     setattr(Jitted, _name, property(_value))

@@ -18,6 +18,7 @@ import torch
 
 import mlcc
 import mlcc.capture.backend
+import mlcc.capture.session
 from tests.python.accuracy import check_all
 from tests.python.jit_contract import lookup
 
@@ -656,7 +657,7 @@ def test_a_graph_that_does_not_compile_runs_eagerly(
         raise mlcc.InternalError("planted")
 
     monkeypatch.setenv("MLCC_DUMP_DIR", str(tmp_path))
-    monkeypatch.setattr(mlcc.capture.backend, "_compiled", fail)
+    monkeypatch.setattr(mlcc.capture.session, "_compiled", fail)
     x = torch.randn(5)
     with mlcc.config.patch(strict=False), mlcc_log("fallback") as lines:
         with pytest.warns(UserWarning, match="planted"):
