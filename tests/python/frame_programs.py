@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-PHASE = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+PHASE = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 0
 SCALE = PHASE + 2.0
 TABLE = {"a": PHASE + 1, "b": 7}
 LIST = [1] * (PHASE + 1)
