@@ -20,7 +20,8 @@ from mlcc import config
 from mlcc._errors import Error
 from mlcc._load import load_core
 from mlcc._version import __version__
-from mlcc.importer.context import ImportedGraph, Output
+from mlcc.capture import eager_fallback
+from mlcc.importer.context import ImportedGraph, Output, log_externs
 from mlcc.ir import objects
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot, aot_key, aot_metadata, dispatch
@@ -166,7 +167,15 @@ class CompiledGraph(aot.OutputCode):
         self._link(executable)
         if compilation is not None:
             compilation.graphs.append(self)
-        get_logger("cache").info("graph loaded from torch's cache: %s", in_words(executable.stats))
+        words = in_words(executable.stats)
+        get_logger("cache").info("graph loaded from torch's cache: %s", words)
+        log_externs(self.imported.told)
+        get_logger("perf").info(
+            "graph from torch's cache, compiled in %.1f ms: %s",
+            (time.perf_counter() - start) * 1e3,
+            words,
+            extra={"place": eager_fallback.calling_line()},
+        )
         add_callback_time(time.perf_counter() - start)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:

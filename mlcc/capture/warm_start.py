@@ -94,6 +94,8 @@ class WarmStart(frames.Store):
             return None
         if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
             return None
+        if trace_state.is_tracing_logged():
+            return None
         parts = (
             *compiled_graph.code_key(options),
             mode,

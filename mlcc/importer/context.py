@@ -28,6 +28,7 @@ from mlcc.ir.types import (
     Unsupported,
     device_of,
 )
+from mlcc.logging import get_logger
 from mlcc.torch_private import symints
 
 
@@ -58,9 +59,22 @@ class ImportedGraph:
     # Nodes that do arithmetic or move data (no placeholders, outputs, pure views, getitems), by op; externs among them.
     nodes: dict[str, int] = field(default_factory=dict)
     externs: dict[str, int] = field(default_factory=dict)
+    # What `fallback` tells of externs, also where the graph comes from torch's cache: op, what it is, and why.
+    told: tuple[tuple[str, str, str], ...] = ()
     gpu: str = ""  # the device beside the CPU, "cuda:0"
     # What runs in Python, which the graph names only: it lives as long as this.
     eager_calls: list[Any] = field(default_factory=list)
+
+
+logged_externs: set[tuple[str, str]] = set()
+
+
+def log_externs(told: Iterable[tuple[str, str, str]]) -> None:
+    """Log what runs through ATen (`ImportedGraph.told`), each once for a process."""
+    for name, what, reason in told:
+        if (name, reason) not in logged_externs:
+            logged_externs.add((name, reason))
+            get_logger("fallback").info("%s: %s (%s)", name, what, reason)
 
 
 @dataclass

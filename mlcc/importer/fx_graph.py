@@ -20,7 +20,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from mlcc._errors import Error, InternalError
-from mlcc.importer.context import Context, ImportedGraph, Output, Region
+from mlcc.importer.context import (
+    Context,
+    ImportedGraph,
+    Output,
+    Region,
+    log_externs,
+    logged_externs,
+)
 from mlcc.importer.eager_calls import import_eager_call
 from mlcc.importer.externs import import_extern
 from mlcc.importer.handlers import HANDLERS
@@ -41,7 +48,6 @@ from mlcc.ir.types import (
     overflows,
     source_line,
 )
-from mlcc.logging import get_logger
 from mlcc.rewrite.expand import (
     MEMORY,
     MEMORY_AFTER_WRITE,
@@ -122,8 +128,6 @@ _EXTERN_REASONS = {
     "aten._scaled_dot_product_flash_attention_for_cpu": CONTRACTION,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": CONTRACTION,
 }
-
-_logged: set[tuple[str, str]] = set()
 
 
 class Importer(Context):
@@ -312,6 +316,7 @@ class Importer(Context):
             self.imported.nodes[name] = self.imported.nodes.get(name, 0) + count
         for name, count in inner.imported.externs.items():
             self.imported.externs[name] = self.imported.externs.get(name, 0) + count
+        self.imported.told += inner.imported.told
         self.imported.gpu = self.imported.gpu or inner.imported.gpu
         self.imported.eager_calls.extend(inner.imported.eager_calls)
         return inner
@@ -352,7 +357,7 @@ class Importer(Context):
             _count(self.imported.nodes, name)
             _count(self.imported.externs, name)
             result = import_eager_call(self, node)
-            _log_extern(name, str(reason), "call of Python")
+            self._tell(name, "call of Python", str(reason))
             return result
 
     def _read_float(self, node: Node) -> bool:
@@ -391,10 +396,18 @@ class Importer(Context):
             result = self.extern(node)
         except GraphUnsupported as unsupported:
             result = import_eager_call(self, node)
-            _log_extern(name, str(unsupported), "call of Python")
+            self._tell(name, "call of Python", str(unsupported))
         else:
-            _log_extern(name, reason)
+            self._tell(name, "ATen call", reason)
         return result
+
+    def _tell(self, name: str, what: str, reason: str) -> None:
+        if name == "aten.copy_.default" or reason == CONTRACTION:
+            return  # the driver says which of these remain: kernels do most of them
+        told = (name, what, reason)
+        if told not in self.imported.told:
+            self.imported.told += (told,)
+        log_externs([told])
 
     def _extern_reason(self, node: Node, name: str) -> str | None:
         """Why the node is an extern from the outset, or None."""
@@ -575,12 +588,4 @@ def _count(counts: dict[str, int], name: str) -> None:
 
 def forget_logged() -> None:
     """Log each extern anew."""
-    _logged.clear()
-
-
-def _log_extern(name: str, reason: str, what: str = "ATen call") -> None:
-    if name == "aten.copy_.default" or reason == CONTRACTION:
-        return  # the driver says which of these remain: kernels do most of them
-    if (name, reason) not in _logged:
-        _logged.add((name, reason))
-        get_logger("fallback").info("%s: %s (%s)", name, what, reason)
+    logged_externs.clear()

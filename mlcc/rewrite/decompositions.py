@@ -171,6 +171,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "bucketize.Tensor": own.bucketize,
     "dist": own.dist,
     "elu_backward": own.elu_backward,
+    "ldexp.Tensor": own.ldexp,
     "linspace": own.linspace,
     "linspace.Tensor_Tensor": own.linspace,
     "linspace.Tensor_Scalar": own.linspace,

@@ -291,6 +291,26 @@ def round_decimals(self: torch.Tensor, *, decimals: int) -> Any:
     return rounded.to(self.dtype)
 
 
+def ldexp(self: torch.Tensor, other: torch.Tensor) -> Any:
+    """A float with an integer exponent is scaled and rounded once, as by the C library.
+
+    In a wider dtype no power of two overflows, and the product is exact. float64 has none: such an op is a call, as
+    are those of different floats. Of one dtype or of integers eager rounds the power before the product.
+    """
+    if self.dtype.is_complex or other.dtype.is_complex:
+        return NotImplemented
+    if self.dtype == other.dtype or not (self.is_floating_point() or other.is_floating_point()):
+        return self * torch.pow(2.0, other)
+    floats = (torch.float16, torch.bfloat16, torch.float32)
+    if self.dtype not in floats or other.dtype == torch.bool or other.is_floating_point():
+        return NotImplemented
+    wide = torch.float32 if self.dtype == torch.float16 else torch.float64
+    # Beyond the bounds all results are zero or infinite: float16 has 2**-24 to 2**16, the others 2**-149 to 2**128.
+    bound = 60 if self.dtype == torch.float16 else 300
+    power = torch.exp2(other.to(wide).clamp(-bound, bound))
+    return (self.to(wide) * power).to(self.dtype)
+
+
 def masked_scatter_backward(
     grad_output: torch.Tensor, mask: torch.Tensor, sizes: list[int]
 ) -> torch.Tensor:

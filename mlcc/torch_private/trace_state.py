@@ -124,3 +124,26 @@ def has_tangents(arguments: Sequence[Any]) -> bool:
         and torch.autograd.forward_ad.unpack_dual(one, level=level).tangent is not None
         for one in arguments
     )
+
+
+# Artifacts of TORCH_LOGS that Dynamo writes while it traces.
+_OF_TRACING = {
+    "bytecode",
+    "graph",
+    "graph_breaks",
+    "graph_code",
+    "graph_sizes",
+    "guards",
+    "side_effects",
+    "trace_bytecode",
+    "trace_call",
+    "trace_source",
+    "verbose_guards",
+}
+
+
+def is_tracing_logged() -> bool:
+    """Whether TORCH_LOGS asks what Dynamo does: a process that traces nothing has nothing to tell."""
+    from torch._logging import _internal
+
+    return not _OF_TRACING.isdisjoint(_internal.log_state.artifact_names)

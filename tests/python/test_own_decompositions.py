@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -169,6 +170,75 @@ def test_linspace_of_integers_is_eagers() -> None:
     # The ends become integers first, and the steps between them round as eager's kernel rounds them.
     run = compiled(lambda x: torch.linspace(4.3, -3, 50, dtype=torch.int64) + x)
     assert torch.equal(run(torch.zeros(50)), torch.linspace(4.3, -3, 50, dtype=torch.int64).float())
+
+
+@pytest.mark.parametrize("exponent", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_ldexp_rounds_once(dtype: torch.dtype, exponent: torch.dtype, mlcc_log: Any) -> None:
+    special = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0])
+    x = torch.cat([torch.randn(2000), torch.randn(2000) * 1e-38, torch.randn(2000) * 1e38, special])
+    n = torch.randn(x.shape) * 150
+    n[::100] *= 1e6
+    x, n = x.to(dtype), n.to(exponent)
+    for x, n in ((x, n), (x, n[1])):
+        for run in (compiled(torch.ldexp, dynamic=True), mlcc.jit(torch.ldexp)):
+            with mlcc_log("fallback") as lines:
+                got = run(x, n)
+            assert not lines
+            torch.testing.assert_close(got, torch.ldexp(x, n), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_ldexp_of_one_dtype(dtype: torch.dtype, mlcc_log: Any) -> None:
+    x, n = (torch.randn(200) * 8).to(dtype), (torch.randn(200) * 6).to(dtype)
+    for x, n in ((x, n), (x, n[1]), (x, n * 1000)):
+        with mlcc_log("fallback") as lines:
+            got = compiled(torch.ldexp)(x, n)
+        assert not lines
+        torch.testing.assert_close(got, torch.ldexp(x, n), rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("exponent", [torch.int64, torch.int32, torch.bool])
+def test_ldexp_of_integers(
+    default: torch.dtype, dtype: torch.dtype, exponent: torch.dtype, mlcc_log: Any
+) -> None:
+    x, n = (torch.arange(50) * 3).to(dtype), torch.arange(-25, 25).to(exponent)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        with mlcc_log("fallback") as lines:
+            got = compiled(torch.ldexp)(x, n)
+        assert not lines
+        torch.testing.assert_close(got, torch.ldexp(x, n), rtol=1e-6, atol=0)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_gradient_of_ldexp() -> None:
+    def gradient(run: Any) -> torch.Tensor:
+        leaf = torch.linspace(-2, 2, 50).requires_grad_()
+        run(leaf, torch.arange(-25, 25)).sum().backward()
+        return leaf.grad
+
+    assert torch.equal(gradient(compiled(torch.ldexp)), gradient(torch.ldexp))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponent"),
+    [
+        (torch.float64, torch.int32),
+        (torch.float32, torch.bfloat16),
+        (torch.int32, torch.float32),
+    ],
+)
+def test_ldexp_that_stays_a_call(dtype: torch.dtype, exponent: torch.dtype, mlcc_log: Any) -> None:
+    x, n = torch.ones(3).to(dtype), torch.tensor([-100, 0, 100]).to(exponent)
+    with mlcc_log("fallback") as lines:
+        got = compiled(torch.ldexp)(x, n)
+    assert "aten.ldexp.Tensor: ATen call" in lines[0]
+    assert torch.equal(got, torch.ldexp(x, n)) and got.dtype == torch.ldexp(x, n).dtype
 
 
 def test_unpooled_channels_last() -> None:

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from mlcc.capture.sharing import sharing_of
+from mlcc.importer import fx_graph
 from tests.python import warm_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +44,23 @@ def test_programs_in_three_processes(tmp_path: Path) -> None:
     assert sum(number > 0 for number in stored.values()) > len(stored) / 2
     for strict in ("1", "0"):
         warm = _run(tmp_path, strict)
-        for name, counters in warm.items():
-            assert counters.get("autograd_cache_hit", 0) >= stored[name], name
+        for name, counted in warm.items():
+            assert counted.get("autograd_cache_hit", 0) >= stored[name], name
+
+
+def test_logs_tell_of_a_graph_that_torch_loads(fresh_cache: Path, mlcc_log: Any) -> None:
+    del fresh_cache
+    hits = counters["aot_autograd"]["autograd_cache_hit"]
+    told = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        fx_graph.forget_logged()
+        with mlcc_log("fallback") as calls, mlcc_log("perf") as graphs:
+            torch.compile(torch.special.bessel_j0, backend="mlcc")(torch.ones(3))
+        told.append(calls)
+    assert counters["aot_autograd"]["autograd_cache_hit"] == hits + 1
+    assert told == [["aten.special_bessel_j0.default: ATen call (no rule for this op)"]] * 2
+    assert len(graphs) == 1 and graphs[0].startswith("graph from torch's cache")
 
 
 def test_what_meets_in_memory() -> None:

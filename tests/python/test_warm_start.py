@@ -89,6 +89,12 @@ def test_a_function_that_was_edited(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[2.0, 4.0, 6.0] 0"
 
 
+def test_a_process_that_logs_tracing_traces(tmp_path: Path) -> None:
+    assert _calls(tmp_path, 1)[0] == "[2.0, 4.0, 6.0] 1"
+    assert _calls(tmp_path, 1, TORCH_LOGS="graph_breaks")[0] == "[2.0, 4.0, 6.0] 1"
+    assert _calls(tmp_path, 1, TORCH_LOGS="recompiles,mlcc_perf")[0] == "[2.0, 4.0, 6.0] 0"
+
+
 def _files(folder: Path) -> list[Path]:
     return list((folder / "torch/mlcc/frames").rglob("*.frame"))
 

@@ -22,6 +22,7 @@
 #include "graph/passes/simplify/divide_once.h"
 #include "graph/passes/simplify/fold_constants.h"
 #include "graph/passes/simplify/gather_early.h"
+#include "graph/passes/simplify/merge_reductions.h"
 #include "graph/text.h"
 #include "support/error.h"
 
@@ -124,6 +125,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
     // equal. What it merges brings new pairs together for the next turn.
     has_changed |= runner.run(Pass::kCse);
   }
+  // Once equal computations are one: who else reads the rows is known.
+  runner.run(Pass::kMergeReductions);
   // Once constants of masks are known.
   runner.run(Pass::kKeyRanges);
   // Once equal computations are one: the exponentials that are divided are those that are summed.
