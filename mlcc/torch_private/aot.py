@@ -294,6 +294,7 @@ def load_graph(stored: bytes) -> Callable[..., Any]:
     context = torch._guards.TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     with torch._guards.tracing(context):
         compiled = entry.wrap_post_compile([], entry.sanitized_aot_config, {})
+    counters["aot_autograd"]["autograd_cache_hit"] += 1
 
     def run(*arguments: Any) -> Any:
         return compiled(list(arguments))

@@ -269,6 +269,7 @@ def _frame(given: dict[str, Any], is_ours: Callable[[Any], bool]) -> Frame | Non
     backend = innermost_backend(given["compiler_fn"])
     if (
         given["package"] is not None
+        or given["code"].co_filename.startswith("<eval_with_key>")  # a graph's, of this process
         or given["export"]
         or torch._dynamo.config.caching_precompile
         or hooks.guard_export_fn is not None
