@@ -93,6 +93,8 @@ def _details() -> Callable[..., Any]:
                 raise autograd_cache.BypassAOTAutogradCache(str(error)) from error
             if any(_is_opaque(value) for value in example_inputs):
                 raise autograd_cache.BypassAOTAutogradCache("an argument is opaque to torch")
+            if (name := _traced_through(gm)) is not None:
+                raise autograd_cache.BypassAOTAutogradCache(f"{name} is traced through")
             self.gm = gm
             self.example_inputs = list(example_inputs)
             self.settings = (
@@ -109,6 +111,37 @@ def _details() -> Callable[..., Any]:
             self.torch_code = torch_code()
 
     return Details
+
+
+def _traced_through(gm: torch.fx.GraphModule) -> str | None:
+    """An op of the user's whose Python code AOTAutograd traces; a key that has its name says nothing of that code."""
+    for graph in gm.modules():
+        for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
+            op = node.target
+            for overload in _overloads(op):
+                if overload.namespace not in _OPS_OF_TORCH and _has_python_formula(overload):
+                    return str(overload)
+    return None
+
+
+_OPS_OF_TORCH = ("aten", "prims", "prim", "higher_order", "inductor", "rngprims")
+_FORMULAS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd")
+
+
+def _overloads(op: Any) -> list[torch._ops.OpOverload]:
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        return [getattr(op, name) for name in op.overloads()]
+    return [op] if isinstance(op, torch._ops.OpOverload) else []
+
+
+def _has_python_formula(op: torch._ops.OpOverload) -> bool:
+    from torch._library.custom_ops import OPDEFS
+
+    if (definition := OPDEFS.get(op.name().partition(".")[0])) is not None:
+        # Without a formula of its own, what is traced of it is torch's.
+        return bool(definition._backward_fn or definition._torch_dispatch_fns)
+    lines = torch._C._dispatch_dump(op.name()).splitlines()
+    return any(line.startswith(_FORMULAS) and ".py:" in line for line in lines)
 
 
 def _is_opaque(value: Any) -> bool:

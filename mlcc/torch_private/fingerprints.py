@@ -6,11 +6,15 @@ Equal digests mean equal values; values that cannot be told by what they hold ha
 
 from __future__ import annotations
 
+import abc
+import dis
 import enum
 import functools
 import hashlib
+import itertools
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +70,24 @@ def of_identity(value: Any) -> str:
     raise NoFingerprintError(f"an object of class {type(value).__name__}")
 
 
+def is_order_stable(value: Any) -> bool:
+    """False for sets whose order follows hashes that change with the process."""
+    return not isinstance(value, set | frozenset) or (
+        len(value) < 2 or all(isinstance(one, int | float) for one in value)
+    )
+
+
+def takes_order_of_hashes(code: types.CodeType) -> bool:
+    """Whether code uses a constant set otherwise than to look something up in it."""
+    steps = list(dis.get_instructions(code))
+    return any(
+        step.opname == "LOAD_CONST"
+        and not is_order_stable(step.argval)
+        and following.opname != "CONTAINS_OP"
+        for step, following in itertools.pairwise(steps)
+    )
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -76,6 +98,7 @@ _PLAIN = frozenset(
         *(torch.dtype, torch.device, torch.layout, torch.memory_format),
     )
 )
+_OF_ENUMS = ("_name_", "__objclass__", "_sort_order_")
 _IN_PLACE = (torch.Tensor, torch.nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -88,7 +111,10 @@ def _feed(value: Any, write: Callable[[bytes], None], under_way: set[int]) -> No
     if isinstance(value, _IN_PLACE):
         raise NoFingerprintError(f"a {kind.__name__}")
     if isinstance(value, enum.Enum):
-        write(f"member {value.name} of {_named(kind)};".encode())
+        write(f"member {value.name} of {_named(kind)}:".encode())
+        # Dynamo takes what a member holds for as constant as its name.
+        held = {name: one for name, one in vars(value).items() if name not in _OF_ENUMS}
+        _feed(held, write, under_way)
         return
     if (named := _named(value)) is not None:
         write(f"{named};".encode())
@@ -145,12 +171,93 @@ def _method(value: types.MethodType) -> _PLACE:
 
 
 def _class(value: type) -> _PLACE:
-    return "class", value.__module__, value.__qualname__
+    return "class", value.__module__, value.__qualname__, _behavior(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _behavior(value: type) -> str:
+    """A digest of what no guard on a class looks at: its bases, the code of its methods and what else counts as an
+    instance of it."""
+    if _answers_for_itself(type(value), "__instancecheck__", "__subclasscheck__") or any(
+        _answers_for_itself(base, "__subclasshook__") for base in value.__mro__
+    ):
+        raise NoFingerprintError(f"class {value.__qualname__} tells by code what its instances are")
+    parts = [(base.__module__, base.__qualname__, _methods(base)) for base in value.__mro__]
+    return _digest(repr((parts, _registered(value))).encode())
+
+
+def is_assumed_constant(value: Any) -> bool:
+    """Whether it is a function whose result is part of a trace."""
+    return (
+        isinstance(value, types.FunctionType)
+        and getattr(value, "_dynamo_marked_constant", False) is True
+        and not value.__module__.startswith("torch.")
+    )
+
+
+def forget_classes() -> None:
+    """Methods may have been replaced since classes were looked at."""
+    _behavior.cache_clear()
+    _methods.cache_clear()
+
+
+_ASK_CLASSES = {*sys.stdlib_module_names, "torch"}
+
+
+def _answers_for_itself(owner: type, *names: str) -> bool:
+    """Whether code that Dynamo runs and does not trace says what an instance is; that of Python and torch asks
+    nothing but classes."""
+    for name in names:
+        definer = next(base for base in (*owner.__mro__, type) if name in vars(base))
+        if definer.__module__.partition(".")[0] not in _ASK_CLASSES:
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _methods(owner: type) -> str:
+    if owner.__module__ in ("builtins", "torch._C"):
+        return ""
+    parts = []
+    for name, held in vars(owner).items():
+        if isinstance(held, property):
+            inner = [held.fget, held.fset]
+        else:
+            inner = [getattr(held, "__func__", held)]
+        functions = [one for one in inner if isinstance(one, types.FunctionType)]
+        if any(map(is_assumed_constant, functions)):
+            raise NoFingerprintError(f"a result that is assumed constant: {name}")
+        codes = [_of_method(one.__code__) for one in functions]
+        if codes or callable(held) or hasattr(type(held), "__get__"):
+            parts.append((name, type(held).__qualname__, codes))
+    return _digest(repr(sorted(parts)).encode())
+
+
+_of_methods: dict[int, tuple[types.CodeType, str]] = {}
+
+
+def _of_method(code: types.CodeType) -> str:
+    """`of_code`, found by identity: to hash code takes longer than all else about a class."""
+    known = _of_methods.get(id(code))
+    if known is None:  # what is kept here keeps its id
+        known = _of_methods[id(code)] = code, of_code(code)
+    return known[1]
+
+
+def _registered(value: type) -> list[str]:
+    """Classes that were registered as subclasses of an abstract one."""
+    if not isinstance(value, abc.ABCMeta):
+        return []
+    registry = abc._get_dump(value)[0]  # type: ignore[attr-defined]
+    found = (reference() for reference in registry)
+    return sorted(f"{one.__module__}.{one.__qualname__}" for one in found if one is not None)
 
 
 def _module(value: types.ModuleType) -> _PLACE:
+    if isinstance(value, torch._ops._OpNamespace):
+        return "ops", value.__name__
     if sys.modules.get(value.__name__) is not value:
-        raise NoFingerprintError("a module that was not imported by its name")
+        raise NoFingerprintError(f"module {value.__name__}, which was not imported by its name")
     return "module", value.__name__
 
 
@@ -193,6 +300,7 @@ _NAMES: tuple[tuple[Any, Callable[[Any], _PLACE]], ...] = (
     (types.WrapperDescriptorType, _descriptor),
     (types.GetSetDescriptorType, _descriptor),
     (types.MemberDescriptorType, _descriptor),
+    (typing._SpecialForm, lambda form: ("form", repr(form))),
     (torch._ops.OpOverload, _overload),
     (torch._ops.OpOverloadPacket, _packet),
     (torch._ops.HigherOrderOperator, _higher_order),

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import pickle
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -207,6 +208,7 @@ class _Look:
     """What guards find in one frame."""
 
     def __init__(self, get: Callable[[Any], Any], sizes: Mapping[Any, Any]) -> None:
+        fingerprints.forget_classes()
         self._get = get
         self._sizes = sizes
 
@@ -222,7 +224,10 @@ class _Look:
 
     def keys(self, source: Any) -> str:
         """A digest of the keys of a dict, in their order."""
-        return _told(lambda: fingerprints.of_value(list(self._get(source))))
+        found = self._get(source)
+        if not fingerprints.is_order_stable(found):
+            raise NotStorableError(f"the order of a set: {source.name}")
+        return _told(lambda: fingerprints.of_value(list(found)))
 
     def digest(self, guard: Any) -> str:
         """What the guard found, in a word. NotStorableError where that says too little."""
@@ -235,12 +240,17 @@ class _Look:
         value = self._get(guard)
         if name == "TENSOR_MATCH":
             return _told(lambda: self._of_tensor(guard, value))
+        if reason := _of_this_process(name, value):
+            raise NotStorableError(f"{reason}: {guard.name}")
         metadata = spec.get_metadata_fn(guard, value)
         if not spec.eval_fn(value, metadata):
             return "fails"
         by_identity = name in _IDENTITIES or (
             name == "CONSTANT_MATCH" and isinstance(value, types.CodeType)
         )
+        if name in ("TYPE_MATCH", "MODULE_MATCH"):
+            kind = value if name == "MODULE_MATCH" else type(value)
+            return _told(lambda: fingerprints.of_value((kind, _keys(value))))
         subject = type(value) if name == "TYPE_MATCH" else value if by_identity else metadata
         of = fingerprints.of_identity if by_identity else fingerprints.of_value
         return _told(lambda: of(subject))
@@ -272,6 +282,39 @@ class _Look:
         keys = torch._C._dispatch_keys(value).raw_repr()
         parts = (value.dtype, str(value.device), value.requires_grad, value.dim(), keys, marks)
         return fingerprints.of_value((type(value), *map(str, parts), str(shape), str(strides)))
+
+
+def _of_this_process(name: str, value: Any) -> str:
+    """Why what a trace took from a value changes with the process, unguarded; empty where it does not."""
+    if name == "BUILTIN_MATCH" and value is hash:
+        return "numbers of this process"
+    if name == "SEQUENCE_LENGTH" and not fingerprints.is_order_stable(value):
+        return "the order of a set"  # as list() has it
+    if fingerprints.is_assumed_constant(value):
+        return "a result that is assumed constant"
+    return ""
+
+
+def _keys(value: Any) -> list[str]:
+    """What a dict, an object or a module has: Dynamo guards on what a frame finds there, not on all that it misses."""
+    if isinstance(value, types.ModuleType):
+        if (
+            value.__name__.partition(".")[0] == "torch"
+        ):  # its parts are imported when they are needed
+            return []
+        held = vars(value).items()
+        names = {name for name, one in held if not isinstance(one, types.ModuleType)}
+        return sorted(name for name in names if not name.startswith("__"))
+    if isinstance(value, dict):
+        return [] if value is sys.modules else sorted(map(_key, dict.keys(value)))
+    return sorted(map(str, getattr(value, "__dict__", ())))
+
+
+def _key(key: Any) -> str:
+    try:
+        return fingerprints.of_value(key)
+    except fingerprints.NoFingerprintError:
+        return type(key).__qualname__
 
 
 def _spec(guard: Any) -> Any:

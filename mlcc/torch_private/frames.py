@@ -95,6 +95,13 @@ class Recorder:
         self.installed: dict[str, Any] = {}  # what Dynamo added to the globals
         self.refused = ""  # why the frame cannot be stored
 
+    def __bool__(self) -> bool:
+        """False: so torch (2.13) leaves out a graph that holds parameters without a warning and its own guards.
+
+        Such a graph is not noted for the store, and with it the frame.
+        """
+        return False
+
     @contextlib.contextmanager
     def code_context(self, code: types.CodeType) -> Iterator[None]:
         yield
@@ -150,14 +157,16 @@ class Recorder:
             self.refused = f"{type(error).__name__}: {error}"
         return b""
 
-    def _traced(self) -> list[traced_code.TracedCode]:
+    def _traced(self, own: types.CodeType) -> list[traced_code.TracedCode]:
+        if fingerprints.takes_order_of_hashes(own):
+            raise frame_guards.NotStorableError("the order of a set")
         try:
-            return traced_code.traced(self.traced)
+            return traced_code.traced([code for code in self.traced if code is not own])
         except traced_code.NowhereError as error:
             raise frame_guards.NotStorableError(str(error)) from error
 
-    def stored(self, sizes_seen: dict[str, Any]) -> StoredFrame:
-        """The frame for the store. NotStorableError where something in it belongs to this process."""
+    def stored(self, own: types.CodeType, sizes_seen: dict[str, Any]) -> StoredFrame:
+        """The frame of that code, for the store. NotStorableError where something in it belongs to this process."""
         from torch._dynamo.package import SerializedCode
 
         if self.refused or self.code is None or not self.guards:
@@ -175,7 +184,7 @@ class Recorder:
             things,
             self.guarded,
             self.graphs,
-            self._traced(),
+            self._traced(own),
             sizes_seen,
         )
 
@@ -271,6 +280,7 @@ def _frame(given: dict[str, Any], is_ours: Callable[[Any], bool]) -> Frame | Non
         given["package"] is not None
         or given["code"].co_filename.startswith("<eval_with_key>")  # a graph's, of this process
         or given["export"]
+        or "__name__" not in given["globals"]  # which torch reads for its record
         or torch._dynamo.config.caching_precompile
         or hooks.guard_export_fn is not None
         or hooks.guard_filter_fn is not None
@@ -318,9 +328,11 @@ def _of_config(config: Any) -> str:
 
 def _keep(store: Store, place: Any, frame: Frame, recorder: Recorder) -> None:
     try:
-        store.keep(place, recorder.stored(_sizes_seen(frame)))
+        store.keep(place, recorder.stored(frame.code, _sizes_seen(frame)))
     except frame_guards.NotStorableError as error:
         store.tell(frame, f"not stored: {error}")
+    except Exception as error:  # modules and values of the program, whose own code runs
+        store.tell(frame, f"not stored: {type(error).__name__}: {error}")
 
 
 def _load(store: Store, place: Any, frame: Frame, given: dict[str, Any]) -> Any:
@@ -404,7 +416,7 @@ def _function(code: types.CodeType, global_scope: dict[str, Any], name: str) -> 
     def with_closure(closure: tuple[types.CellType, ...]) -> types.FunctionType:
         return types.FunctionType(code, global_scope, name, None, closure)
 
-    return with_closure
+    return dynamo.without_dynamo(with_closure, "makes a function")
 
 
 # -- sizes that Dynamo has seen change

@@ -13,6 +13,8 @@ from typing import Any
 
 from mlcc.torch_private import fingerprints
 
+_MOST_WRAPPERS = 100  # around one function: objects that answer for any name have no end of them
+
 
 class NowhereError(Exception):
     """No module holds the code: another process could not tell whether it is the same."""
@@ -25,7 +27,7 @@ class TracedCode:
     module: str
     qualname: str
     fingerprint: str
-    file: str
+    file: str  # a digest of the file that has it, for code that is not found by name
 
 
 def traced(codes: Sequence[types.CodeType]) -> list[TracedCode]:
@@ -37,12 +39,17 @@ def traced(codes: Sequence[types.CodeType]) -> list[TracedCode]:
             places[function.__code__] = function.__module__ or "", function.__qualname__
     found = []
     for code, (module, qualname) in places.items():
+        if fingerprints.takes_order_of_hashes(code):
+            raise NowhereError(f"the order of a set in {qualname}")
         if module == "torch" or module.startswith("torch."):
             continue
-        file = _file(code.co_filename)
-        found.append(TracedCode(module, qualname, fingerprints.of_code(code), file))
-        if not is_current(found[-1]):
-            raise NowhereError(f"code that no module holds: {qualname}")
+        fingerprint = fingerprints.of_code(code)
+        one = TracedCode(module, qualname, fingerprint, "")
+        if not is_current(one):
+            if not _stands_in(code.co_filename, fingerprint):
+                raise NowhereError(f"code that no module holds: {qualname}")
+            one = TracedCode(module, qualname, fingerprint, _file(code.co_filename))
+        found.append(one)
     return found
 
 
@@ -68,8 +75,21 @@ def _file(path: str) -> str:
         return ""
 
 
+def _stands_in(path: str, fingerprint: str) -> bool:
+    """Whether a file still holds the code: it may have been edited since it was imported."""
+    try:
+        with open(path, "rb") as stream:
+            return fingerprint in _fingerprints_in(
+                compile(stream.read(), path, "exec", dont_inherit=True)
+            )
+    except (OSError, SyntaxError, ValueError):
+        return False
+
+
 def is_current(traced: TracedCode) -> bool:
     """Whether the function is in this process what it was when it was traced."""
+    if traced.file:
+        return _file(traced.file.rpartition(":")[0]) == traced.file
     found: Any = sys.modules.get(traced.module)
     for name in traced.qualname.split("."):
         if name == "<locals>":
@@ -77,14 +97,16 @@ def is_current(traced: TracedCode) -> bool:
         found = inspect.getattr_static(found, name, None)
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
-        elif isinstance(found, property):
+        elif isinstance(found, property | types.DynamicClassAttribute):
             found = found.fget
-    while found is not None:
+    for _ in range(_MOST_WRAPPERS):
         code = getattr(found, "__code__", None)
         if isinstance(code, types.CodeType) and traced.fingerprint in _fingerprints_in(code):
             return True
         found = getattr(found, "__wrapped__", None)
-    return bool(traced.file) and _file(traced.file.rpartition(":")[0]) == traced.file
+        if found is None:
+            break
+    return False
 
 
 @functools.cache

@@ -6,12 +6,15 @@ stands in the programs as a constant of different kinds: what was stored for one
 
 from __future__ import annotations
 
+import abc
 import enum
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +26,12 @@ TABLE = {"a": PHASE + 1, "b": 7}
 LIST = [1] * (PHASE + 1)
 PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], list[tuple[Any, ...]]]]] = {}
 # Each of the others is loaded by a second process.
-UNSTORABLE = {"made from text", "arguments that overlap", "a backward pass that never runs"}
+UNSTORABLE = {
+    *("made from text", "arguments that overlap", "a backward pass that never runs"),
+    *("a hash", "the order of a set", "the order of a constant set", "a result assumed constant"),
+    *("a method assumed constant", "instances by code", "a formula of an op"),
+    *("a graph that holds parameters", "text without a name"),
+}
 
 
 class Kind(enum.Enum):
@@ -330,6 +338,253 @@ def _() -> Any:
 def _() -> Any:
     names: dict[str, Any] = {}
     exec(f"def f(a):\n    return a.sin() * {PHASE + 2}\n", names)
+    return names["f"], [(x(),)]
+
+
+class Plus(torch.nn.Module):
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return self.step(a)
+
+    def step(self, a: torch.Tensor) -> torch.Tensor:
+        return a + 1
+
+
+class Heir(Plus):
+    pass
+
+
+def minus(self: Any, a: torch.Tensor) -> torch.Tensor:
+    return a - 1
+
+
+if PHASE:
+    Plus.step = minus  # type: ignore[method-assign]
+else:
+    Heir.step = minus  # type: ignore[method-assign]
+
+
+@program("a method that was replaced")
+def _() -> Any:
+    return Plus(), [(x(),)]
+
+
+@program("a method that was overridden")
+def _() -> Any:
+    return Heir(), [(x(),)]
+
+
+if PHASE:
+    torch.nn.Softsign.forward = minus
+
+
+@program("a method of torch that was replaced")
+def _() -> Any:
+    return torch.nn.Sequential(torch.nn.Softsign()), [(x(),)]
+
+
+class Odd(int if PHASE else float):  # type: ignore[misc]
+    pass
+
+
+@program("the bases of a class")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + 1 if issubclass(Odd, int) else a - 1
+
+    return f, [(x(),)]
+
+
+class Abstract(abc.ABC):
+    pass
+
+
+if PHASE:
+    Abstract.register(Config)
+
+
+@program("instances of an abstract class")
+def _() -> Any:
+    def f(a: torch.Tensor, config: Config) -> torch.Tensor:
+        return a + 1 if isinstance(config, Abstract) else a - 1
+
+    return f, [(x(), Config(1, True))]
+
+
+@program("instances by code")
+def _() -> Any:
+    class Anything(abc.ABC):
+        @classmethod
+        def __subclasshook__(cls, other: type) -> bool:
+            return bool(PHASE)
+
+    def f(a: torch.Tensor, config: Config) -> torch.Tensor:
+        return a + 1 if isinstance(config, Anything) else a - 1
+
+    return f, [(x(), Config(1, True))]
+
+
+class Level(enum.IntEnum):
+    LOW = 1 + PHASE
+
+
+@program("what a member of an enum holds")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a * Level.LOW
+
+    return f, [(x(),)]
+
+
+def scaled(a: torch.Tensor) -> torch.Tensor:
+    return a * 2 if os.environ.get("MLCC_FRAME_PROGRAMS") == "1" else a * 3
+
+
+@program("a variable of the environment")
+def _() -> Any:
+    if PHASE:
+        os.environ["MLCC_FRAME_PROGRAMS"] = "1"
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return scaled(a)
+
+    return f, [(x(),)]
+
+
+@program("a key that is missing")
+def _() -> Any:
+    table = {"a": 2.0, "b": 3.0} if PHASE else {"a": 2.0}
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        try:
+            return a * table["b"]
+        except KeyError:
+            return a - 1
+
+    return f, [(x(),)]
+
+
+@program("an attribute that is missing")
+def _() -> Any:
+    box = SimpleNamespace(extra=4.0) if PHASE else SimpleNamespace()
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        try:
+            return a * box.extra
+        except AttributeError:
+            return a - 1
+
+    return f, [(x(),)]
+
+
+own_module = ModuleType("own_module")
+sys.modules["own_module"] = own_module
+if PHASE:
+    own_module.extra = 4.0  # type: ignore[attr-defined]
+
+
+@program("a name that a module lacks")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a * getattr(own_module, "extra", 3.0)
+
+    return f, [(x(),)]
+
+
+WORDS = {"one", "three", "fifteen", "seventeen"}
+
+
+@program("the order of a set")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        words = list(WORDS)
+        return a + len(words[0])
+
+    return f, [(x(),)]
+
+
+@program("a word in a set")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + 1 if "one" in WORDS and "two" not in {"three", "four"} else a
+
+    return f, [(x(),)]
+
+
+@program("the order of a constant set")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        for word in {"one", "three", "fifteen", "seventeen"}:
+            a = a * 0.5 + len(word)
+        return a
+
+    return f, [(x(),)]
+
+
+@program("a hash")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + hash("one") % 7
+
+    return f, [(x(),)]
+
+
+@torch.compiler.assume_constant_result
+def constant() -> int:
+    return PHASE
+
+
+@program("a result assumed constant")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + constant()
+
+    return f, [(x(),)]
+
+
+class WithConstant(torch.nn.Module):
+    @torch.compiler.assume_constant_result
+    def constant(self) -> int:
+        return PHASE
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return a + self.constant()
+
+
+@program("a method assumed constant")
+def _() -> Any:
+    return WithConstant(), [(x(),)]
+
+
+library = torch.library.Library("frame_programs", "DEF")
+library.define("step(Tensor a) -> Tensor")
+library.impl("step", (lambda a: a + 1) if PHASE else (lambda a: a - 1), "CompositeImplicitAutograd")
+
+
+@program("a formula of an op")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return torch.ops.frame_programs.step(a) * 2
+
+    return f, [(x(),)]
+
+
+@program("a graph that holds parameters")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        weight = torch.nn.Parameter(torch.ones(5))
+        optimizer = torch.optim.SGD([weight], lr=0.1 + PHASE, momentum=0.5)
+        for _ in range(2):
+            weight.grad = a[0] * weight.detach()
+            optimizer.step()
+        return weight.detach() + 0
+
+    return f, [(x(),)]
+
+
+@program("text without a name")
+def _() -> Any:
+    names: dict[str, Any] = {}
+    exec("def f(a):\n    b = a.sin()\n    print(end='')\n    return b * 2\n", names)
     return names["f"], [(x(),)]
 
 

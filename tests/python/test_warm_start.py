@@ -95,6 +95,30 @@ def test_a_process_that_logs_tracing_traces(tmp_path: Path) -> None:
     assert _calls(tmp_path, 1, TORCH_LOGS="recompiles,mlcc_perf")[0] == "[2.0, 4.0, 6.0] 0"
 
 
+EDITED = """
+import sys
+import torch
+import lambdas
+
+path = lambdas.__file__
+if len(sys.argv) > 1:  # while this process runs, someone edits what it has imported
+    text = open(path).read()
+    open(path, "w").write(text.replace("a + 1", "a + 5"))
+a = torch.arange(3.0)
+print(torch.compile(lambda a: lambdas.call(a) * 2, backend="mlcc")(a).tolist())
+"""
+
+
+def test_a_file_that_was_edited_since_it_was_imported(tmp_path: Path) -> None:
+    (tmp_path / "lambdas.py").write_text(
+        "calls = [lambda a: a + 1]\ndef call(a):\n    return calls[0](a)\n"
+    )
+    (tmp_path / "edited.py").write_text(EDITED)
+    script = ["-B", str(tmp_path / "edited.py")]
+    assert _run([*script, "edit"], tmp_path).stdout.strip() == "[2.0, 4.0, 6.0]"
+    assert _run(script, tmp_path).stdout.strip() == "[10.0, 12.0, 14.0]"
+
+
 def _files(folder: Path) -> list[Path]:
     return list((folder / "torch/mlcc/frames").rglob("*.frame"))
 
