@@ -21,7 +21,7 @@ import torch
 
 from mlcc import config
 from mlcc._errors import Error
-from mlcc.capture import call_checks, compiled_graph
+from mlcc.capture import call_checks, compiled_graph, inductor_options
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot, aot_key, fingerprints, frames, trace_state
 from mlcc.torch_private.graph_source import GraphSource, source_of
@@ -89,7 +89,8 @@ class WarmStart(frames.Store):
     def open(self, frame: frames.Frame) -> _Place | None:
         """The folder of this frame's variants; None where frames are not to be stored."""
         given = frame.settings()
-        mode, options = given.get("mode"), config.resolve(given.get("options") or {})
+        own = inductor_options.without_foreign(given.get("options"))
+        mode, options = given.get("mode"), config.resolve(own)
         if not options["warm_start"] or not options["torch_caches"] or options["disable"]:
             return None
         if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
@@ -99,7 +100,7 @@ class WarmStart(frames.Store):
         parts = (
             *compiled_graph.code_key(options),
             mode,
-            sorted((given.get("options") or {}).items()),
+            sorted(own.items()),
             frames.settings(),
             trace_state.global_state(),
             aot_key.torch_code(),
