@@ -111,7 +111,15 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def run_cache(arguments: argparse.Namespace) -> int:
-    """Print what the disk store holds; with --clear, empty it first."""
+    """Print what the disk store holds; with --clear, empty it first; or save or load all caches that are on disk."""
+    if arguments.action is not None:
+        if arguments.clear:
+            raise Error("cache: --clear goes with neither save nor load")
+        import mlcc
+
+        call = mlcc.save_cache if arguments.action == "save" else mlcc.load_cache
+        _print_rows(list(call(arguments.path).items()))
+        return 0
     core = load_core()
     if arguments.clear:
         core.clear_cache()
@@ -172,6 +180,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.set_defaults(run=run_doctor)
     cache = commands.add_parser("cache", help="folder, entries and bytes of the kernel cache")
     cache.add_argument("--clear", action="store_true", help="empty it first")
+    actions = cache.add_subparsers(dest="action", metavar="save | load")
+    save = actions.add_parser("save", help="write kernels, graphs and frames to one file")
+    save.add_argument("path", help="the file")
+    load = actions.add_parser(
+        "load", help="take what `save` wrote elsewhere; only from whom you trust"
+    )
+    load.add_argument("path", help="the file")
     cache.set_defaults(run=run_cache)
     run = commands.add_parser(
         "run",

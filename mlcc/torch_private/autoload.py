@@ -1,4 +1,4 @@
-"""Called by `import torch`: makes TORCH_LOGS know mlcc's channels, and under MLCC_AUTO=1 mlcc the default backend.
+"""Called by `import torch`: tells it of mlcc's logs and cached frames; mlcc is the default backend under MLCC_AUTO=1.
 
 Runs in every process that imports torch, so it costs microseconds, never loads the compiled core, and never raises.
 """
@@ -9,7 +9,7 @@ import logging
 
 from mlcc import _environment
 from mlcc._channels import CHANNELS
-from mlcc.torch_private import default_backend
+from mlcc.torch_private import artifacts, default_backend
 
 _done = False
 
@@ -17,7 +17,7 @@ _done = False
 def autoload() -> None:
     """Register the log `mlcc` and the artifacts `mlcc_<channel>`; TORCH_LOGS is read by torch afterwards.
 
-    Under MLCC_AUTO=1 `torch.compile` without a backend takes mlcc.
+    `torch.compiler.load_cache_artifacts` knows frames. Under MLCC_AUTO=1 `torch.compile` without a backend takes mlcc.
     """
     global _done
     if _done:
@@ -35,6 +35,10 @@ def autoload() -> None:
             _internal.log_registry.register_artifact_log(logger.name)
     except Exception as error:  # a broken mlcc must not break `import torch`
         logging.getLogger("mlcc").warning("TORCH_LOGS does not know mlcc's channels: %r", error)
+    try:
+        artifacts.register()
+    except Exception as error:
+        logging.getLogger("mlcc").warning("torch's cache artifacts cannot hold frames: %r", error)
     is_auto, problem = _environment.auto()
     if problem:
         logging.getLogger("mlcc").warning("%s", problem)
