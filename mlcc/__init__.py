@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mlcc._errors import Error as Error
     from mlcc._errors import InternalError as InternalError
     from mlcc._errors import LoadError as LoadError
+    from mlcc.capture.cache_archive import load_cache as load_cache
+    from mlcc.capture.cache_archive import save_cache as save_cache
     from mlcc.capture.jit import jit as jit
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "clear_packs",
     "config",
     "jit",
+    "load_cache",
+    "save_cache",
 ]
 
 # Public name -> (module that holds it, name there; None for the module itself).
@@ -39,6 +43,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "LoadError": ("mlcc._errors", "LoadError"),
     "config": ("mlcc.config", None),
     "jit": ("mlcc.capture.jit", "jit"),
+    "load_cache": ("mlcc.capture.cache_archive", "load_cache"),
+    "save_cache": ("mlcc.capture.cache_archive", "save_cache"),
 }
 
 

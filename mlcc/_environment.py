@@ -10,6 +10,16 @@ from collections.abc import Iterable
 
 # Read by the package beside the options.
 PROGRESS = "MLCC_PROGRESS"
+AUTO = "MLCC_AUTO"
+
+# What each of them does, as `python -m mlcc info` tells it.
+BESIDE_OPTIONS = {
+    PROGRESS: "0: no line about compilations that take long",
+    AUTO: "1: torch.compile without a backend takes mlcc, from `import torch` on",
+}
+
+TRUE = frozenset({"1", "true", "on", "yes"})
+FALSE = frozenset({"0", "false", "off", "no", ""})
 
 # Read by what builds, tests, measures and fuzzes the project, never by the package.
 _ELSEWHERE = frozenset(
@@ -43,9 +53,18 @@ _PREFIXES_ELSEWHERE = (
 _warned: set[str] = set()
 
 
+def auto() -> tuple[bool, str]:
+    """Whether MLCC_AUTO makes mlcc the default backend, and what is wrong with its value; '' where nothing is."""
+    text = os.environ.get(AUTO, "")
+    if text.lower() in TRUE | FALSE:
+        return text.lower() in TRUE, ""
+    expected = "expected 0 or 1 (false or true, off or on, no or yes)"
+    return False, f"{AUTO}: {expected}, found {text!r}; torch.compile keeps its default backend"
+
+
 def unknown(names: Iterable[str], options: Iterable[str]) -> dict[str, str]:
     """Those of `names` that nothing reads, with the closest known one; `options` are the variables of the options."""
-    known = {*options, PROGRESS}
+    known = {*options, *BESIDE_OPTIONS}
     found = {}
     for name in names:
         if not name.startswith("MLCC_") or name in known or name in _ELSEWHERE:

@@ -1,18 +1,21 @@
-"""The command line: `python -m mlcc info | doctor | cache | bench`."""
+"""The command line: `python -m mlcc info | doctor | cache | run | bench`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
+import os
 import platform
 import runpy
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mlcc import config, doctor
-from mlcc._environment import PROGRESS
+from mlcc._environment import AUTO, BESIDE_OPTIONS
 from mlcc._errors import Error
 from mlcc._load import built_torch_version, load_core
 from mlcc._version import __version__
@@ -102,12 +105,21 @@ def run_info(arguments: argparse.Namespace) -> int:
             f"  {option.name} = {shown}  [{config.origin(option.name)}; {option.env}; {option.option_class}]"
         )
         print(f"      {option.help}")
-    print(f"  {PROGRESS}, in the environment alone: 0: no line about compilations that take long")
+    for name, text in BESIDE_OPTIONS.items():
+        print(f"  {name}, in the environment alone: {text}")
     return 0
 
 
 def run_cache(arguments: argparse.Namespace) -> int:
-    """Print what the disk store holds; with --clear, empty it first."""
+    """Print what the disk store holds; with --clear, empty it first; or save or load all caches that are on disk."""
+    if arguments.action is not None:
+        if arguments.clear:
+            raise Error("cache: --clear goes with neither save nor load")
+        import mlcc
+
+        call = mlcc.save_cache if arguments.action == "save" else mlcc.load_cache
+        _print_rows(list(call(arguments.path).items()))
+        return 0
     core = load_core()
     if arguments.clear:
         core.clear_cache()
@@ -120,6 +132,22 @@ def run_cache(arguments: argparse.Namespace) -> int:
 def run_doctor(arguments: argparse.Namespace) -> int:
     """Print what works and what does not, one line each; 1 where something does not."""
     return doctor.report(doctor.examine(), arguments.json)
+
+
+def run_program(arguments: argparse.Namespace) -> int:
+    """Become `python <options>`, with mlcc as the default backend of torch.compile; does not return.
+
+    mlcc.Error where torch would not ask mlcc: without its entry point, or where the environment switches those off.
+    """
+    remedy = "call torch.compiler.set_default_backend('mlcc') in the program"
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        raise Error(f"run: TORCH_DEVICE_BACKEND_AUTOLOAD is not 1; unset it, or {remedy}")
+    if "mlcc" not in importlib.metadata.entry_points(group="torch.backends").names:
+        raise Error(f"run: mlcc is not installed, only on the path; install it, or {remedy}")
+    os.environ[AUTO] = "1"
+    sys.stdout.flush()
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    os.execv(sys.executable, [sys.executable, *flags, *arguments.options])
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
@@ -136,10 +164,14 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    program: list[str] = []
+    if argv[:1] == ["run"] and argv[1:2] not in (["-h"], ["--help"]):
+        argv, program = argv[:1], argv[1:]  # as Python reads it: no option there is ours
     parser = argparse.ArgumentParser(prog="mlcc", description="a JIT compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"mlcc {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="info | doctor | cache | bench"
+        dest="command", required=True, metavar="info | doctor | cache | run | bench"
     )
     info = commands.add_parser("info", help="versions, CPU, options with their values and origins")
     info.set_defaults(run=run_info)
@@ -148,7 +180,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.set_defaults(run=run_doctor)
     cache = commands.add_parser("cache", help="folder, entries and bytes of the kernel cache")
     cache.add_argument("--clear", action="store_true", help="empty it first")
+    actions = cache.add_subparsers(dest="action", metavar="save | load")
+    save = actions.add_parser("save", help="write kernels, graphs and frames to one file")
+    save.add_argument("path", help="the file")
+    load = actions.add_parser(
+        "load", help="take what `save` wrote elsewhere; only from whom you trust"
+    )
+    load.add_argument("path", help="the file")
     cache.set_defaults(run=run_cache)
+    run = commands.add_parser(
+        "run",
+        usage="mlcc run (script.py | -m module | -c code) [arguments ...]",
+        help="a program, unchanged, with mlcc as the default backend of torch.compile",
+    )
+    run.set_defaults(run=run_program)
     bench = commands.add_parser(
         "bench", add_help=False, help="memory-bound workloads beside eager and peers; has options"
     )
@@ -156,7 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, options = parser.parse_known_args(argv)
     if options and arguments.command != "bench":
         parser.error(f"unrecognized arguments: {' '.join(options)}")
-    arguments.options = options
+    if arguments.command == "run" and not program:
+        run.error("expected a script, -m and a module, or -c and code")
+    arguments.options = program or options
     try:
         status: int = arguments.run(arguments)
     except Error as error:

@@ -71,8 +71,6 @@ class Option:
 
 
 _TYPES: dict[str, type[bool] | type[int] | type[str]] = {"bool": bool, "int": int, "str": str}
-_TRUE = {"1", "true", "on", "yes"}
-_FALSE = {"0", "false", "off", "no", ""}
 _MINIMUM = {
     "bisect": -1,
     "cache_size_mb": 0,
@@ -183,9 +181,9 @@ def _check_value(option: Option, value: Any, source: str) -> Value:
 def _parse_env(option: Option, text: str) -> Value:
     source = f" ({option.env})"
     if option.type is bool:
-        if text.lower() in _TRUE | _FALSE:
-            return text.lower() in _TRUE
-        nearest = _nearest(text.lower(), sorted(_TRUE | _FALSE - {""}))
+        if text.lower() in _environment.TRUE | _environment.FALSE:
+            return text.lower() in _environment.TRUE
+        nearest = _nearest(text.lower(), sorted(_environment.TRUE | _environment.FALSE - {""}))
         raise Error(
             f"option {option.name}{source}: expected 0 or 1 (false or true, off or on, no or yes), "
             f"found {text!r}; nearest: {nearest}"

@@ -14,7 +14,15 @@ import torch
 from torch.fx import GraphModule
 
 from mlcc import config
-from mlcc.capture import call_checks, compiled_graph, eager_fallback, modes, recompiles, warm_start
+from mlcc.capture import (
+    call_checks,
+    compiled_graph,
+    eager_fallback,
+    inductor_options,
+    modes,
+    recompiles,
+    warm_start,
+)
 from mlcc.capture.compiled_graph import Timings, timings
 from mlcc.rewrite import recurrent
 from mlcc.torch_private import aot, frames, patches
@@ -30,12 +38,13 @@ def compile(
     """The backend that `torch.compile(f, backend="mlcc", mode=..., options={...})` calls for each of its graphs.
 
     `options` are those of mlcc.config, for this compilation. Raises mlcc.Error for an unknown option, value or mode.
+    Where MLCC_AUTO made mlcc the default backend, options of Inductor are dropped with a warning.
     """
     # A process that finds all in its caches does without what compiles.
     from mlcc.capture import session as session_module
 
     mode = modes.check_mode(mode)
-    resolved = config.resolve(options)
+    resolved = config.resolve(inductor_options.without_foreign(options))
     if resolved["disable"]:
         return gm
     recompiles.log()
@@ -74,6 +83,7 @@ def reset() -> None:
         fx_graph.forget_logged()
     eager_fallback.forget()
     modes.forget()
+    inductor_options.forget()
 
 
 compile.reset = reset  # type: ignore[attr-defined]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import pickle
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,14 +19,10 @@ import torch
 
 from mlcc import config
 from mlcc._errors import Error
-from mlcc.capture import call_checks, compiled_graph
+from mlcc.capture import call_checks, compiled_graph, frame_files, inductor_options
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot, aot_key, fingerprints, frames, trace_state
+from mlcc.torch_private import aot, aot_key, artifacts, fingerprints, frames, trace_state
 from mlcc.torch_private.graph_source import GraphSource, source_of
-
-_MAGIC = b"mlcc frame 1\n"
-_MOST_VARIANTS = 8  # of one function: as many as Dynamo compiles of it by default
-_LARGEST = 1 << 28  # bytes of a file that is read
 
 
 @dataclass(frozen=True)
@@ -48,6 +42,7 @@ class _Place:
     folder: Path
     options: Mapping[str, Any]
     graphs: dict[str, bytes]  # of the variant that was read last
+    body: bytes = b""  # that variant as it is stored
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,8 @@ class WarmStart(frames.Store):
     def open(self, frame: frames.Frame) -> _Place | None:
         """The folder of this frame's variants; None where frames are not to be stored."""
         given = frame.settings()
-        mode, options = given.get("mode"), config.resolve(given.get("options") or {})
+        own = inductor_options.without_foreign(given.get("options"))
+        mode, options = given.get("mode"), config.resolve(own)
         if not options["warm_start"] or not options["torch_caches"] or options["disable"]:
             return None
         if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
@@ -99,7 +95,7 @@ class WarmStart(frames.Store):
         parts = (
             *compiled_graph.code_key(options),
             mode,
-            sorted((given.get("options") or {}).items()),
+            sorted(own.items()),
             frames.settings(),
             trace_state.global_state(),
             aot_key.torch_code(),
@@ -109,12 +105,12 @@ class WarmStart(frames.Store):
             [(name, _form(value)) for name, value in sorted(frame.local_scope.items())],
         )
         key = hashlib.sha256(repr(parts).encode()).hexdigest()
-        return _Place(_folder() / key, options, {})
+        return _Place(frame_files.folder() / key, options, {})
 
     def candidates(self, place: _Place) -> Iterator[frames.StoredFrame]:
         """Variants that can be read, newest first."""
-        for path in _variants(place.folder):
-            data = _read(path)
+        for path in frame_files.variants(place.folder):
+            data = frame_files.read(path)
             if data is None:
                 continue
             try:
@@ -122,10 +118,12 @@ class WarmStart(frames.Store):
             except Exception as error:  # pickle runs code of the classes that it names
                 get_logger("cache").info("frame %s not read: %s", path.name, error)
                 continue
+            place.body = data
             yield frame
 
     def graph(self, frame: frames.StoredFrame, name: str, place: _Place) -> Callable[..., Any]:
         """The compiled graph, with the checks before each call that a fresh one has."""
+        artifacts.record(place.folder.name, place.body)
         return _loaded(place.graphs[name], place.options)
 
     def storable(self, gm: torch.fx.GraphModule, run: Callable[..., Any]) -> StorableGraph:
@@ -159,7 +157,9 @@ class WarmStart(frames.Store):
                     name: pickle.dumps((facts, aot.take_graph(name)))
                     for name, facts in one.facts.items()
                 }
-                _write(one.place.folder, pickle.dumps((one.frame, graphs)))
+                body = pickle.dumps((one.frame, graphs))
+                frame_files.write(one.place.folder, body)
+                artifacts.record(one.place.folder.name, body)
             except Exception as error:  # what cannot be pickled, a full disk
                 get_logger("cache").info("frame not stored: %s", error)
 
@@ -222,53 +222,3 @@ def _form(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         return type(value).__qualname__, sum(1 for _ in value.modules()), value.training
     return type(value).__qualname__
-
-
-# -- files
-
-
-def _folder() -> Path:
-    return Path(aot.cache_folder()) / "mlcc" / "frames"
-
-
-def _variants(folder: Path) -> list[Path]:
-    try:
-        paths = [(path.stat().st_mtime_ns, path) for path in folder.glob("*.frame")]
-    except OSError:
-        return []
-    return [path for _, path in sorted(paths, reverse=True)]
-
-
-def _read(path: Path) -> bytes | None:
-    """What was written; None, with a line in the log, for a file that is cut, changed or another user's."""
-    try:
-        with open(path, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                get_logger("cache").info("frame %s not read: others may write to it", path.name)
-                return None
-            data = stream.read(_LARGEST)
-    except OSError as error:
-        get_logger("cache").info("frame %s not read: %s", path.name, error)
-        return None
-    body = data[len(_MAGIC) + 32 :]
-    if not data.startswith(_MAGIC) or data[len(_MAGIC) :][:32] != hashlib.sha256(body).digest():
-        get_logger("cache").info("frame %s not read: the file is damaged", path.name)
-        return None
-    return body
-
-
-def _write(folder: Path, body: bytes) -> None:
-    """A file under a temporary name, then renamed: readers see all of it or nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(body).digest()
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(_MAGIC + digest + body)
-        os.replace(temporary, folder / f"{digest.hex()[:24]}.frame")
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    for old in _variants(folder)[_MOST_VARIANTS:]:
-        old.unlink(missing_ok=True)

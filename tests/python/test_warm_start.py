@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlcc.capture import warm_start
+from mlcc.capture import frame_files
 from tests.python import frame_programs
 
 ROOT = Path(__file__).parents[2]
@@ -126,25 +126,25 @@ def _files(folder: Path) -> list[Path]:
 def test_files_that_are_not_as_written(tmp_path: Path) -> None:
     """None of these is read, each is told, and none raises."""
     path = tmp_path / "a.frame"
-    warm_start._write(tmp_path, b"what was stored")
+    frame_files.write(tmp_path, b"what was stored")
     (written,) = tmp_path.glob("*.frame")
     data = written.read_bytes()
-    assert warm_start._read(written) == b"what was stored"
+    assert frame_files.read(written) == b"what was stored"
     for place in range(len(data)):
         path.write_bytes(data[:place])
-        assert warm_start._read(path) is None
+        assert frame_files.read(path) is None
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        assert warm_start._read(path) is None
+        assert frame_files.read(path) is None
     written.chmod(0o666)
-    assert warm_start._read(written) is None
-    assert warm_start._read(tmp_path / "missing") is None
+    assert frame_files.read(written) is None
+    assert frame_files.read(tmp_path / "missing") is None
 
 
 def test_an_entry_that_does_not_load(tmp_path: Path) -> None:
     _calls(tmp_path, 1)
     (path,) = _files(tmp_path)
     path.unlink()
-    warm_start._write(path.parent, b"no pickle")
+    frame_files.write(path.parent, b"no pickle")
     out, log = _calls(tmp_path, 1)
     assert out == "[2.0, 4.0, 6.0] 1" and "not read" in log, log
 

@@ -1,0 +1,104 @@
+"""Stored frames as files, `mlcc/frames/<key>/<digest>.frame` in torch's cache folder: a magic, a digest, the frame."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from mlcc.logging import get_logger
+from mlcc.torch_private import aot
+
+MOST_VARIANTS = 8  # of one function: as many as Dynamo compiles of it by default
+
+_MAGIC = b"mlcc frame 1\n"
+_LARGEST = 1 << 28  # bytes of a file that is read
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def folder() -> Path:
+    """Where all of them stand."""
+    return Path(aot.cache_folder()) / "mlcc" / "frames"
+
+
+def variants(of: Path) -> list[Path]:
+    """The files of one key, newest first."""
+    try:
+        paths = [(path.stat().st_mtime_ns, path) for path in of.glob("*.frame")]
+    except OSError:
+        return []
+    return [path for _, path in sorted(paths, reverse=True)]
+
+
+def body_of(data: bytes) -> bytes | None:
+    """What was stored; None for bytes that are cut or changed."""
+    body = data[len(_MAGIC) + 32 :]
+    is_whole = data.startswith(_MAGIC) and (
+        data[len(_MAGIC) :][:32] == hashlib.sha256(body).digest()
+    )
+    return body if is_whole else None
+
+
+def name_of(body: bytes) -> str:
+    """The file's name."""
+    return f"{hashlib.sha256(body).hexdigest()[:24]}.frame"
+
+
+def read(path: Path) -> bytes | None:
+    """What was written; None, with a line in the log, for a file that is cut, changed or another user's."""
+    try:
+        with open(path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                get_logger("cache").info("frame %s not read: others may write to it", path.name)
+                return None
+            data = stream.read(_LARGEST)
+    except OSError as error:
+        get_logger("cache").info("frame %s not read: %s", path.name, error)
+        return None
+    body = body_of(data)
+    if body is None:
+        get_logger("cache").info("frame %s not read: the file is damaged", path.name)
+    return body
+
+
+def write(to: Path, body: bytes) -> None:
+    """A file under a temporary name, then renamed: readers see all of it or nothing."""
+    to.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=to, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        os.replace(temporary, to / name_of(body))
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    for old in variants(to)[MOST_VARIANTS:]:
+        old.unlink(missing_ok=True)
+
+
+def put(key: str, body: bytes) -> bool:
+    """Store what another process made; False where it is there, or where the key has as many variants as are kept.
+
+    What this machine has stays: nothing is known of which of them is of use. Whoever gives a key that is none gets a
+    line in the log.
+    """
+    if not _KEY.fullmatch(key) or len(body) > _LARGEST - len(_MAGIC) - 32:
+        get_logger("cache").info("frame not stored: %.80r is no key, or the frame too large", key)
+        return False
+    to = folder() / key
+    there = [path for path in variants(to) if read(path) is not None]
+    if len(there) >= MOST_VARIANTS or to / name_of(body) in there:
+        return False
+    write(to, body)
+    return True
+
+
+def put_artifact(key: str, body: bytes) -> None:
+    """Store what `torch.compiler.load_cache_artifacts` brought; a full disk is no error of that function."""
+    try:
+        put(key, body)
+    except OSError as error:
+        get_logger("cache").info("frame not stored: %s", error)
