@@ -10,7 +10,7 @@ import functools
 import hashlib
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from mlcc.capture import call_checks, compiled_graph, frame_files, inductor_opti
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot, aot_key, artifacts, fingerprints, frames, trace_state
 from mlcc.torch_private.graph_source import GraphSource, source_of
+
+_MOST_PENDING = 64  # frames that wait for a backward pass; older ones are not stored
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,22 @@ class WarmStart(frames.Store):
         known = {name: one for name, one in facts.items() if one is not None}
         if len(known) < len(facts):
             get_logger("cache").info("frame not stored: a graph runs eagerly")
+            aot.drop_graphs(frame.graphs)
             return
         with self._lock:
             self._pending.append(_Pending(place, frame, known))
+            given_up = self._pending[:-_MOST_PENDING]
+            del self._pending[:-_MOST_PENDING]
+        for one in given_up:
+            aot.drop_graphs(one.frame.graphs)
         self.flush()
+
+    def drop(self, graphs: Sequence[str]) -> None:
+        """Forget what was noted of them."""
+        with self._lock:
+            for name in graphs:
+                self._facts.pop(name, None)
+        aot.drop_graphs(graphs)
 
     def flush(self) -> None:
         """Store the frames whose graphs are whole by now."""

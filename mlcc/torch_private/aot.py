@@ -248,6 +248,7 @@ def when_whole(call: Callable[[], None]) -> None:
 
 # Graphs that are wanted in a form that can be stored, by torch's names, once they are whole.
 _wanted: dict[str, bytes | None] = {}
+_dropped: set[str] = set()  # of these nothing is kept, here or by torch
 
 
 def want_graph(name: str) -> None:
@@ -266,6 +267,13 @@ def take_graph(name: str) -> bytes:
     return _wanted.pop(name) or b""
 
 
+def drop_graphs(names: Sequence[str]) -> None:
+    """These are not wanted any more, whole or not."""
+    _dropped.update(names)
+    for name in names:
+        _wanted.pop(name, None)
+
+
 @functools.cache
 def _install_recording() -> None:
     """Lets graphs that are wanted be recorded as they will be stored: torch copies them, and not all can be copied."""
@@ -278,7 +286,7 @@ def _install_recording() -> None:
         if artifact.key in _wanted:
             with torch.utils._python_dispatch._disable_current_modes():
                 _wanted[artifact.key] = pickle.dumps(artifact)
-        else:
+        elif artifact.key not in _dropped:
             record(artifact)
 
     PrecompileContext.record_artifact = record_or_keep

@@ -76,6 +76,10 @@ class Store:
         """Store a frame that was compiled."""
         raise NotImplementedError
 
+    def drop(self, graphs: Sequence[str]) -> None:
+        """Forget the graphs of a frame that cannot be stored."""
+        raise NotImplementedError
+
     def tell(self, frame: Frame, text: str) -> None:
         """Say what became of a frame."""
         raise NotImplementedError
@@ -329,10 +333,12 @@ def _of_config(config: Any) -> str:
 def _keep(store: Store, place: Any, frame: Frame, recorder: Recorder) -> None:
     try:
         store.keep(place, recorder.stored(frame.code, _sizes_seen(frame)))
+        return
     except frame_guards.NotStorableError as error:
         store.tell(frame, f"not stored: {error}")
     except Exception as error:  # modules and values of the program, whose own code runs
         store.tell(frame, f"not stored: {type(error).__name__}: {error}")
+    store.drop(recorder.graphs)
 
 
 def _load(store: Store, place: Any, frame: Frame, given: dict[str, Any]) -> Any:
