@@ -436,13 +436,13 @@ def _() -> Any:
 
 
 def scaled(a: torch.Tensor) -> torch.Tensor:
-    return a * 2 if os.environ.get("MLCC_FRAME_PROGRAMS") == "1" else a * 3
+    return a * 2 if os.environ.get("FRAME_PROGRAMS") == "1" else a * 3
 
 
 @program("a variable of the environment")
 def _() -> Any:
     if PHASE:
-        os.environ["MLCC_FRAME_PROGRAMS"] = "1"
+        os.environ["FRAME_PROGRAMS"] = "1"
 
     def f(a: torch.Tensor) -> torch.Tensor:
         return scaled(a)
