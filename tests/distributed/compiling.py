@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from mlcc.capture import backend
+from mlcc.capture import backend, session
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def no_graph_runs_eagerly() -> Iterator[None]:
         raise AssertionError(f"a graph runs eagerly:\n{gm.print_readable(print_output=False)}")
 
     before = backend.timings()
-    with mock.patch.object(backend, "EagerGraph", refuse):
+    with mock.patch.object(session, "EagerGraph", refuse):
         yield
     after = backend.timings()
     assert after.graphs > before.graphs

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 import mlcc
 from mlcc._load import load_core
-from mlcc.capture import backend, reproducer
+from mlcc.capture import backend, reproducer, session
 
 ROOT = Path(__file__).resolve().parents[2]
 core = load_core()
@@ -360,7 +360,7 @@ def test_an_internal_error_of_the_core(monkeypatch: pytest.MonkeyPatch, fresh_ca
         def compile(self, *_: Any) -> Any:
             raise mlcc.InternalError("kernel k: no code")
 
-    monkeypatch.setattr(backend, "load_core", Broken)
+    monkeypatch.setattr(session, "load_core", Broken)
     x = torch.ones(3)
     with pytest.raises(Exception, match="kernel k: no code"):
         compiled(lambda x: x + 3)(x)
