@@ -124,7 +124,10 @@ def _traced_through(gm: torch.fx.GraphModule) -> str | None:
     return None
 
 
-_OPS_OF_TORCH = ("aten", "prims", "prim", "higher_order", "inductor", "rngprims")
+_OPS_OF_TORCH = (
+    *("aten", "prims", "prim", "higher_order", "inductor", "rngprims"),
+    *("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"),
+)
 _FORMULAS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd")
 
 
