@@ -7,6 +7,7 @@ builds them after tracing: none is dropped, also not those that compare identiti
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import io
@@ -30,12 +31,9 @@ _STATES = frozenset(
     )
 )
 
-# Guards that compare what they look at by identity.
+# Guards that compare what they look at by identity, and nothing in it.
 _IDENTITIES = frozenset(
-    (
-        *("ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH"),
-        *("BUILTIN_MATCH", "TYPE_MATCH"),
-    )
+    (*("ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"),)
 )
 
 # Guards whose digest would not say all that they compare.
@@ -117,7 +115,7 @@ def match(
     state = dataclasses.replace(
         stored.state, local_scope=dict(local_scope), global_scope=global_scope
     )
-    scope = {"L": state.local_scope, "G": global_scope, "__builtins__": vars(_builtins())}
+    scope = {"L": state.local_scope, "G": global_scope, "__builtins__": vars(builtins)}
     seen: dict[Any, Any] = {}
     closure = _get_closure_vars()
     look = _Look(
@@ -134,12 +132,6 @@ def match(
         runtime_global_scope=global_scope,
     ).guard_manager
     return built if built.check(state.local_scope) else None
-
-
-def _builtins() -> types.ModuleType:
-    import builtins
-
-    return builtins
 
 
 def _source(guard_or_source: Any) -> Any:
@@ -245,15 +237,13 @@ class _Look:
         metadata = spec.get_metadata_fn(guard, value)
         if not spec.eval_fn(value, metadata):
             return "fails"
-        by_identity = name in _IDENTITIES or (
-            name == "CONSTANT_MATCH" and isinstance(value, types.CodeType)
-        )
         if name in ("TYPE_MATCH", "MODULE_MATCH"):
             kind = value if name == "MODULE_MATCH" else type(value)
             return _told(lambda: fingerprints.of_value((kind, _keys(value))))
-        subject = type(value) if name == "TYPE_MATCH" else value if by_identity else metadata
-        of = fingerprints.of_identity if by_identity else fingerprints.of_value
-        return _told(lambda: of(subject))
+        is_code = name == "CONSTANT_MATCH" and isinstance(value, types.CodeType)
+        if is_code or name in _IDENTITIES:
+            return _told(lambda: fingerprints.of_identity(value))
+        return _told(lambda: fingerprints.of_value(metadata))
 
     def _of_state(self, name: str, guard: Any) -> str:
         if name == "DUPLICATE_INPUT":
@@ -298,10 +288,8 @@ def _of_this_process(name: str, value: Any) -> str:
 def _keys(value: Any) -> list[str]:
     """What a dict, an object or a module has: Dynamo guards on what a frame finds there, not on all that it misses."""
     if isinstance(value, types.ModuleType):
-        if (
-            value.__name__.partition(".")[0] == "torch"
-        ):  # its parts are imported when they are needed
-            return []
+        if value.__name__.partition(".")[0] == "torch":
+            return []  # its parts are imported when they are needed
         held = vars(value).items()
         names = {name for name, one in held if not isinstance(one, types.ModuleType)}
         return sorted(name for name in names if not name.startswith("__"))

@@ -133,10 +133,6 @@ class Recorder:
     def bypass_current_entry(self) -> None:
         self.refused = self.refused or "Dynamo refuses it"
 
-    def forget(self) -> None:
-        """Dynamo begins again."""
-        self.__init__()  # type: ignore[misc]
-
     def take_guards(
         self, manager: Any, builder: Any, guards: list[Any], output_graph: Any
     ) -> bytes:
