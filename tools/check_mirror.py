@@ -39,6 +39,7 @@ COVERED_BY = {
     "capture/guards": "test_jit.py",
     "capture/inductor_options": "test_default_backend.py",
     "capture/modes": "test_nothing_silent.py",
+    "capture/private_files": "test_cache_archive.py",
     "capture/reads": "test_jit.py",
     "capture/recompiles": "test_backend.py",
     "capture/reproducer": "test_backend.py",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mlcc import config
 from mlcc._errors import Error
-from mlcc.capture import frame_files
+from mlcc.capture import frame_files, private_files
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot
 
@@ -104,14 +104,14 @@ _PARTS = (
         re.compile(r"[a-z0-9]{1,80}/[a-z2-7]{51}"),
         _graph_folder,
         _is_whole_graph,
-        ".tmp-",
+        private_files.TEMPORARY,
     ),
     _Part(
         "frames",
         re.compile(r"[0-9a-f]{64}/[0-9a-f]{24}\.frame"),
         _frame_folder,
         _is_whole_frame,
-        ".tmp-",
+        private_files.TEMPORARY,
     ),
 )
 
@@ -212,7 +212,7 @@ def _read(path: Path) -> bytes | None:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
                 return None
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            if private_files.is_of_others(status):
                 return None
             return stream.read(_LARGEST)
     except OSError:  # deleted meanwhile, or a link
@@ -260,10 +260,8 @@ def _folder_to_write(part: _Part) -> Path | None:
     if folder is None or not part.is_private:
         return folder
     for place in (folder.parent, folder):
-        if place.exists():
-            status = place.stat()
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise Error(f"{place}: others than this user may write into it")
+        if place.exists() and private_files.is_of_others(place.stat()):
+            raise Error(f"{place}: others than this user may write into it")
     return folder
 
 
@@ -294,15 +292,7 @@ def _is_wanted(part: _Part, name: str, folder: Path) -> bool:
 
 
 def _write(path: Path, data: bytes, part: _Part) -> None:
-    """Under a temporary name, then renamed: readers see all of it or nothing."""
     if part.is_private:
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=part.temporary)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    private_files.write(path, data, part.temporary)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
+from mlcc.capture import private_files
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot
 
@@ -50,8 +50,7 @@ def read(path: Path) -> bytes | None:
     """What was written; None, with a line in the log, for a file that is cut, changed or another user's."""
     try:
         with open(path, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            if private_files.is_of_others(os.fstat(stream.fileno())):
                 get_logger("cache").info("frame %s not read: others may write to it", path.name)
                 return None
             data = stream.read(_LARGEST)
@@ -65,16 +64,9 @@ def read(path: Path) -> bytes | None:
 
 
 def write(to: Path, body: bytes) -> None:
-    """A file under a temporary name, then renamed: readers see all of it or nothing."""
+    """Store a frame; the oldest variants make room."""
     to.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=to, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(_MAGIC + hashlib.sha256(body).digest() + body)
-        os.replace(temporary, to / name_of(body))
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    private_files.write(to / name_of(body), _MAGIC + hashlib.sha256(body).digest() + body)
     for old in variants(to)[MOST_VARIANTS:]:
         old.unlink(missing_ok=True)
 

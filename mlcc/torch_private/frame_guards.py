@@ -33,7 +33,7 @@ _STATES = frozenset(
 
 # Guards that compare what they look at by identity, and nothing in it.
 _IDENTITIES = frozenset(
-    (*("ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"),)
+    ("ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH")
 )
 
 # Guards whose digest would not say all that they compare.
