@@ -253,7 +253,7 @@ _dropped: set[str] = set()  # of these nothing is kept, here or by torch
 
 def want_graph(name: str) -> None:
     """Keep what torch records of this graph, before it is compiled."""
-    _install_recording()
+    patches.record_by(_keep_record)
     _wanted[name] = None
 
 
@@ -274,22 +274,13 @@ def drop_graphs(names: Sequence[str]) -> None:
         _wanted.pop(name, None)
 
 
-@functools.cache
-def _install_recording() -> None:
-    """Lets graphs that are wanted be recorded as they will be stored: torch copies them, and not all can be copied."""
-    from torch._dynamo.precompile_context import PrecompileContext
-
-    record = PrecompileContext.record_artifact
-
-    @functools.wraps(record)
-    def record_or_keep(artifact: Any) -> None:
-        if artifact.key in _wanted:
-            with torch.utils._python_dispatch._disable_current_modes():
-                _wanted[artifact.key] = pickle.dumps(artifact)
-        elif artifact.key not in _dropped:
-            record(artifact)
-
-    PrecompileContext.record_artifact = record_or_keep
+def _keep_record(artifact: Any) -> bool:
+    """Whether it is a graph of ours, kept or not wanted any more: nothing for torch."""
+    if artifact.key in _wanted:
+        with torch.utils._python_dispatch._disable_current_modes():
+            _wanted[artifact.key] = pickle.dumps(artifact)
+        return True
+    return artifact.key in _dropped
 
 
 def load_graph(stored: bytes) -> Callable[..., Any]:

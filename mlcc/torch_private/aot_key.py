@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from mlcc.torch_private import patches
+
 _is_ours: ContextVar[bool] = ContextVar("mlcc.torch_private.aot_key", default=False)
 
 # Folders of torch whose code decides what AOTAutograd makes of a graph.
@@ -26,7 +28,7 @@ _SOURCES = ("_decomp", "_dynamo", "_functorch", "_prims", "_refs", "_subclasses"
 @contextlib.contextmanager
 def own_keys() -> Iterator[None]:
     """What AOTAutograd looks up or stores inside has a key of ours."""
-    _install()
+    patches.key_by(_key)
     token = _is_ours.set(True)
     try:
         yield
@@ -34,22 +36,12 @@ def own_keys() -> Iterator[None]:
         _is_ours.reset(token)
 
 
-@functools.cache
-def _install() -> None:
-    """Lets a compilation bring its own key; torch's cache takes none."""
-    from torch._functorch._aot_autograd import autograd_cache
-
-    torch_key = autograd_cache.autograd_cache_key
-
-    @functools.wraps(torch_key)
-    def key(mod: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        # Ahead of time torch takes any key: the user has the file.
-        is_free = torch._functorch.config.bypass_autograd_cache_key
-        is_ours = _is_ours.get() and not is_free and not _calls_triton(mod)
-        make = _own_key if is_ours else torch_key
-        return make(mod, example_inputs, *args, **kwargs)
-
-    autograd_cache.autograd_cache_key = key
+def _key(mod: Any, example_inputs: Sequence[Any], aot_config: Any) -> tuple[str, list[str]] | None:
+    """None where torch's key is to be taken: also ahead of time, when torch takes any, since the user has the file."""
+    is_free = torch._functorch.config.bypass_autograd_cache_key
+    if not _is_ours.get() or is_free or _calls_triton(mod):
+        return None
+    return _own_key(mod, example_inputs, aot_config)
 
 
 def _calls_triton(mod: Any) -> bool:
@@ -63,9 +55,7 @@ def _calls_triton(mod: Any) -> bool:
     )
 
 
-def _own_key(
-    mod: Any, example_inputs: Sequence[Any], aot_config: Any, *_: Any, **__: Any
-) -> tuple[str, list[str]]:
+def _own_key(mod: Any, example_inputs: Sequence[Any], aot_config: Any) -> tuple[str, list[str]]:
     from torch._functorch._aot_autograd import autograd_cache
 
     gm = getattr(mod, "gm", mod)

@@ -11,7 +11,6 @@ import builtins
 import contextlib
 import functools
 import importlib
-import inspect
 import os
 import sys
 import types
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mlcc.torch_private import dynamo, fingerprints, frame_guards, traced_code
+from mlcc.torch_private import dynamo, fingerprints, frame_guards, patches, traced_code
 
 
 @dataclass
@@ -227,20 +226,12 @@ def install(store: Store, is_ours: Callable[[Any], bool]) -> None:
 
     Nothing changes where torch lacks the hooks, for other backends, and while torch's own cache of frames is on.
     """
-    try:
-        from torch._dynamo import convert_frame, guards
-
-        compile_frame = convert_frame._compile
-        serialize = guards.CheckFunctionManager.serialize_guards
-        parameters = inspect.signature(compile_frame)
-        hooks = {"package", "compiler_fn", "hooks", "compile_id", "export", "one_graph", "closure"}
-        if not hooks <= set(parameters.parameters):
-            return
-    except (ImportError, AttributeError):
+    parameters = patches.frame_parameters()
+    hooks = {"package", "compiler_fn", "hooks", "compile_id", "export", "one_graph", "closure"}
+    if parameters is None or not hooks <= set(parameters.parameters):
         return
 
-    @functools.wraps(compile_frame)
-    def compile_or_load(*args: Any, **kwargs: Any) -> Any:
+    def compile_or_load(compile_frame: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         call = parameters.bind(*args, **kwargs)
         call.apply_defaults()
         given = call.arguments
@@ -257,17 +248,15 @@ def install(store: Store, is_ours: Callable[[Any], bool]) -> None:
             _keep(store, place, frame, recorder)
         return result
 
-    @functools.wraps(serialize)
-    def serialize_guards(
-        self: Any, builder: Any, sorted_guards: list[Any], output_graph: Any
-    ) -> bytes:
+    def take_guards(
+        manager: Any, builder: Any, sorted_guards: list[Any], output_graph: Any
+    ) -> bytes | None:
         recorder = getattr(output_graph, "package", None)
-        if isinstance(recorder, Recorder):
-            return recorder.take_guards(self, builder, sorted_guards, output_graph)
-        return serialize(self, builder, sorted_guards, output_graph)
+        if not isinstance(recorder, Recorder):
+            return None
+        return recorder.take_guards(manager, builder, sorted_guards, output_graph)
 
-    convert_frame._compile = compile_or_load
-    guards.CheckFunctionManager.serialize_guards = serialize_guards
+    patches.compile_frames_by(compile_or_load, take_guards)
 
 
 def _frame(given: dict[str, Any], is_ours: Callable[[Any], bool]) -> Frame | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
@@ -164,3 +165,69 @@ def guard_is_shared(is_stolen: Callable[[torch.UntypedStorage], bool]) -> None:
         return not is_stolen(self) and original(self)
 
     torch.UntypedStorage.is_shared = is_shared
+
+
+@functools.cache
+def key_by(own_key: Callable[..., Any]) -> None:
+    """Lets a compilation bring its own key of AOTAutograd's cache, which takes none; None from `own_key`: torch's."""
+    from torch._functorch._aot_autograd import autograd_cache
+
+    torch_key = autograd_cache.autograd_cache_key
+
+    @functools.wraps(torch_key)
+    def key(mod: Any, example_inputs: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        own = own_key(mod, example_inputs, config)
+        return own if own is not None else torch_key(mod, example_inputs, config, *args, **kwargs)
+
+    autograd_cache.autograd_cache_key = key
+
+
+@functools.cache
+def record_by(keep: Callable[[Any], bool]) -> None:
+    """Lets us keep graphs as they will be stored: torch copies what it records, and not all can be copied."""
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    record = PrecompileContext.record_artifact
+
+    @functools.wraps(record)
+    def record_or_keep(artifact: Any) -> None:
+        if not keep(artifact):
+            record(artifact)
+
+    PrecompileContext.record_artifact = record_or_keep
+
+
+def frame_parameters() -> inspect.Signature | None:
+    """Of the function by which Dynamo compiles a frame; None where this torch has no such function, or no guards."""
+    try:
+        from torch._dynamo import convert_frame, guards
+
+        guards.CheckFunctionManager.serialize_guards  # noqa: B018 (whether it is there)
+        return inspect.signature(convert_frame._compile)
+    except (ImportError, AttributeError):
+        return None
+
+
+def compile_frames_by(
+    compile_or_load: Callable[..., Any], take_guards: Callable[..., bytes | None]
+) -> None:
+    """Lets a frame come from our store, and its guards go there; torch's own cache of frames drops some of them.
+
+    `compile_or_load` is called with torch's function first; where `take_guards` is None, torch takes them.
+    """
+    from torch._dynamo import convert_frame, guards
+
+    compile_frame = convert_frame._compile
+    serialize = guards.CheckFunctionManager.serialize_guards
+
+    @functools.wraps(compile_frame)
+    def compile_frame_or_load(*args: Any, **kwargs: Any) -> Any:
+        return compile_or_load(compile_frame, *args, **kwargs)
+
+    @functools.wraps(serialize)
+    def serialize_guards(*args: Any) -> Any:
+        taken = take_guards(*args)
+        return taken if taken is not None else serialize(*args)
+
+    convert_frame._compile = compile_frame_or_load
+    guards.CheckFunctionManager.serialize_guards = serialize_guards
