@@ -95,7 +95,6 @@ _warm_start = warm_start.WarmStart()
 def prepare_torch() -> None:
     """Let torch know of what it has to do for our graphs before it traces one."""
     frames.install(_warm_start, lambda backend: backend is compile)
-    aot.when_whole(_warm_start.flush)
     patches.install_recurrent(
         compile, recurrent.decompositions(), recurrent.is_taken, compiled_graph.is_compiling
     )

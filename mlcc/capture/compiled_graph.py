@@ -93,18 +93,25 @@ class CompiledGraph(aot.OutputCode):
     """A compiled graph as AOTAutograd calls and stores it: a boxed callable from a list of inputs to a list of outputs.
 
     What is stored is the text of the graph, not code: kernels come from mlcc's own store when it is loaded.
+    `compile_it` gives the executable, or an EagerGraph in its place: in `prepare`, else at the first call.
     """
+
+    _executable: Any
+    _compile_it: Callable[[], Any] | None
+    _run: Callable[[list[Any]], Any]
 
     def __init__(
         self,
-        executable: Any,
+        compile_it: Callable[[], Any],
         graph_text: str,
         imported: ImportedGraph,
         options: Mapping[str, Any],
-        seconds: float,
+        *,
+        is_backward: bool = False,
         num_tokens: int = 0,
     ) -> None:
         super().__init__()
+        self._is_backward = is_backward
         self.num_tokens = num_tokens  # among inputs and outputs, before the others
         self._missing_tokens = 0  # of these, what the caller leaves out
         self.num_inputs, self.written = aot_metadata.written_inputs()  # of the function, by place
@@ -114,8 +121,8 @@ class CompiledGraph(aot.OutputCode):
         self._options = {name: value for name, value in options.items() if is_code_option(name)}
         # On the instance, since torch copies only __dict__ to the functions that it wraps around this.
         self._boxed_call = True
-        self._time_taken_ns = int(seconds * 1e9)
-        self._link(executable)
+        self._time_taken_ns = 0
+        self._link(compile_it)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run on tensors and ints; the list is emptied."""
@@ -124,19 +131,34 @@ class CompiledGraph(aot.OutputCode):
     @property
     def stats(self) -> dict[str, Any]:
         """The executable's statistics: kernels, extern calls, bytes of the arena, ..."""
-        return dict(self._executable.stats)
+        return dict(self.executable.stats)
 
     @property
     def executable(self) -> Any:
         """The core's Executable. Its inputs are the graph's and then the constants, its outputs the graph's values."""
+        self.prepare()
         return self._executable
 
-    def _link(self, executable: Any) -> None:
-        self._executable: Any = executable
-        self._run: Callable[[list[Any]], Any] = self._run_first
+    def prepare(self) -> None:
+        """Compile it, unless that was done."""
+        if self._compile_it is None:
+            return
+        start = time.perf_counter_ns()
+        self._executable = self._compile_it()
+        self._compile_it = None
+        self._time_taken_ns += time.perf_counter_ns() - start
+
+    def _link(self, compile_it: Callable[[], Any]) -> None:
+        self._executable = None
+        self._compile_it = compile_it
+        self._run = self._run_first
 
     def _run_first(self, inputs: list[Any]) -> Any:
-        run = caller(self._executable, self.imported)
+        executable = self.executable
+        if isinstance(executable, EagerGraph):
+            self._run = executable
+            return executable(inputs)
+        run = caller(executable, self.imported)
         if self._missing_tokens:
             run = _with_tokens(run, self._missing_tokens)
         start = time.perf_counter()
@@ -151,22 +173,26 @@ class CompiledGraph(aot.OutputCode):
             raise aot.cache_bypass("the graph calls Python")
         if any(dispatch.is_object(output.constant) for output in self.imported.outputs):
             raise aot.cache_bypass("the graph returns an object that it holds")
-        self._executable = None
-        self.__dict__.pop("_run", None)
+        for name in ("_executable", "_compile_it", "_run"):
+            del self.__dict__[name]
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """After loading: compile the text again, which finds its kernels in the store."""
         del example_inputs, constants, graph_kwargs
-        if self._executable is not None:
+        if hasattr(self, "_run"):
             return
-        start = time.perf_counter()
         compilation = _under_way.get()
         options = {**(compilation.options if compilation else config.resolve()), **self._options}
-        executable = load_core().compile(self.graph_text, options)
         self._missing_tokens = self.num_tokens
-        self._link(executable)
+        self._link(lambda: self._compile_text(options))
+        if not self._is_backward:  # which need not run ever
+            self.prepare()
         if compilation is not None:
             compilation.graphs.append(self)
+
+    def _compile_text(self, options: Mapping[str, Any]) -> Any:
+        start = time.perf_counter()
+        executable = load_core().compile(self.graph_text, options)
         words = in_words(executable.stats)
         get_logger("cache").info("graph loaded from torch's cache: %s", words)
         log_externs(self.imported.told)
@@ -177,6 +203,7 @@ class CompiledGraph(aot.OutputCode):
             extra={"place": eager_fallback.calling_line()},
         )
         add_callback_time(time.perf_counter() - start)
+        return executable
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There are no Triton kernels here."""

@@ -151,19 +151,32 @@ class Session:
                 aot_metadata.allow_repeated_backward()
             if not self._lasting.isdisjoint(aot_metadata.written_inputs()[1]):
                 raise StaticInputWrittenError
-            start = time.perf_counter()
-            with progress.compiling():
-                code = self._compile_or_fall_back(gm, kind)
+
+            def imported() -> CompiledGraph:
+                code = self._import(gm, kind)
+                if kind != "backward":
+                    code.prepare()
+                return code
+
+            code = self._or_fall_back(gm, kind, imported)
             self.graphs.append(code)
             self.kinds.append(kind)
-            add_callback_time(time.perf_counter() - start)
             return code
 
         return compile_graph
 
-    def _compile_or_fall_back(self, gm: GraphModule, kind: str) -> Any:
+    def _or_fall_back(self, gm: GraphModule, kind: str, make: Callable[[], Any]) -> Any:
+        """What `make` makes of the graph, or what runs it eagerly."""
+        start = time.perf_counter()
         try:
-            return self._compile_graph(gm, kind)
+            with progress.compiling():
+                return self._made(gm, kind, make)
+        finally:
+            add_callback_time(time.perf_counter() - start)
+
+    def _made(self, gm: GraphModule, kind: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
         except GraphUnsupported as reason:
             place = eager_fallback.graph_line(gm.graph, reason.traces)
             computes = eager_fallback.computes(gm.graph)
@@ -196,10 +209,12 @@ class Session:
         )
         return EagerGraph(gm)
 
-    def _compile_graph(self, gm: GraphModule, kind: str) -> CompiledGraph:
+    def _import(self, gm: GraphModule, kind: str) -> CompiledGraph:
+        """The graph, not compiled yet."""
         start = time.perf_counter()
         core = load_core()
-        if kind != "backward":
+        is_backward = kind == "backward"
+        if not is_backward:
             result_views.take_from_inputs(gm, aot_metadata.outputs_made_again())
             result_views.keep_shared(gm, aot_metadata.num_results())
         if kind == "inference" and self.options["contractions"]:
@@ -215,23 +230,41 @@ class Session:
         )
         if imported.gpu:
             _check_gpu(imported.gpu, self.options)
-        middle = time.perf_counter()
-        executable = _compiled(core, builder, self.options)
         seconds = time.perf_counter() - start
+
+        def compile_it() -> Any:
+            return self._compile(core, builder, gm, kind, seconds)
+
+        def compile_later() -> Any:
+            return self._or_fall_back(gm, kind, compile_it)
+
+        return CompiledGraph(
+            compile_later if is_backward else compile_it,
+            builder.print(),
+            imported,
+            self.options,
+            is_backward=is_backward,
+            num_tokens=0 if is_backward else aot_metadata.num_tokens(),
+        )
+
+    def _compile(
+        self, core: Any, builder: Any, gm: GraphModule, kind: str, import_seconds: float
+    ) -> Any:
+        """The executable of an imported graph."""
+        start = time.perf_counter()
+        executable = _compiled(core, builder, self.options)
         stats = executable.stats
         progress.graph_done(stats["kernels"])
         get_logger("perf").info(
             "%s graph: %d nodes imported in %.1f ms, compiled in %.1f ms: %s",
             kind,
             len(gm.graph.nodes),
-            (middle - start) * 1e3,
-            (start + seconds - middle) * 1e3,
+            import_seconds * 1e3,
+            (time.perf_counter() - start) * 1e3,
             in_words(stats),
             extra={"place": eager_fallback.graph_line(gm.graph) or eager_fallback.calling_line()},
         )
-        num_tokens = aot_metadata.num_tokens() if kind != "backward" else 0
-        text = executable.graph_text
-        return CompiledGraph(executable, text, imported, self.options, seconds, num_tokens)
+        return executable
 
 
 def own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -24,8 +24,6 @@ from mlcc.logging import get_logger
 from mlcc.torch_private import aot, aot_key, artifacts, fingerprints, frames, trace_state
 from mlcc.torch_private.graph_source import GraphSource, source_of
 
-_MOST_PENDING = 64  # frames that wait for a backward pass; older ones are not stored
-
 
 @dataclass(frozen=True)
 class GraphFacts:
@@ -47,21 +45,11 @@ class _Place:
     body: bytes = b""  # that variant as it is stored
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A frame that waits for the backward pass of one of its graphs."""
-
-    place: _Place
-    frame: frames.StoredFrame
-    facts: dict[str, GraphFacts]
-
-
 class WarmStart(frames.Store):
     """The store of frames, as files."""
 
     def __init__(self) -> None:
         self._facts: dict[str, GraphFacts] = {}
-        self._pending: list[_Pending] = []
         self._lock = threading.Lock()
 
     def note(
@@ -137,21 +125,22 @@ class WarmStart(frames.Store):
         return StorableGraph(run, pickle.dumps((facts, aot.take_graph(name))) if is_whole else b"")
 
     def keep(self, place: _Place, frame: frames.StoredFrame) -> None:
-        """Store a frame, at once or as soon as its graphs are whole."""
+        """Store a frame."""
         with self._lock:
             facts = {name: self._facts.pop(name, None) for name in frame.graphs}
-        known = {name: one for name, one in facts.items() if one is not None}
-        if len(known) < len(facts):
+        if None in facts.values() or not aot.has_graphs(frame.graphs):
             get_logger("cache").info("frame not stored: a graph runs eagerly")
             aot.drop_graphs(frame.graphs)
             return
-        with self._lock:
-            self._pending.append(_Pending(place, frame, known))
-            given_up = self._pending[:-_MOST_PENDING]
-            del self._pending[:-_MOST_PENDING]
-        for one in given_up:
-            aot.drop_graphs(one.frame.graphs)
-        self.flush()
+        try:
+            graphs = {
+                name: pickle.dumps((one, aot.take_graph(name))) for name, one in facts.items()
+            }
+            body = pickle.dumps((frame, graphs))
+            frame_files.write(place.folder, body)
+            artifacts.record(place.folder.name, body)
+        except Exception as error:  # what cannot be pickled, a full disk
+            get_logger("cache").info("frame not stored: %s", error)
 
     def drop(self, graphs: Sequence[str]) -> None:
         """Forget what was noted of them."""
@@ -159,23 +148,6 @@ class WarmStart(frames.Store):
             for name in graphs:
                 self._facts.pop(name, None)
         aot.drop_graphs(graphs)
-
-    def flush(self) -> None:
-        """Store the frames whose graphs are whole by now."""
-        with self._lock:
-            ready = [one for one in self._pending if aot.has_graphs(one.frame.graphs)]
-            self._pending = [one for one in self._pending if one not in ready]
-        for one in ready:
-            try:
-                graphs = {
-                    name: pickle.dumps((facts, aot.take_graph(name)))
-                    for name, facts in one.facts.items()
-                }
-                body = pickle.dumps((one.frame, graphs))
-                frame_files.write(one.place.folder, body)
-                artifacts.record(one.place.folder.name, body)
-            except Exception as error:  # what cannot be pickled, a full disk
-                get_logger("cache").info("frame not stored: %s", error)
 
     def tell(self, frame: frames.Frame, text: str) -> None:
         """A line of the log of the cache."""

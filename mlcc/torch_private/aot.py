@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -80,12 +79,12 @@ def compile_with_aot(
     if cached and _reads_floats(module):
         cached = getattr(module, "_backend_id", None) in _wanted  # for the frame, whose guards tell
         cache_key = f"{cache_key} {uuid.uuid4()}"
-    backward = _without_dynamo(backward, cached)
+    backward = _without_dynamo(backward)
     if cached:
         forward = SerializableAOTDispatchCompiler(OutputCode, forward)
         inference = SerializableAOTDispatchCompiler(OutputCode, inference)
         backward = SerializableAOTDispatchCompiler(OutputCode, backward)
-        context.enter_context(_bundled_cache())
+        context.enter_context(_whole_entries())
         context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
         context.enter_context(aot_key.own_keys())
     if not isinstance(module, torch.fx.GraphModule):
@@ -219,31 +218,23 @@ def process_groups() -> tuple[Any, ...]:
     return distributed.get_rank(), distributed.get_world_size(), groups
 
 
-def _bundled_cache() -> contextlib.AbstractContextManager[Any]:
-    return torch._functorch.config.patch(bundled_autograd_cache=True)
+def _whole_entries() -> contextlib.AbstractContextManager[Any]:
+    """What is stored holds the compiled graphs, that of the backward pass too, which need not run in this process."""
+    return torch._functorch.config.patch(
+        bundled_autograd_cache=True, force_non_lazy_backward_lowering=True
+    )
 
 
-def _without_dynamo(compiler: Compiler, cached: bool) -> Compiler:
+def _without_dynamo(compiler: Compiler) -> Compiler:
     """A backward compiler that Dynamo does not trace, whose result it does not trace either."""
     outer = dynamo.without_dynamo(compiler, "do not trace the backward compiler")
 
     def compile_backward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        code = dynamo.without_dynamo(
+        return dynamo.without_dynamo(
             outer(gm, example_inputs), "do not trace the compiled backward pass"
         )
-        if cached and not torch._functorch.config.bundled_autograd_cache:
-            return _LazyBackward(code)
-        return code
 
     return compile_backward
-
-
-_when_whole: list[Callable[[], None]] = []
-
-
-def when_whole(call: Callable[[], None]) -> None:
-    """Have `call` called each time a graph became whole by its backward pass."""
-    _when_whole.append(call)
 
 
 # Graphs that are wanted in a form that can be stored, by torch's names, once they are whole.
@@ -311,25 +302,3 @@ def cache_folder() -> str:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return cache_dir()
-
-
-class _LazyBackward:
-    """A backward pass compiled when it first runs, that is outside the `with` of compile_with_aot.
-
-    torch makes the cache entry between this compilation and the first call, so the setting that the entry needs holds
-    from here to that call, in this thread.
-    """
-
-    def __init__(self, code: Boxed) -> None:
-        functools.update_wrapper(self, code)
-        self._code = code
-        self._setting: contextlib.AbstractContextManager[Any] | None = _bundled_cache()
-        self._setting.__enter__()
-
-    def __call__(self, inputs: list[Any]) -> Any:
-        if self._setting is not None:
-            setting, self._setting = self._setting, None
-            setting.__exit__(None, None, None)
-            for call in _when_whole:
-                call()
-        return self._code(inputs)
