@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,13 +11,17 @@ import torch
 from mlcc._load import load_core
 from mlcc.capture import changes
 from mlcc.capture.calls import Call, Description
+from mlcc.capture.compiled_graph import CompiledGraph
 from mlcc.capture.guards import (
     ModuleState,
     SizeGuards,
+    all_of,
     always,
     is_plain,
+    keep_layouts,
 )
-from mlcc.capture.traced import TracedModule
+from mlcc.capture.held_values import HeldValues
+from mlcc.capture.traced_results import Results
 from mlcc.torch_private import stance
 
 
@@ -56,42 +61,67 @@ class Entry:
         return ""
 
 
-def difference_from(
-    then: Description,
-    sizes: SizeGuards,
+@dataclass(frozen=True)
+class Trace:
+    """What a trace found out; plain data but for the code."""
+
+    varying: list[int]  # leaves that are inputs of the graph, after the module's tensors
+    sizes: SizeGuards
+    results: Results
+    # Which leaves the function writes; None if it writes nothing, neither leaves nor a module's tensors.
+    written: list[int] | None
+    returns_views: bool
+    # The compiled graph where that is all there is, else AOTAutograd's wrapper.
+    graph: CompiledGraph | None
+    wrapped: Callable[..., Any] | None = None
+
+    def run(self, parameters: list[torch.Tensor]) -> Callable[[list[Any]], Any]:
+        """The function of a call's leaves."""
+        results, varying = self.results, self.varying
+        if self.graph is None:
+            wrapped = self.wrapped
+            assert wrapped is not None
+            return lambda leaves: results.restore(wrapped(*(leaves[place] for place in varying)))
+        graph, single = self.graph, results.is_single
+
+        def run(leaves: list[Any]) -> Any:
+            values = graph([*parameters, *(leaves[place] for place in varying)])
+            return values[0] if single else results.restore(values)
+
+        return run
+
+
+def entry_of(
+    call: Call,
+    trace: Trace,
     module: ModuleState,
-    traced: TracedModule,
+    held: HeldValues,
+    tensors: list[torch.Tensor],
+) -> Entry:
+    """The entry of a trace, which reads `tensors` beside its inputs; its facts are for a call like this one."""
+    entry = Entry(call)
+    sizes = trace.sizes
+    entry.difference = _difference_from(entry.description, sizes, module, held)
+    entry.guard = all_of(sizes.holds(), module.holds(), held.holds(), keep_layouts(tensors))
+    entry.held = [*module.parameters, *tensors]
+    entry.returns_views = trace.returns_views
+    entry.written = trace.written
+    entry.run = trace.run(module.parameters)
+    if trace.graph is not None and not autograd_sees(call.leaves, entry.written):
+        entry.facts = _facts_for_dispatch(trace, module, held)
+    return entry
+
+
+def _difference_from(
+    then: Description, sizes: SizeGuards, module: ModuleState, held: HeldValues
 ) -> Callable[[Call, list[str]], str]:
     """What says why a call of the same structure is none of a trace's."""
-    outside, failing = traced.outside, sizes.failing()
 
     def difference(call: Call, names: list[str]) -> str:
-        failed = then.failure(Description(call), names, failing(call.leaves))
-        return failed or outside.change() or changes.of_module(module)
+        failed = then.failure(Description(call), names, sizes.failing(call.leaves))
+        return failed or held.change() or changes.of_module(module)
 
     return difference
-
-
-def direct_caller(
-    graph: Any, parameters: list[torch.Tensor], varying: list[int], traced: TracedModule
-) -> Callable[[list[Any]], Any]:
-    """The compiled graph itself, without AOTAutograd's wrapper."""
-    single = traced.is_single
-
-    def run(leaves: list[Any]) -> Any:
-        results = graph([*parameters, *(leaves[place] for place in varying)])
-        return results[0] if single else traced.restore(results)
-
-    return run
-
-
-def wrapped_caller(
-    compiled: Callable[..., Any], varying: list[int], traced: TracedModule
-) -> Callable[[list[Any]], Any]:
-    def run(leaves: list[Any]) -> Any:
-        return traced.restore(compiled(*(leaves[place] for place in varying)))
-
-    return run
 
 
 def no_dispatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,25 +129,21 @@ def no_dispatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
-def facts_for_dispatch(
-    graph: Any,
-    sizes: SizeGuards,
-    module: ModuleState,
-    varying: list[int],
-    writes: bool,
-    traced: TracedModule,
+def _facts_for_dispatch(
+    trace: Trace, module: ModuleState, held: HeldValues
 ) -> dict[str, Any] | None:
     """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
-    guards = sizes.as_expressions()
-    defaults = traced.outside.defaults
-    if guards is None or not all(is_plain(held) for _, held in defaults):
+    sizes, results, graph = trace.sizes, trace.results, trace.graph
+    guards, defaults = sizes.expressions, held.defaults
+    assert graph is not None
+    if guards is None or not all(is_plain(values) for _, values in defaults):
         return None
     if any(o.kind == "float" or isinstance(o.constant, float) for o in graph.imported.outputs):
         return None
     outputs = [
         (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
     ]
-    outputs += [(-1, constant) for constant in traced.constants]
+    outputs += [(-1, constant) for constant in results.constants]
     return {
         "symbols": guards.symbols,
         "fixed_sizes": sizes.fixed,
@@ -127,19 +153,19 @@ def facts_for_dispatch(
         "plain": module.plain,
         "identical": module.identical,
         "containers": [
-            (container, [(one, is_plain(one)) for one in held])
-            for container, held in module.containers
+            (container, [(one, is_plain(one)) for one in values])
+            for container, values in module.containers
         ],
-        "globals": [stance.as_global(), *traced.outside.globals],
-        "cells": traced.outside.cells,
-        "defaults": [(function, *held) for function, held in defaults],
+        "globals": [stance.as_global(), *held.globals],
+        "cells": held.cells,
+        "defaults": [(function, *values) for function, values in defaults],
         "parameters": module.parameters,
         "constants": graph.imported.constants,
-        "inputs": varying,
-        "writes": writes,
+        "inputs": trace.varying,
+        "writes": trace.written is not None,
         "outputs": outputs,
-        "nesting": traced.nesting,
-        "restore": traced.restore,
+        "nesting": results.nesting,
+        "restore": results.restore,
         "executable": graph.executable,
     }
 

@@ -56,45 +56,59 @@ class GuardExpressions:
     texts: list[str]
 
 
+@dataclass(frozen=True)
 class SizeGuards:
-    """Whether the sizes and numbers of a call are as the trace assumed. Without fakes all of them are in the key.
+    """Whether the sizes and numbers of a call are as the trace assumed; plain data, which can be stored."""
 
-    `varying` are the leaves that the trace has as inputs, `numbers` those that it took as constants.
-    """
+    numbers: list[tuple[int, Any]]  # (leaf, number) of those that are constants
+    fixed: list[tuple[int, int, int]]  # (leaf, dimension, size)
+    sources: dict[str, tuple[int, int | None]]  # of symbols: (leaf, dimension; None for a number)
+    relations: list[tuple[str, list[str]]]  # Python's text, and the symbols that it speaks of
+    expressions: GuardExpressions | None  # as the core reads them; None if one has no counterpart
 
-    def __init__(
-        self,
+    @classmethod
+    def of_trace(
+        cls,
         fakes: tracing.Fakes | None,
         leaves: list[Any],
         varying: list[int],
         numbers: list[int],
-    ) -> None:
-        self._fakes = fakes
-        self.numbers = [(leaf, leaves[leaf]) for leaf in numbers]  # that are constants
-        self.fixed: list[tuple[int, int, int]] = []  # (leaf, dimension, size)
+    ) -> SizeGuards:
+        """What a trace assumed; without fakes all sizes are in the key.
+
+        `varying` are the leaves that the trace has as inputs, `numbers` those that it took as constants.
+        """
+        constants = [(leaf, leaves[leaf]) for leaf in numbers]
         if fakes is None:
-            return
+            return cls(constants, [], {}, [], GuardExpressions([], []))
         symbolic = set(fakes.symbols.values())
-        for place in varying:
-            if isinstance(leaves[place], torch.Tensor):
-                for dim, size in enumerate(leaves[place].shape):
-                    if (place, dim) not in symbolic:
-                        self.fixed.append((place, dim, size))
+        fixed = [
+            (place, dim, size)
+            for place in varying
+            if isinstance(leaves[place], torch.Tensor)
+            for dim, size in enumerate(leaves[place].shape)
+            if (place, dim) not in symbolic
+        ]
+        guards = fakes.guards()
+        relations = [
+            (text, [name for name in fakes.symbols if name in map(str, guard.free_symbols)])
+            for guard, text in zip(guards, tracing.python_texts(guards), strict=True)
+        ]
+        expressions = _as_expressions(guards, fakes.symbols)
+        return cls(constants, fixed, dict(fakes.symbols), relations, expressions)
 
     def holds(self) -> Guard:
         """The guard as a Python function."""
-        if self._fakes is None:
-            return always
         held = [exact(number) for _, number in self.numbers]
         tests = [
             f"exact(leaves[{place}]) == held[{i}]" for i, (place, _) in enumerate(self.numbers)
         ]
         tests += [f"leaves[{place}].shape[{dim}] == {size}" for place, dim, size in self.fixed]
-        tests += tracing.python_texts(self._fakes.guards())
+        tests += [text for text, _ in self.relations]
         if not tests:
             return always
         lines = ["def guard(leaves):"]
-        for name, (place, dim) in self._fakes.symbols.items():
+        for name, (place, dim) in self.sources.items():
             lines.append(
                 f"    {name} = leaves[{place}]" + ("" if dim is None else f".shape[{dim}]")
             )
@@ -109,60 +123,43 @@ class SizeGuards:
 
         return holds
 
-    def failing(self) -> Callable[[list[Any]], list[tuple[int, int | None]]]:
-        """What finds the numbers (leaf, None) and sizes (leaf, dimension) that the first failing guard speaks of."""
-        numbers, fixed = self.numbers, self.fixed
-        sources: dict[str, tuple[int, int | None]] = {}
-        relations: list[tuple[str, list[tuple[int, int | None]]]] = []
-        if self._fakes is not None:
-            sources = dict(self._fakes.symbols)
-            expressions = self._fakes.guards()
-            for expression, text in zip(
-                expressions, tracing.python_texts(expressions), strict=True
-            ):
-                spoken_of = {str(symbol) for symbol in expression.free_symbols}
-                places = [place for name, place in sources.items() if name in spoken_of]
-                relations.append((f"lambda {', '.join(sources)}: {text}", places))
+    def failing(self, leaves: list[Any]) -> list[tuple[int, int | None]]:
+        """The numbers (leaf, None) and sizes (leaf, dimension) that the first failing guard speaks of."""
+        for place, number in self.numbers:
+            if exact(leaves[place]) != exact(number):
+                return [(place, None)]
+        for place, dim, size in self.fixed:
+            if leaves[place].shape[dim] != size:
+                return [(place, dim)]
+        values = {
+            name: leaves[place] if dim is None else leaves[place].shape[dim]
+            for name, (place, dim) in self.sources.items()
+        }
+        for text, names in self.relations:
+            try:
+                is_kept = eval(text, {"math": math, "torch": torch}, values)
+            except (ArithmeticError, ValueError):
+                is_kept = False
+            if not is_kept:
+                return [self.sources[name] for name in names]
+        return []
 
-        def find(leaves: list[Any]) -> list[tuple[int, int | None]]:
-            for place, number in numbers:
-                if exact(leaves[place]) != exact(number):
-                    return [(place, None)]
-            for place, dim, size in fixed:
-                if leaves[place].shape[dim] != size:
-                    return [(place, dim)]
-            values = [
-                leaves[place] if dim is None else leaves[place].shape[dim]
-                for place, dim in sources.values()
-            ]
-            for text, places in relations:
-                try:
-                    is_kept = eval(text, {"math": math, "torch": torch})(*values)
-                except (ArithmeticError, ValueError):
-                    is_kept = False
-                if not is_kept:
-                    return places
-            return []
 
-        return find
+def _as_expressions(
+    guards: list[Any], sources: dict[str, tuple[int, int | None]]
+) -> GuardExpressions | None:
+    symbols: list[tuple[str, int, int]] = []
 
-    def as_expressions(self) -> GuardExpressions | None:
-        """The guard as the core reads it; None if something in it has no counterpart there."""
-        if self._fakes is None:
-            return GuardExpressions([], [])
-        symbols: list[tuple[str, int, int]] = []
-        sources = self._fakes.symbols
+    def declare(name: str, facts: symints.SymbolFacts) -> None:
+        leaf, dim = sources[facts.name]
+        symbols.append((name, leaf, -1 if dim is None else dim))
 
-        def declare(name: str, facts: symints.SymbolFacts) -> None:
-            leaf, dim = sources[facts.name]
-            symbols.append((name, leaf, -1 if dim is None else dim))
-
-        printer = SizePrinter(declare)
-        try:
-            texts = [printer.truth(expression) for expression in self._fakes.guards()]
-        except (UnsupportedSize, KeyError):
-            return None
-        return GuardExpressions(symbols, texts)
+    printer = SizePrinter(declare)
+    try:
+        texts = [printer.truth(expression) for expression in guards]
+    except (UnsupportedSize, KeyError):
+        return None
+    return GuardExpressions(symbols, texts)
 
 
 def is_same_value(found: Any, expected: Any) -> bool:
@@ -178,7 +175,7 @@ def _compiled(text: str, held: list[Any]) -> Guard:
 
 
 # Of a module's own attributes: held entry by entry.
-_MEMBERS = (
+MEMBERS = (
     *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
     *("_backward_hooks", "_backward_pre_hooks"),
 )
@@ -250,7 +247,7 @@ class ModuleState:
         classes: dict[type, None] = {}
         for path, one in module.named_modules():
             classes[type(one)] = None
-            for name in _MEMBERS:
+            for name in MEMBERS:
                 members = one.__dict__[name]
                 self.objects.append((members, list(members.values())))
             others = self._hold(one.__dict__)
@@ -273,10 +270,10 @@ class ModuleState:
     def _hold(self, attributes: dict[str, Any]) -> dict[str, Any]:
         """Hold the attributes of a module; returns those that are held by identity."""
         self._hold_plain(attributes)
-        names = tuple(n for n, v in attributes.items() if n not in _OWN and not is_plain(v))
+        names = tuple(n for n, v in attributes.items() if n not in OWN and not is_plain(v))
         values = tuple(attributes[n] for n in names)
-        members = tuple(attributes[n] for n in _MEMBERS)
-        self.identical.append((attributes, (*_MEMBERS, *names), (*members, *values)))
+        members = tuple(attributes[n] for n in MEMBERS)
+        self.identical.append((attributes, (*MEMBERS, *names), (*members, *values)))
         self.names.append((attributes, frozenset(attributes)))
         self.containers += [
             (value, [copy.deepcopy(one) if is_plain(one) else one for one in contents_of(value)])
@@ -380,5 +377,5 @@ class ModuleSnapshot:
 _MISSING = object()
 # What nn.RNNBase makes anew whenever its weights are others, as they are in a trace.
 DERIVED = {"_flat_weights", "_flat_weight_refs"}
-# What every module has; the part of it that a trace reads is in _MEMBERS.
-_OWN = {*vars(torch.nn.Module()), *DERIVED}
+# What every module has; the part of it that a trace reads is in MEMBERS.
+OWN = {*vars(torch.nn.Module()), *DERIVED}

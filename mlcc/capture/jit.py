@@ -45,25 +45,12 @@ from mlcc.capture.calls import (
     repeated_tensors,
     varies,
 )
-from mlcc.capture.entries import (
-    Entry,
-    autograd_sees,
-    difference_from,
-    direct_caller,
-    facts_for_dispatch,
-    no_dispatch,
-    wrapped_caller,
-)
-from mlcc.capture.guards import (
-    ModuleState,
-    SizeGuards,
-    all_of,
-    exact,
-    keep_layouts,
-)
+from mlcc.capture.entries import Entry, Trace, entry_of, no_dispatch
+from mlcc.capture.guards import ModuleState, SizeGuards, exact
 from mlcc.capture.jitted_module import JittedModule, module_of
 from mlcc.capture.session import Session, StaticInputWrittenError, watch_weights
 from mlcc.capture.stances import ASSIGNED, ENVIRONMENT, IN_ENVIRONMENT, patched
+from mlcc.capture.trace_store import TraceStore
 from mlcc.capture.traced import TracedModule, plain_function
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot_metadata, dynamo, stance, trace_state, tracing
@@ -148,6 +135,7 @@ class Jitted:
         self._held: set[tuple[int, ...]] = set()
         # Traces to come with fixed sizes of parameters among the arguments, at most.
         self._fixed_traces_left = _MOST_FIXED_TRACES
+        self._store = TraceStore(function, plain_function(function), (dynamic, self._static))
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -306,7 +294,9 @@ class Jitted:
         if call.held:
             self._held.add(tuple(map(id, call.held)))
         self._entries.setdefault(call.key, []).append(entry)
-        if entry.facts is not None and not _compares_by_itself(call):
+        if self._signature is not None or _compares_by_itself(call):
+            return
+        if entry.facts is not None:
             self._add_to_dispatch(entry.facts, call, args, kwargs)
 
     def _trace_constants(self, call: Call, error: Exception) -> Entry:
@@ -355,6 +345,9 @@ class Jitted:
     def _trace(self, call: Call) -> Entry:
         # Another trace would replace parameters that are read here.
         with dynamo.no_other_trace(), tracing.without_tracebacks():
+            stored = self._take_up(call)
+            if stored is not None:
+                return stored
             while True:
                 try:
                     return self._trace_once(call)
@@ -389,10 +382,9 @@ class Jitted:
         return before.difference(Description(call), names)
 
     def _trace_once(self, call: Call) -> Entry:
-        entry = Entry(call)
         options = config.resolve({"torch_caches": False})
-        entry.steals = options["weights"] == "steal"
-        if entry.steals:
+        steals = options["weights"] == "steal"
+        if steals:
             watch_weights(call.leaves)
         fakes = tracing.Fakes()
         fixed = self._fix_places(call)
@@ -427,32 +419,37 @@ class Jitted:
         if symbols.wanted:  # the program caught what ended the trace
             raise trace_symbols.NeedsConstants
         numbers = [place for place, dim in constants if dim is None]
-        sizes = SizeGuards(fakes if self._dynamic else None, call.leaves, varying, numbers)
         module = ModuleState(own, reads.fields_of_class)
-        tensors = session.constants()
-        entry.difference = difference_from(entry.description, sizes, module, traced)
-        entry.guard = all_of(
-            sizes.holds(), module.holds(), traced.outside.holds(), keep_layouts(tensors)
-        )
         metadata = fakes.metadata()
         if aot_metadata.reshapes_what_it_writes(metadata):
             raise SideEffectError("it changes elements and form of an argument")
-        count = len(module.parameters) + len(varying)
+        num_own = len(module.parameters)
+        count = num_own + len(varying)
         written = aot_metadata.changed_inputs(metadata, count)
-        entry.held = [*module.parameters, *tensors]
-        entry.returns_views = self._dynamic and aot_metadata.returns_views(metadata)
-        if written:
-            own = len(module.parameters)
-            entry.written = [varying[place - own] for place in written if place >= own]
         direct = session.only_graph() if aot_metadata.needs_no_wrapper(metadata) else None
-        if direct is None or direct.imported.num_inputs != count:
-            entry.run = wrapped_caller(compiled, varying, traced)
-            return entry
-        entry.run = direct_caller(direct, module.parameters, varying, traced)
-        if self._signature is None and not autograd_sees(call.leaves, entry.written):
-            writes = entry.written is not None
-            entry.facts = facts_for_dispatch(direct, sizes, module, varying, writes, traced)
+        if direct is not None and direct.imported.num_inputs != count:
+            direct = None
+        trace = Trace(
+            varying,
+            SizeGuards.of_trace(fakes if self._dynamic else None, call.leaves, varying, numbers),
+            traced.results,
+            [varying[i - num_own] for i in written if i >= num_own] if written else None,
+            self._dynamic and aot_metadata.returns_views(metadata),
+            direct,
+            compiled,
+        )
+        self._store.keep(call, trace, own, traced.outside)
+        entry = entry_of(call, trace, module, traced.outside.held, session.constants())
+        entry.steals = steals
         return entry
+
+    def _take_up(self, call: Call) -> Entry | None:
+        """The entry of a trace that another process stored."""
+        own = self._own_module(call)
+        found = self._store.take(call, own)
+        if found is None:
+            return None
+        return entry_of(call, found.trace, ModuleState(own, reads.fields_of_class), found.held, [])
 
     def _own_module(self, call: Call) -> torch.nn.Module | None:
         """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""

@@ -25,12 +25,21 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from mlcc._errors import Error, SideEffectError
-from mlcc.capture.changes import MISSING, change_of
-from mlcc.capture.code_owners import OURS, is_user_code
-from mlcc.capture.guards import Guard, Names, always, is_plain, is_same_value
+from mlcc.capture.changes import MISSING
+from mlcc.capture.code_owners import OURS, is_user_code, who_is
+from mlcc.capture.guards import Names, is_plain, is_same_value
+from mlcc.capture.held_values import (
+    HeldValues,
+    attributes_of,
+    copies_of,
+    defaults_of,
+    values_of,
+)
 from mlcc.capture.reach import Reached, contents
 from mlcc.capture.trace_symbols import TypeQuestions
 from mlcc.torch_private import trace_state
+
+_NOT_RECORDED = ("torch", "python")  # whose code is told by versions
 
 _ASIDE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
@@ -74,32 +83,12 @@ class OutsideValues:
         self._name = name
         self._types = questions
         self._running: set[types.CodeType] = set()
-        self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
-        self._cells: dict[int, tuple[types.CellType, Any]] = {}
-        self._labels: dict[int, str] = {}  # of cells and of the dicts of attributes
-        # The same of functions, classes and modules, which the function may write as well.
-        self._attributes: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
-        self._classes: dict[int, type] = {}  # by the dict that stands there
-        self._defaults: dict[int, tuple[types.FunctionType, Defaults]] = {}
+        self.held = HeldValues()
+        self.ran: dict[types.CodeType, dict[str, Any]] = {}  # code but torch's, and its globals
         # functools.cache and the like: how many results they had to compute before.
         self._caches: dict[int, tuple[Any, int]] = {}
         # Lists and dicts among them, with a copy: the function may change them.
         self._containers: dict[int, tuple[Any, Any]] = {}
-
-    @property
-    def globals(self) -> list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]]:
-        """(the dict, names, values) of the globals and attributes."""
-        return [(scope, (name,), (value,)) for scope, name, value in self._named()]
-
-    @property
-    def cells(self) -> list[tuple[types.CellType, Any]]:
-        """(cell, value) of the closure variables."""
-        return list(self._cells.values())
-
-    @property
-    def defaults(self) -> list[tuple[types.FunctionType, Defaults]]:
-        """(function, its default arguments)."""
-        return list(self._defaults.values())
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -122,52 +111,17 @@ class OutsideValues:
         if fills:
             raise SideEffectError(f"it fills the cache of {fills}")
 
-    def holds(self) -> Guard:
-        """Whether a call would read equal values."""
-        named, cells, defaults = self._named(), self.cells, self.defaults
-        if not named and not cells and not defaults:
-            return always
-
-        def guard(leaves: list[Any]) -> bool:
-            del leaves
-            return (
-                all(is_same_value(scope.get(name, MISSING), value) for scope, name, value in named)
-                and all(is_same_value(contents(cell, MISSING), value) for cell, value in cells)
-                and all(_are_same(_defaults_of(function), held) for function, held in defaults)
-            )
-
-        return guard
-
-    def change(self) -> str:
-        """The first value that a call would find to be another one, in words, or ''."""
-        for scope, name, old in self._globals.values():
-            new = scope.get(name, MISSING)
-            if not is_same_value(new, old):
-                return change_of(f"global {name}", old, new)
-        for cell, old in self._cells.values():
-            new = contents(cell, MISSING)
-            if not is_same_value(new, old):
-                return change_of(f"closure variable {self._labels[id(cell)]}", old, new)
-        for scope, name, old in self._attributes.values():
-            new = scope.get(name, MISSING)
-            if not is_same_value(new, old):
-                return change_of(f"attribute {self._labels[id(scope)]}.{name}", old, new)
-        for function, held in self._defaults.values():
-            if not _are_same(_defaults_of(function), held):
-                return f"the default arguments of {function.__name__} changed"
-        return ""
-
     def note_argument(self, function: Any) -> None:
         """Hold what a function that is an argument has beside its code."""
         self._note_function(function)
-
-    def _named(self) -> list[tuple[dict[str, Any], str, Any]]:
-        return [*self._globals.values(), *self._attributes.values()]
 
     def _on_call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         del event, argument
         if frame.f_code in _STATE_OF_GENERATORS and _is_called_by_user(frame):
             raise SideEffectError(f"it calls {frame.f_code.co_name} of torch's generator")
+        is_recorded = frame.f_code in self.ran or who_is(frame.f_code.co_filename) in _NOT_RECORDED
+        if not is_recorded and not _is_imported(frame):
+            self.ran[frame.f_code] = frame.f_globals
         is_users = is_user_code(frame.f_code.co_filename) and not _is_text_of_a_library(frame)
         if not is_users and not self._types.may_ask(frame.f_code):
             return None
@@ -210,11 +164,10 @@ class OutsideValues:
         """A function, a class or a Python module stays what it is; so do plain values that are read of it."""
         is_module = isinstance(value, types.ModuleType)
         if kind == "global" and not is_module:
-            self._globals.setdefault((id(frame.f_globals), name), (frame.f_globals, name, value))
+            self.held.hold_global(frame.f_globals, name, value)
         elif kind != "global" and getattr(self._function, "__code__", None) is frame.f_code:
             for cell in self._cells_of(frame, name):
-                self._cells.setdefault(id(cell), (cell, value))
-                self._labels[id(cell)] = name
+                self.held.hold_cell(cell, name, value)
         self._note_function(value)
         if not is_module:
             self._refuse_state(frame, f"the {kind} {name}", value)
@@ -230,15 +183,12 @@ class OutsideValues:
         for owner, scope in _scopes_of(value):
             if attribute not in scope:
                 continue
-            self._labels[id(scope)] = owner.__name__
-            if isinstance(owner, type):
-                self._classes[id(scope)] = owner
             found = scope[attribute]
             if is_plain(found):
-                self._hold_attribute(scope, attribute, found)
+                self._hold_attribute(owner, scope, attribute, found)
             self._refuse_state(frame, f"{name}.{attribute}", found)
             if not is_plain(found) and _is_aside(found):
-                self._attributes.setdefault((id(scope), attribute), (scope, attribute, found))
+                self.held.hold_attribute(owner, scope, attribute, found)
                 self._note_function(found)
             return
 
@@ -262,45 +212,43 @@ class OutsideValues:
             self._caches.setdefault(id(value), (value, value.cache_info().misses))
         function = inspect.unwrap(getattr(value, "__func__", value))
         if isinstance(function, types.FunctionType) and is_user_code(function.__code__.co_filename):
-            positional, named = _defaults_of(function)
-            if any(isinstance(one, torch.Tensor) for one in (*positional, *named.values())):
+            defaults = defaults_of(function)
+            if any(isinstance(one, torch.Tensor) for one in values_of(defaults)):
                 raise SideEffectError(f"a default argument of {function.__name__} is a tensor")
-            for one in (*positional, *named.values()):
+            for one in values_of(defaults):
                 if isinstance(one, torch.nn.Module) and _has_state(one):
                     raise Error(
                         f"jit of {self._name}: a default argument of {function.__name__} is a module; "
                         "pass it as an argument, since jit would not notice if it changed"
                     )
-            kept = tuple(map(_copy_of, positional)), {n: _copy_of(v) for n, v in named.items()}
+            kept = copies_of(defaults)
             if kept != ((), {}):
-                self._defaults.setdefault(id(function), (function, kept))
-            for now, then in zip((*positional, *named.values()), _values(kept), strict=True):
+                self.held.hold_defaults(function, kept)
+            for now, then in zip(values_of(defaults), values_of(kept), strict=True):
                 self._hold_container(now, then)
-            self._hold_attributes(vars(function), function.__name__)
+            self._hold_attributes(function)
         if callable(getattr(value, "__wrapped__", None)):
-            self._hold_attributes(vars(value), str(getattr(value, "__name__", "a wrapper")))
+            self._hold_attributes(value)
 
-    def _hold_attributes(self, scope: dict[str, Any], owner: str) -> None:
-        self._labels[id(scope)] = owner
-        for name, value in scope.items():
+    def _hold_attributes(self, owner: Any) -> None:
+        for name, value in vars(owner).items():
             if not name.startswith("_") and is_plain(value):
-                self._hold_attribute(scope, name, value)
+                self._hold_attribute(owner, vars(owner), name, value)
 
-    def _hold_attribute(self, scope: dict[str, Any], name: str, value: Any) -> None:
+    def _hold_attribute(self, owner: Any, scope: dict[str, Any], name: str, value: Any) -> None:
         kept = copy.deepcopy(value)
-        self._attributes.setdefault((id(scope), name), (scope, name, kept))
+        self.held.hold_attribute(owner, scope, name, kept)
         self._hold_container(value, kept)
 
     def _hold(self, frame: types.FrameType, kind: str, name: str, value: Any) -> bool:
         """Whether the place of the value is known, so that later calls can look there."""
         kept = copy.deepcopy(value)
         if kind == "global":
-            self._globals.setdefault((id(frame.f_globals), name), (frame.f_globals, name, kept))
+            self.held.hold_global(frame.f_globals, name, kept)
         else:
             cells = self._cells_of(frame, name)
             for cell in cells:
-                self._cells.setdefault(id(cell), (cell, kept))
-                self._labels[id(cell)] = name
+                self.held.hold_cell(cell, name, kept)
             if not cells:
                 return False
         self._hold_container(value, kept)
@@ -336,14 +284,7 @@ class OutsideValues:
             changed = f"a {type(container).__name__}"
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(before)
-        for scope, name, before in self._attributes.values():
-            if not is_same_value(scope.get(name, MISSING), before):
-                changed = name
-                if id(scope) in self._classes:
-                    setattr(self._classes[id(scope)], name, before)
-                else:
-                    scope[name] = before
-        return changed
+        return self.held.put_back() or changed
 
     def _empty_caches(self) -> str:
         """Caches that hold what the trace computed, which is of no use outside, are emptied; the name of one, or ''."""
@@ -479,8 +420,7 @@ def _scopes_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Where attributes of a Python module or a class are looked up: the owner and its dict, which is behind a proxy."""
     if isinstance(value, types.ModuleType):
         return [(value, vars(value))]
-    behind = [(one, gc.get_referents(vars(one))) for one in value.__mro__]
-    return [(one, found[0]) for one, found in behind if found and type(found[0]) is dict]
+    return [(one, attributes_of(one)) for one in value.__mro__]
 
 
 def fields_of_class(cls: type) -> list[Names]:
@@ -493,35 +433,23 @@ def fields_of_class(cls: type) -> list[Names]:
     return fields
 
 
-# By position and by name.
-Defaults = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-def _defaults_of(function: types.FunctionType) -> Defaults:
-    return function.__defaults__ or (), function.__kwdefaults__ or {}
-
-
-def _values(defaults: Defaults) -> list[Any]:
-    return [*defaults[0], *defaults[1].values()]
-
-
-def _are_same(found: Defaults, expected: Defaults) -> bool:
-    return (
-        len(found[0]) == len(expected[0])
-        and list(found[1]) == list(expected[1])
-        and all(map(is_same_value, _values(found), _values(expected)))
-    )
-
-
-def _copy_of(value: Any) -> Any:
-    return copy.deepcopy(value) if is_plain(value) else value
-
-
 def _is_text_of_a_library(frame: types.FrameType) -> bool:
-    """Whether a library evaluates a text of its own, as sympy does where it parses an expression."""
+    """Whether a library evaluates a text of its own: sympy parses an expression, Python makes a named tuple."""
+    if str(frame.f_globals.get("__name__")).startswith("namedtuple_"):
+        return True
     code, caller = frame.f_code, frame.f_back
     is_text = code.co_name == "<module>" and code.co_filename.startswith("<")
     return is_text and caller is not None and not is_user_code(caller.f_code.co_filename)
+
+
+def _is_imported(frame: types.FrameType) -> bool:
+    """Whether the code runs since a module is imported."""
+    outer: types.FrameType | None = frame
+    while outer is not None and not outer.f_code.co_filename.startswith(OURS):
+        if outer.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        outer = outer.f_back
+    return False
 
 
 # torch's functions that a trace runs at once and does not record.

@@ -14,10 +14,8 @@ import torch
 from mlcc._errors import SideEffectError
 from mlcc.capture import code_owners, reach, reads, trace_symbols
 from mlcc.capture.calls import CONSTANTS, Call
-from mlcc.capture.guards import (
-    DERIVED,
-    ModuleSnapshot,
-)
+from mlcc.capture.guards import DERIVED, ModuleSnapshot
+from mlcc.capture.traced_results import Results
 from mlcc.rewrite import recurrent
 from mlcc.torch_private import aot, trace_state
 
@@ -131,10 +129,7 @@ class TracedModule(torch.nn.Module):
         self._types = trace_symbols.TypeQuestions(symbols)
         self.outside = reads.OutsideValues(plain_function(function), name, self._types)
         self._checked = False
-        # Per output leaf: (is a result, its place or the constant).
-        self.places: list[tuple[bool, Any]] = []
-        self.structure: Any = None
-        self.ranks: list[int | None] = []  # of leaves of `structure` that are sizes, not places
+        self.results = Results([], None, [])
 
     def forward(self, *values: Any) -> list[Any]:
         """Run the function on fakes."""
@@ -184,10 +179,10 @@ class TracedModule(torch.nn.Module):
 
     def _flatten_result(self, result: Any, inputs: list[Any]) -> list[Any]:
         # A size is a leaf here: torch's pytree would give a tuple back for it.
-        leaves, self.structure = trace_state.flatten(result, lambda v: isinstance(v, torch.Size))
-        self.ranks = [len(leaf) if isinstance(leaf, torch.Size) else None for leaf in leaves]
+        leaves, structure = trace_state.flatten(result, lambda v: isinstance(v, torch.Size))
+        ranks = [len(leaf) if isinstance(leaf, torch.Size) else None for leaf in leaves]
         results: list[Any] = []
-        self.places = []
+        places: list[tuple[bool, Any]] = []
         given = [*inputs, *self.parameters()]
         for leaf in itertools.chain.from_iterable(
             leaf if isinstance(leaf, torch.Size) else (leaf,) for leaf in leaves
@@ -200,60 +195,14 @@ class TracedModule(torch.nn.Module):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad and aot.may_overlap(leaf):
                 raise SideEffectError("a result with a gradient overlaps itself")
             if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat):
-                self.places.append((True, len(results)))
+                places.append((True, len(results)))
                 results.append(leaf)
             elif isinstance(leaf, CONSTANTS) or type(leaf) in (int, float, complex):
-                self.places.append((False, leaf))
+                places.append((False, leaf))
             else:
                 raise SideEffectError(f"a result is a {type(leaf).__name__}")
+        self.results = Results(places, structure, ranks)
         return results
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the result is one tensor or number."""
-        return self.places == [(True, 0)] and self.structure == _LEAF and self.ranks == [None]
-
-    @property
-    def constants(self) -> list[Any]:
-        """Leaves of the result that no graph computes, in their order."""
-        return [value for is_result, value in self.places if not is_result]
-
-    @property
-    def nesting(self) -> Any:
-        """The function's result with a number for each leaf: its place among results, then constants.
-
-        None if the result holds other containers than tuples, lists and dicts.
-        """
-        constants = itertools.count(sum(is_result for is_result, _ in self.places))
-        numbers = [value if is_result else next(constants) for is_result, value in self.places]
-        nesting = self._nested(numbers)
-        return nesting if _is_plain_nesting(nesting) else None
-
-    def restore(self, results: Sequence[Any]) -> Any:
-        """The function's result from the flat list."""
-        return self._nested(
-            [results[value] if is_result else value for is_result, value in self.places]
-        )
-
-    def _nested(self, values: Sequence[Any]) -> Any:
-        given = iter(values)
-        leaves = [
-            next(given) if rank is None else torch.Size(itertools.islice(given, rank))
-            for rank in self.ranks
-        ]
-        return trace_state.unflatten(leaves, self.structure)
-
-
-def _is_plain_nesting(value: Any) -> bool:
-    kind = type(value)
-    if kind in (tuple, list, torch.Size):
-        return all(map(_is_plain_nesting, value))
-    if kind is dict:
-        return all(map(_is_plain_nesting, value.values()))
-    return kind is int
-
-
-_LEAF = trace_state.flatten(0)[1]
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -107,10 +107,16 @@ def _traced_through(gm: torch.fx.GraphModule) -> str | None:
     """An op of the user's whose Python code AOTAutograd traces; a key that has its name says nothing of that code."""
     for graph in gm.modules():
         for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
-            op = node.target
-            for overload in _overloads(op):
-                if overload.namespace not in _OPS_OF_TORCH and _has_python_formula(overload):
-                    return str(overload)
+            if (name := op_traced_through(node.target)) is not None:
+                return name
+    return None
+
+
+def op_traced_through(op: Any) -> str | None:
+    """The name of an op of the user's, or one of its overloads, that has Python code which a trace runs."""
+    for overload in _overloads(op):
+        if overload.namespace not in _OPS_OF_TORCH and _has_python_formula(overload):
+            return str(overload)
     return None
 
 

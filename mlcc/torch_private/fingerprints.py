@@ -7,6 +7,7 @@ Equal digests mean equal values; values that cannot be told by what they hold ha
 from __future__ import annotations
 
 import abc
+import contextvars
 import dis
 import enum
 import functools
@@ -136,6 +137,8 @@ def _parts(value: Any) -> list[Any]:
         return list(value)
     if kind is dict:
         return list(value.items())
+    if kind is contextvars.ContextVar:  # as it stands: what was traced found that
+        return [value.name, value.get(None)]
     if kind in (set, frozenset):  # whose order follows hashes that change with the process
         return sorted(map(of_value, value))
     made = value.__reduce_ex__(4)
@@ -263,7 +266,11 @@ def _module(value: types.ModuleType) -> _PLACE:
 
 def _builtin(value: types.BuiltinFunctionType) -> _PLACE:
     owner = value.__self__
-    if owner is None or isinstance(owner, types.ModuleType):
+    module = sys.modules.get(str(value.__module__))
+    if isinstance(owner, types.ModuleType | None) or (
+        getattr(module, value.__name__, None)
+        is value  # made by pybind11, whose functions have owners
+    ):
         return "builtin", str(value.__module__), value.__qualname__
     if isinstance(owner, type):
         return "builtin", *_class(owner), value.__name__

@@ -46,7 +46,7 @@ def traced(codes: Sequence[types.CodeType]) -> list[TracedCode]:
         fingerprint = fingerprints.of_code(code)
         one = TracedCode(module, qualname, fingerprint, "")
         if not is_current(one):
-            if not _stands_in(code.co_filename, fingerprint):
+            if not stands_in(code.co_filename, fingerprint):
                 raise NowhereError(f"code that no module holds: {qualname}")
             one = TracedCode(module, qualname, fingerprint, _file(code.co_filename))
         found.append(one)
@@ -75,7 +75,7 @@ def _file(path: str) -> str:
         return ""
 
 
-def _stands_in(path: str, fingerprint: str) -> bool:
+def stands_in(path: str, fingerprint: str) -> bool:
     """Whether a file still holds the code: it may have been edited since it was imported."""
     try:
         with open(path, "rb") as stream:

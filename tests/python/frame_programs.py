@@ -1,7 +1,8 @@
 """Programs that two processes run over one cache, for test_warm_start.py: as a script it runs all of them.
 
 Prints a line of JSON for each: whether results are eager's, and how many graphs Dynamo traced. PHASE (a variable)
-stands in the programs as a constant of different kinds: what was stored for one must not answer for another.
+stands in the programs as a constant of different kinds: what was stored for one must not answer for another. With
+HOW=jit they go through mlcc.jit.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -20,6 +22,9 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
+import mlcc
+
+JITS = os.environ.get("HOW") == "jit"  # mlcc.jit in the place of torch.compile
 PHASE = int(os.environ.get("PHASE", "0"))
 SCALE = PHASE + 2.0
 TABLE = {"a": PHASE + 1, "b": 7}
@@ -27,7 +32,7 @@ LIST = [1] * (PHASE + 1)
 PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], list[tuple[Any, ...]]]]] = {}
 # Each of the others is loaded by a second process.
 UNSTORABLE = {
-    *("made from text", "arguments that overlap", "a backward pass that never runs"),
+    *("made from text", "arguments that overlap"),
     *("a hash", "the order of a set", "the order of a constant set", "a result assumed constant"),
     *("a method assumed constant", "instances by code", "a formula of an op"),
     *("a graph that holds parameters", "text without a name"),
@@ -588,6 +593,131 @@ def _() -> Any:
     return names["f"], [(x(),)]
 
 
+@program("a default argument of an inner function")
+def _() -> Any:
+    def helper(a: torch.Tensor, n: float = PHASE + 0.5) -> torch.Tensor:
+        return a * n
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return helper(a).sin()
+
+    return f, [(x(),)]
+
+
+class Holder:
+    factor = PHASE + 1.0
+
+
+@program("an attribute of a class")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a * Holder.factor
+
+    return f, [(x(),)]
+
+
+def with_attribute(a: torch.Tensor) -> torch.Tensor:
+    return a * with_attribute.factor
+
+
+with_attribute.factor = PHASE + 2.0  # type: ignore[attr-defined]
+
+
+@program("an attribute of the function")
+def _() -> Any:
+    return with_attribute, [(x(),)]
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, settings: Any) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(5, 3)
+        self.settings = settings
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return self.linear(a) * self.settings.factor
+
+
+@program("an attribute of a module's object")
+def _() -> Any:
+    return Scaled(SimpleNamespace(factor=PHASE + 1.0)).requires_grad_(False), [(x(),)]
+
+
+@program("tied parameters")
+def _() -> Any:
+    net = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5))
+    if PHASE:
+        net[2].weight = net[0].weight
+    return net.requires_grad_(False), [(x(),)]
+
+
+@program("a hook of a module")
+def _() -> Any:
+    net = torch.nn.Linear(5, 3).requires_grad_(False)
+    net.register_forward_hook(double if PHASE else halve)
+    return net, [(x(),)]
+
+
+def double(module: Any, given: Any, result: torch.Tensor) -> torch.Tensor:
+    return result * 2
+
+
+def halve(module: Any, given: Any, result: torch.Tensor) -> torch.Tensor:
+    return result / 2
+
+
+RELU = torch.nn.functional.relu
+
+
+def leaky(a: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    return torch.nn.functional.leaky_relu(a)
+
+
+@program("a function of torch that was replaced")
+def _() -> Any:
+    torch.nn.functional.relu = leaky if PHASE else RELU
+    return torch.nn.ReLU(), [(x(),)]
+
+
+@program("results of all kinds")
+def _() -> Any:
+    torch.nn.functional.relu = RELU
+
+    def f(a: torch.Tensor) -> Any:
+        return {"sum": a.sum(), "shape": a.shape, "list": [a * 2, PHASE, None]}["list"][0]
+
+    return f, [(x(),), (x(7, 2),)]
+
+
+@program("an argument that is written")
+def _() -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        a.mul_(2 + PHASE)
+        return a.sin()
+
+    return f, [(x(),)]
+
+
+@program("a number that decides")
+def _() -> Any:
+    def f(a: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            a = a.sin() + PHASE
+        return a
+
+    return f, [(x(), 2), (x(), 3)]
+
+
+@program("the environment")
+def _() -> Any:
+    os.environ["FRAME_PROGRAMS"] = str(PHASE)
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return a + float(os.environ["FRAME_PROGRAMS"])
+
+    return f, [(x(),)]
+
+
 def copy_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
@@ -617,24 +747,31 @@ def outcome(function: Any, call: tuple[Any, ...]) -> list[Any]:
     leaves = [one for one in given if isinstance(one, torch.Tensor)]
     wanted = [one for one in leaves if one.requires_grad]
     if isinstance(function, torch.nn.Module):
-        wanted += function.parameters()
+        wanted += [one for one in function.parameters() if one.requires_grad]
     gradients = list(torch.autograd.grad(result.sum(), wanted)) if wanted else []
     return [result.detach(), *(one.detach() for one in leaves), *gradients]
 
 
+def graphs_traced() -> int:
+    return counters["aot_autograd"]["total"] if JITS else counters["stats"]["unique_graphs"]
+
+
 def main() -> None:
+    warnings.simplefilter("ignore", mlcc.EagerFallbackWarning)
     for name, make in PROGRAMS.items():
         torch.manual_seed(0)
         function, calls = make()
-        before = counters["stats"]["unique_graphs"]
-        compiled = torch.compile(function, backend="mlcc")
+        before = graphs_traced()
+        error = ""
         try:
+            compiled = mlcc.jit(function) if JITS else torch.compile(function, backend="mlcc")
             for call in calls:
                 torch.testing.assert_close(outcome(compiled, call), outcome(function, call))
-            error = ""
+        except mlcc.Error:  # what no trace holds is no program of jit's
+            error = "" if JITS else "mlcc.Error"
         except Exception as exception:
             error = f"{type(exception).__name__}: {exception}"[-500:]
-        graphs = counters["stats"]["unique_graphs"] - before
+        graphs = graphs_traced() - before
         print(json.dumps({"name": name, "error": error, "graphs": graphs}), flush=True)
 
 

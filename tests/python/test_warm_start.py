@@ -33,9 +33,9 @@ def _run(arguments: list[str], folder: Path, **variables: str) -> subprocess.Com
     )
 
 
-def _programs(phase: int, folder: Path) -> dict[str, int]:
+def _programs(phase: int, folder: Path, how: str = "compile") -> dict[str, int]:
     """How many graphs each of the programs traced; all of them are right."""
-    done = _run([str(Path(frame_programs.__file__))], folder, PHASE=str(phase))
+    done = _run([str(Path(frame_programs.__file__))], folder, PHASE=str(phase), HOW=how)
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [one["name"] for one in records] == list(frame_programs.PROGRAMS), done.stderr
     wrong = {one["name"]: one["error"] for one in records if one["error"]}
@@ -55,6 +55,19 @@ def test_programs_in_five_processes(tmp_path: Path) -> None:
     for phase in (1, 0):
         warm = _programs(phase, tmp_path)
         assert {name for name, graphs in warm.items() if graphs} == frame_programs.UNSTORABLE
+
+
+def test_traces_of_jit_in_five_processes(tmp_path: Path) -> None:
+    cold = _programs(0, tmp_path, "jit")
+    traced = {name for name, graphs in cold.items() if graphs}
+    left = {name for name, graphs in _programs(0, tmp_path, "jit").items() if graphs}
+    assert left == frame_programs.UNSTORABLE_TRACES & traced
+    changed = _programs(1, tmp_path, "jit")
+    assert changed["a number among the globals"] and changed["a hook of a module"]
+    assert not changed["plain"]
+    for phase in (1, 0):
+        warm = _programs(phase, tmp_path, "jit")
+        assert {name for name, graphs in warm.items() if graphs} <= frame_programs.UNSTORABLE_TRACES
 
 
 HELPERS = "def helper(a):\n    return a + {value}\n"

@@ -1,0 +1,154 @@
+"""The code that a trace of `mlcc.jit` ran, and the globals that it names, so that another process can see whether they
+are the same.
+
+User code is watched while it runs; packages are not. So of each file whose code ran there is a digest of all that
+stands in it, and of each global that such code names a digest of its value.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import hashlib
+import os
+import sys
+import time
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlcc.capture.changes import MISSING
+from mlcc.capture.code_owners import is_user_code, is_user_module
+from mlcc.capture.guards import is_plain
+from mlcc.capture.held_values import NowhereError
+from mlcc.torch_private import aot_key, fingerprints, traced_code
+
+# What answers otherwise in another process.
+_OF_PROCESS = (os.environ, os.getenv, builtins.hash, builtins.id)
+
+
+@dataclass(frozen=True)
+class CodeThatRan:
+    """Digests of files by their paths, and of globals: (module, name and attributes) -> digest."""
+
+    files: dict[str, str]
+    names: dict[tuple[str, ...], str]
+    words: frozenset[str]  # all names and texts in the code, by which it may read attributes
+
+    def is_current(self) -> bool:
+        """Whether this process has the same."""
+        if any(_digest_of_file(path) != digest for path, digest in self.files.items()):
+            return False
+        return all(_digest_of_name(chain) == digest for chain, digest in self.names.items())
+
+
+def code_that_ran(ran: Mapping[types.CodeType, dict[str, Any]]) -> CodeThatRan:
+    """The record of these codes, with their globals; NowhereError where another process could not have it."""
+    files = {path: _file_as_imported(path, ran) for path in {code.co_filename for code in ran}}
+    names: dict[tuple[str, ...], str] = {}
+    for code, scope in ran.items():
+        if fingerprints.takes_order_of_hashes(code):
+            raise NowhereError(f"the order of a set in {code.co_name}")
+        module = str(scope.get("__name__"))
+        if getattr(sys.modules.get(module), "__dict__", None) is not scope:
+            raise NowhereError(f"code of a module that was not imported by its name: {module}")
+        for chain in _chains(code):
+            place = (module, *chain)
+            if place not in names and (digest := _digest_at(place, code)):
+                names[place] = digest
+    words = (word for code in ran for word in (*code.co_names, *code.co_consts))
+    return CodeThatRan(files, names, frozenset(word for word in words if isinstance(word, str)))
+
+
+def _digest_at(place: tuple[str, ...], code: types.CodeType) -> str:
+    """The digest of what stands there; "" where a value of user code has none, which the trace has watched."""
+    try:
+        return _digest_of_name(place)
+    except fingerprints.NoFingerprintError as error:
+        if is_user_code(code.co_filename):
+            return ""
+        raise NowhereError(f"{'.'.join(place)} in {code.co_filename}: {error}") from error
+
+
+@functools.cache
+def _chains(code: types.CodeType) -> frozenset[tuple[str, ...]]:
+    """The globals that code names, each with the attributes that are read of it at once."""
+    chains: set[tuple[str, ...]] = set()
+    chain: tuple[str, ...] = ()
+    for step in dis.get_instructions(code):
+        if step.opname in ("CACHE", "EXTENDED_ARG", "PUSH_NULL"):
+            continue
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain = (*chain, str(step.argval))
+            continue
+        if chain:
+            chains.add(chain)
+        chain = (str(step.argval),) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ()
+    return frozenset(chains)
+
+
+def _digest_of_name(place: tuple[str, ...]) -> str:
+    """Of a module's global, and of what modules along the attributes have; classes answer for theirs.
+
+    Of a module of the user's that is passed on, all plain values count: `getattr` may ask for any of them.
+    A package's class whose instances its code tells is what its file says.
+    """
+    module, name, *attributes = place
+    scope = vars(sys.modules[module]) if module in sys.modules else {}
+    value = scope.get(name, getattr(builtins, name, MISSING))
+    for attribute in attributes:
+        if not isinstance(value, types.ModuleType):
+            break
+        value = getattr(value, attribute, MISSING)
+    if value is MISSING:
+        return "missing"
+    if any(value is one for one in _OF_PROCESS):
+        raise NowhereError(f"{'.'.join(place)} is another in each process")
+    if (op := aot_key.op_traced_through(value)) is not None:
+        raise NowhereError(f"the Python code of {op}")
+    if isinstance(value, types.ModuleType) and is_user_module(value.__name__):
+        value = value, {n: v for n, v in vars(value).items() if n[:2] != "__" and is_plain(v)}
+    try:
+        return fingerprints.of_value(value)
+    except fingerprints.NoFingerprintError:
+        if not isinstance(value, type) or is_user_module(value.__module__):
+            raise
+        file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
+        return f"{value.__module__}.{value.__qualname__} in {_digest_of_file(file)}"
+
+
+@functools.cache
+def _digest_of_file(path: str) -> str:
+    """As this process first saw it."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _file_as_imported(path: str, ran: Mapping[types.CodeType, Any]) -> str:
+    """The digest of a file that still holds the code which ran."""
+    digest = _digest_of_file(path)
+    if not digest:
+        raise NowhereError(f"code that no file holds: {path}")
+    if os.stat(path).st_mtime >= _process_began():
+        codes = [code for code in ran if code.co_filename == path]
+        if not all(traced_code.stands_in(path, fingerprints.of_code(code)) for code in codes):
+            raise NowhereError(f"code that its file does not hold any more: {path}")
+    return digest
+
+
+@functools.cache
+def _process_began() -> float:
+    """Not later than the process, in seconds since the epoch; files changed later may not be as they were imported."""
+    try:
+        with open("/proc/self/stat") as stream:
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        with open("/proc/uptime") as stream:
+            uptime = float(stream.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK") - 2.0

@@ -1,0 +1,165 @@
+"""Traces of `mlcc.jit` as files: a second process takes them up where all that they read is as it was.
+
+They are pickle and stand among the stored frames of Dynamo, under keys of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlcc import config
+from mlcc.capture import compiled_graph, frame_files, module_digest
+from mlcc.capture.calls import Call, place_of
+from mlcc.capture.code_that_ran import CodeThatRan, code_that_ran
+from mlcc.capture.entries import Trace
+from mlcc.capture.held_values import HeldValues, NowhereError, Place
+from mlcc.capture.reads import OutsideValues
+from mlcc.logging import get_logger
+from mlcc.torch_private import aot_key, artifacts, fingerprints, frames
+
+
+@dataclass(frozen=True)
+class _Stored:
+    trace: Trace  # without its graph
+    graph: bytes
+    module: str  # a digest
+    held: list[Place]
+    ran: CodeThatRan
+
+
+@dataclass(frozen=True)
+class TakenUp:
+    """A trace of another process, with what it read as this process has it."""
+
+    trace: Trace
+    held: HeldValues
+
+
+class TraceStore:
+    """The traces of one function or module."""
+
+    def __init__(
+        self, function: Callable[..., Any], plain: Callable[..., Any], settings: tuple[Any, ...]
+    ) -> None:
+        """`plain` is the Python function behind `function`; `settings` are those of `jit`."""
+        self._function = function
+        self._plain = plain
+        self._settings = settings
+
+    def take(self, call: Call, module: torch.nn.Module | None) -> TakenUp | None:
+        """A trace for this call, newest first; None where there is none."""
+        folder = self._folder(call)
+        for path in frame_files.variants(folder) if folder is not None else ():
+            body = frame_files.read(path)
+            if body is None:
+                continue
+            try:
+                found = self._taken(body, call, module)
+            except Exception as error:  # pickle and digests run code of the values' classes
+                self._tell(f"not loaded: {type(error).__name__}: {error}")
+                continue
+            if found is not None:
+                artifacts.record(path.parent.name, body)
+                self._tell("loaded")
+                return found
+        return None
+
+    def keep(
+        self, call: Call, trace: Trace, module: torch.nn.Module | None, outside: OutsideValues
+    ) -> None:
+        """Store a trace; the log tells why one cannot be."""
+        folder = self._folder(call)
+        if folder is None:
+            return
+        try:
+            body = self._body(trace, module, outside)
+            frame_files.write(folder, body)
+            artifacts.record(folder.name, body)
+        except (NowhereError, fingerprints.NoFingerprintError) as error:
+            self._tell(f"not stored: {error}")
+        except Exception as error:  # what cannot be pickled, a full disk
+            self._tell(f"not stored: {type(error).__name__}: {error}")
+
+    def _folder(self, call: Call) -> Path | None:
+        """Where traces for calls like this one stand; None where traces are not to be stored."""
+        options = config.resolve()
+        if not options["warm_start"] or not options["torch_caches"]:
+            return None
+        if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
+            return None
+        if call.held:
+            return None
+        try:
+            return frame_files.folder() / self._key(call, options)
+        except Exception as error:  # settings of the program, whose own code runs
+            self._tell(f"not stored: {type(error).__name__}: {error}")
+            return None
+
+    def _key(self, call: Call, options: Mapping[str, Any]) -> str:
+        plain = self._plain
+        code = getattr(plain, "__code__", None)
+        parts = (
+            "mlcc.jit",
+            *compiled_graph.code_key(options),
+            frames.settings(),
+            aot_key.torch_code(),
+            *self._settings,
+            getattr(plain, "__module__", ""),
+            getattr(plain, "__qualname__", ""),
+            fingerprints.of_code(code) if code is not None else "",
+            type(self._function).__qualname__,
+            call.key,
+        )
+        text = repr(parts)
+        if " at 0x" in text:
+            raise NowhereError("an argument that is told by its address")
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _body(self, trace: Trace, module: torch.nn.Module | None, outside: OutsideValues) -> bytes:
+        if trace.graph is None:
+            raise NowhereError("AOTAutograd's wrapper runs around its graph")
+        if trace.graph.imported.constants:
+            raise NowhereError("its graph holds tensors")
+        fingerprints.forget_classes()
+        graph = copy.copy(trace.graph)
+        graph.prepare_for_serialization()
+        ran = code_that_ran(outside.ran)
+        return pickle.dumps(
+            _Stored(
+                replace(trace, graph=None, wrapped=None),
+                pickle.dumps(graph),
+                module_digest.of_module(module, ran.words),
+                outside.held.places(self._plain),
+                ran,
+            )
+        )
+
+    def _taken(self, body: bytes, call: Call, module: torch.nn.Module | None) -> TakenUp | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch's, about its own classes
+            stored: _Stored = pickle.loads(body)
+        fingerprints.forget_classes()
+        if not stored.trace.sizes.holds()(call.leaves) or not stored.ran.is_current():
+            return None
+        if module_digest.of_module(module, stored.ran.words) != stored.module:
+            return None
+        held = HeldValues.found_again(stored.held, self._plain)
+        if held is None:
+            return None
+        graph = pickle.loads(stored.graph)
+        with compiled_graph.compiling(compiled_graph.Compilation(config.resolve())):
+            graph.post_compile(None, None, None)
+        return TakenUp(replace(stored.trace, graph=graph), held)
+
+    def _tell(self, text: str) -> None:
+        name = getattr(self._plain, "__qualname__", type(self._function).__name__)
+        get_logger("cache").info("trace of %s%s %s", name, place_of(self._plain), text)
