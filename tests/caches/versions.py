@@ -53,7 +53,7 @@ def _are_others(names: dict[str, Any]) -> bool:
 def _other_mlcc(root: Path, what: str) -> Path:
     """A copy of mlcc that says that it is another build, or another version."""
     package = root / "mlcc"
-    ignore = shutil.ignore_patterns("__pycache__", *([] if what == "build" else ["*.so"]))
+    ignore = shutil.ignore_patterns(*([] if what == "build" else ["*.so"]))
     shutil.copytree(ROOT / "mlcc", package, ignore=ignore)
     if what == "version":
         for library in (ROOT / "mlcc").glob("*.so"):
