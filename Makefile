@@ -7,7 +7,7 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream fuzz nightly tsan coverage-table bench peers wheel docs build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz caches nightly tsan coverage-table bench peers wheel docs build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager; PEERS=inductor adds a column"
@@ -21,6 +21,7 @@ help:
 	@echo "make upstream     PyTorch's tests of Inductor through mlcc; FILE=<copy of test_torchinductor.py>; resumable"
 	@echo "make coverage-table  docs/coverage.md from a full make conformance"
 	@echo "make fuzz         N random programs (default 1000) through mlcc, or with MODE=states around states and views; resumable"
+	@echo "make caches       disk caches under kills, damage, full disks and other versions, and their keys; resumable"
 	@echo "make nightly      all of these long runs, cold and warm, with a page in build/nightly/; resumable"
 	@echo "                  PARTS=fuzz,models,... SCALE=0.01 (a hundredth of the work) FILE=<of make upstream>"
 	@echo "make bench        the memory-bound workloads beside eager and peers (docs/benchmarks.md); resumable"
@@ -83,6 +84,11 @@ fuzz:
 	@scripts/setup.sh test
 	@scripts/build.sh mlcc_package
 	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(if $(MODE),--mode $(MODE)) $(FUZZ_ARGS)
+
+caches:
+	@scripts/setup.sh test
+	@scripts/build.sh mlcc_package
+	@scripts/python.sh tests/caches/run.py $(CACHES_ARGS)
 
 nightly:
 	@scripts/setup.sh test

@@ -109,6 +109,7 @@ PARTS = {
     "models": models,
     "models-warm": lambda scale: models(scale, "--warm"),
     "semantics": semantics,
+    "caches": lambda scale: [_python("caches/run.py", "--scale", str(scale.share))],
     "tsan": lambda scale: [["scripts/tsan.sh"]],
     "upstream": lambda scale: [],  # of the file that is given
 }

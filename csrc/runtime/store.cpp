@@ -82,6 +82,11 @@ std::string entry_name(std::string_view kind, const Hash128& key) {
 
 bool is_temporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
 
+// Whether a file may be good that cannot be opened now.
+bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == EINTR || error == EIO;
+}
+
 std::string errno_text() { return std::strerror(errno); }
 
 // All of a regular file of ours; nothing if it is something else or cannot be read.
@@ -253,8 +258,13 @@ std::optional<std::string> Store::get(std::string_view kind, const Hash128& key)
   if (!open_folder(false)) return std::nullopt;
   const std::string name = entry_name(kind, key);
   const File file(::openat(folder_, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const int error = file ? 0 : errno;
   ++misses_;
-  if (!file && errno == ENOENT) return std::nullopt;
+  if (error == ENOENT) return std::nullopt;
+  if (is_shortage(error)) {
+    log(LogChannel::kCache, "disk store entry ", name, " is not read: ", std::strerror(error));
+    return std::nullopt;
+  }
   std::string reason = "not a readable file of this user";
   const std::optional<std::string> bytes = file ? read_all(file.get()) : std::nullopt;
   std::optional<std::string> payload;

@@ -6,8 +6,6 @@ what an entry says of its size is bounded by what the file has.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
 import stat
@@ -22,7 +20,7 @@ from mlcc import config
 from mlcc._errors import Error
 from mlcc.capture import frame_files, private_files
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot
+from mlcc.torch_private import aot, aot_key
 
 _MARK = "mlcc-cache"  # the first entry
 _FORMAT = b"1\n"
@@ -67,13 +65,13 @@ def _is_whole_kernel(path: str, data: bytes) -> bool:
 
 def _is_whole_graph(path: str, data: bytes) -> bool:
     """torch names its files by their content."""
-    digest = base64.b32encode(hashlib.sha256(data).digest())[:51].decode().lower()
-    return path.rpartition("/")[2] == digest
+    return path.rpartition("/")[2] == aot_key.file_name(data)
 
 
 def _is_whole_frame(path: str, data: bytes) -> bool:
-    body = frame_files.body_of(data)
-    return body is not None and path.rpartition("/")[2] == frame_files.name_of(body)
+    key, _, name = path.partition("/")
+    body = frame_files.body_of(key, data)
+    return body is not None and name == frame_files.name_of(body)
 
 
 def _kernel_folder() -> Path | None:

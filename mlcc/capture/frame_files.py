@@ -1,7 +1,11 @@
-"""Stored frames as files, `mlcc/frames/<key>/<digest>.frame` in torch's cache folder: a magic, a digest, the frame."""
+"""Stored frames as files, `mlcc/frames/<key>/<name>.frame` in torch's cache folder: a magic, a digest, the frame.
+
+The digest is of key and frame: guards alone do not tell the frame of one function from that of another.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -13,7 +17,7 @@ from mlcc.torch_private import aot
 
 MOST_VARIANTS = 8  # of one function: as many as Dynamo compiles of it by default
 
-_MAGIC = b"mlcc frame 1\n"
+_MAGIC = b"mlcc frame 2\n"
 _LARGEST = 1 << 28  # bytes of a file that is read
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -25,20 +29,27 @@ def folder() -> Path:
 
 def variants(of: Path) -> list[Path]:
     """The files of one key, newest first."""
-    try:
-        paths = [(path.stat().st_mtime_ns, path) for path in of.glob("*.frame")]
-    except OSError:
-        return []
-    return [path for _, path in sorted(paths, reverse=True)]
+    times = {}
+    for path in of.glob("*.frame"):
+        with contextlib.suppress(OSError):  # deleted meanwhile, or a link to nothing
+            times[path] = path.stat().st_mtime_ns
+    return sorted(times, key=lambda path: (times[path], path), reverse=True)
 
 
-def body_of(data: bytes) -> bytes | None:
-    """What was stored; None for bytes that are cut or changed."""
+def file_of(key: str, body: bytes) -> bytes:
+    """The bytes of a file."""
+    return _MAGIC + _digest(key, body) + body
+
+
+def body_of(key: str, data: bytes) -> bytes | None:
+    """What was stored under that key; None for bytes that are cut, changed or another key's."""
     body = data[len(_MAGIC) + 32 :]
-    is_whole = data.startswith(_MAGIC) and (
-        data[len(_MAGIC) :][:32] == hashlib.sha256(body).digest()
-    )
+    is_whole = data.startswith(_MAGIC) and data[len(_MAGIC) :][:32] == _digest(key, body)
     return body if is_whole else None
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\n" + body).digest()
 
 
 def name_of(body: bytes) -> str:
@@ -47,7 +58,7 @@ def name_of(body: bytes) -> str:
 
 
 def read(path: Path) -> bytes | None:
-    """What was written; None, with a line in the log, for a file that is cut, changed or another user's."""
+    """What was written; None, with a line in the log, for a file that is cut, changed, of another key or user."""
     try:
         with open(path, "rb") as stream:
             if private_files.is_of_others(os.fstat(stream.fileno())):
@@ -57,7 +68,7 @@ def read(path: Path) -> bytes | None:
     except OSError as error:
         get_logger("cache").info("frame %s not read: %s", path.name, error)
         return None
-    body = body_of(data)
+    body = body_of(path.parent.name, data)
     if body is None:
         get_logger("cache").info("frame %s not read: the file is damaged", path.name)
     return body
@@ -66,7 +77,7 @@ def read(path: Path) -> bytes | None:
 def write(to: Path, body: bytes) -> None:
     """Store a frame; the oldest variants make room."""
     to.mkdir(parents=True, exist_ok=True)
-    private_files.write(to / name_of(body), _MAGIC + hashlib.sha256(body).digest() + body)
+    private_files.write(to / name_of(body), file_of(to.name, body))
     for old in variants(to)[MOST_VARIANTS:]:
         old.unlink(missing_ok=True)
 

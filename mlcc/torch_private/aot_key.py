@@ -1,4 +1,4 @@
-"""The key of torch's cache of AOTAutograd for our graphs, made without Inductor.
+"""The key of torch's cache of AOTAutograd for our graphs, made without Inductor, and a check of what it finds.
 
 torch's own key (2.13) holds the configuration of Inductor: for it a process imports Inductor's code generators and
 reads all of torch's sources, which takes longer than tracing a small graph.
@@ -6,6 +6,7 @@ reads all of torch's sources, which takes longer than tracing a small graph.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import functools
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from mlcc.logging import get_logger
 from mlcc.torch_private import patches
 
 _is_ours: ContextVar[bool] = ContextVar("mlcc.torch_private.aot_key", default=False)
@@ -29,6 +31,7 @@ _SOURCES = ("_decomp", "_dynamo", "_functorch", "_prims", "_refs", "_subclasses"
 def own_keys() -> Iterator[None]:
     """What AOTAutograd looks up or stores inside has a key of ours."""
     patches.key_by(_key)
+    patches.check_graphs_by(_drop_damaged)
     token = _is_ours.set(True)
     try:
         yield
@@ -42,6 +45,31 @@ def _key(mod: Any, example_inputs: Sequence[Any], aot_config: Any) -> tuple[str,
     if not _is_ours.get() or is_free or _calls_triton(mod):
         return None
     return _own_key(mod, example_inputs, aot_config)
+
+
+def file_name(data: bytes) -> str:
+    """The name that torch gives to a file of its cache with these bytes."""
+    return base64.b32encode(hashlib.sha256(data).digest())[:51].decode().lower()
+
+
+def _drop_damaged(folder: str) -> None:
+    """Delete the files of our graphs that are not as they were written."""
+    names = os.listdir(folder) if _is_ours.get() and os.path.isdir(folder) else []
+    for name in names:
+        path = os.path.join(folder, name)
+        if name.startswith(".") or os.path.isdir(path):  # not finished, or no file
+            continue
+        try:
+            with open(path, "rb") as stream:
+                is_whole = file_name(stream.read()) == name
+        except FileNotFoundError:  # a link to nothing, or another process has deleted it
+            is_whole = False
+        except OSError:  # a file may be good that this process cannot open now
+            continue
+        if not is_whole:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            get_logger("cache").info("graph %s is dropped: the file is damaged", name)
 
 
 def _calls_triton(mod: Any) -> bool:

@@ -183,6 +183,22 @@ def key_by(own_key: Callable[..., Any]) -> None:
 
 
 @functools.cache
+def check_graphs_by(check: Callable[[str], None]) -> None:
+    """Lets us look at the files of a folder of AOTAutograd's cache before torch unpickles them: torch checks none."""
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+
+    iterate = AOTAutogradCache.iterate_over_candidates
+
+    @functools.wraps(iterate)
+    def iterate_over_checked(cls: Any, local: bool, remote: Any, key: str) -> Iterator[Any]:
+        if local:
+            check(cls._get_tmp_dir_for_key(key))
+        yield from iterate(local, remote, key)
+
+    AOTAutogradCache.iterate_over_candidates = classmethod(iterate_over_checked)
+
+
+@functools.cache
 def record_by(keep: Callable[[Any], bool]) -> None:
     """Lets us keep graphs as they will be stored: torch copies what it records, and not all can be copied."""
     from torch._dynamo.precompile_context import PrecompileContext

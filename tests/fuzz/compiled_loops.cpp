@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "aarch64/guest.h"
@@ -20,6 +21,9 @@
 
 namespace mlcc::fuzz {
 namespace {
+
+// Of so many seeds one is compiled a second time, which takes as long as the first.
+constexpr uint64_t kSeedsForOneTwice = 4;
 
 struct Compiler {
   std::vector<std::shared_ptr<codegen::Backend>> backends;
@@ -88,6 +92,14 @@ int64_t run_phases(const loop::Kernel& kernel, const runtime::Kernel& code,
   return 0;
 }
 
+// A kernel's key has its text and its target: the object may depend on nothing else.
+void check_is_same_again(const codegen::Backend& backend, const std::string& text,
+                         const codegen::ObjectCode& code) {
+  std::string again;
+  std::thread([&] { again = backend.compile({.kernels = {{.text = text}}})->bytes; }).join();
+  MLCC_CHECK(again == code.bytes, backend.target().cpu, ": compiled again gives another object");
+}
+
 void check(const Compiler& compiler, uint64_t seed) {
   RandomProgramOptions options;
   options.floats = seed % 3 != 0;
@@ -101,6 +113,7 @@ void check(const Compiler& compiler, uint64_t seed) {
     const auto code = backend->compile({.kernels = {{.text = loop::print(kernel)}}});
     if (!code && backend->target().vector_bits == 0) continue;  // f64 fma without the instruction
     MLCC_CHECK(code, backend->target().cpu, ": ", code.reason());
+    if (seed % kSeedsForOneTwice == 0) check_is_same_again(*backend, loop::print(kernel), *code);
     loop::KernelArguments found = loop::make_arguments(kernel, directives, {}, 1);
     std::mt19937_64 random(seed);
     const int64_t found_code =

@@ -119,7 +119,7 @@ def graph(content: bytes) -> tuple[str, bytes]:
 
 
 def frame(body: bytes, key: str = "0") -> tuple[str, bytes]:
-    data = frame_files._MAGIC + hashlib.sha256(body).digest() + body
+    data = frame_files.file_of(key * 64, body)
     return f"frames/{key * 64}/{frame_files.name_of(body)}", data
 
 

@@ -63,7 +63,7 @@ def test_a_part_that_was_stopped_is_run_again(
     assert (folder / "count").read_text() == "x"
 
 
-@pytest.mark.parametrize("name", ["states", "states-warm", "conformance-warm"])
+@pytest.mark.parametrize("name", ["states", "states-warm", "conformance-warm", "caches"])
 def test_commands_are_understood(name: str) -> None:
     """By the runners' own parsers: an option that is not there would end a night at its first minute."""
     ((_, path, *options),) = nightly.PARTS[name](SCALE)

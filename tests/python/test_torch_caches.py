@@ -75,3 +75,39 @@ def test_what_meets_in_memory() -> None:
     assert places(t, u, t, u[1:2]) == [0, 2, 1, 3]
     assert sharing_of([t[:4], t[:4]]) != sharing_of([t[1:5], t[1:5]])
     assert sharing_of([t, t]) != sharing_of([t, t.view(12)])
+
+
+def _graphs(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "torch" / "aotautograd").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("change", ["a bit", "the end", "exchanged", "a link to nothing"])
+def test_a_damaged_graph_is_dropped(change: str, fresh_cache: Path, mlcc_log: Any) -> None:
+    """torch unpickles its files as they are; a bit of a number in a graph would be another number."""
+    functions = [lambda x: x.sin() * 2.5, lambda x: x.cos() + 3.5]
+    x = torch.ones(3)
+
+    def run() -> int:
+        hits = int(counters["aot_autograd"]["autograd_cache_hit"])
+        torch._dynamo.reset()
+        for function in functions:
+            assert torch.equal(torch.compile(function, backend="mlcc")(x), function(x))
+        return int(counters["aot_autograd"]["autograd_cache_hit"]) - hits
+
+    run()
+    first, second = _graphs(fresh_cache.parent)
+    data = first.read_bytes()
+    if change == "exchanged":
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(data)
+    elif change == "a link to nothing":
+        first.unlink()
+        first.symlink_to(first.with_name("missing"))
+    else:
+        place = data.index(b"sin") if b"sin" in data else data.index(b"cos")
+        flipped = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        first.write_bytes(flipped if change == "a bit" else data[:-1])
+    with mlcc_log("cache") as told:
+        assert run() == (0 if change == "exchanged" else 1)
+    assert any("is dropped: the file is damaged" in line for line in told)
+    assert run() == 2

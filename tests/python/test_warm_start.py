@@ -153,6 +153,24 @@ def test_files_that_are_not_as_written(tmp_path: Path) -> None:
     assert frame_files.read(tmp_path / "missing") is None
 
 
+def test_a_frame_of_another_key(tmp_path: Path) -> None:
+    """Guards alone do not tell the frames of two functions apart."""
+    frame_files.write(tmp_path / "one", b"what was stored")
+    (written,) = frame_files.variants(tmp_path / "one")
+    (tmp_path / "other").mkdir()
+    moved = written.rename(tmp_path / "other" / written.name)
+    assert frame_files.read(moved) is None
+    assert frame_files.read(moved.rename(written)) == b"what was stored"
+
+
+def test_a_link_to_nothing_hides_no_frame(tmp_path: Path) -> None:
+    frame_files.write(tmp_path, b"what was stored")
+    (tmp_path / "0.frame").symlink_to(tmp_path / "missing")
+    assert [frame_files.read(path) for path in frame_files.variants(tmp_path)] == [
+        b"what was stored"
+    ]
+
+
 def test_an_entry_that_does_not_load(tmp_path: Path) -> None:
     _calls(tmp_path, 1)
     (path,) = _files(tmp_path)

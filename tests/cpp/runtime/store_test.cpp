@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -204,6 +205,20 @@ TEST_F(StoreTest, LinksAndFoldersInPlaceOfEntriesAreNotFollowed) {
   fs::create_directory(folder_ / "store" / ("kernel-" + directory.hex()));
   EXPECT_EQ(store.get("kernel", link), std::nullopt);
   EXPECT_EQ(store.get("kernel", directory), std::nullopt);
+}
+
+TEST_F(StoreTest, AProcessWithoutFreeDescriptorsKeepsEntries) {
+  Store store(folder_, kLarge);
+  store.put("kernel", kKey, kPayload);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::optional<std::string> found = store.get("kernel", kKey);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(found, std::nullopt);
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("is not read")));
+  EXPECT_EQ(store.get("kernel", kKey), kPayload);
 }
 
 TEST_F(StoreTest, AFolderThatOthersMayWriteIsRefusedOnce) {
