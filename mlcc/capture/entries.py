@@ -106,17 +106,17 @@ def facts_for_dispatch(
     varying: list[int],
     writes: bool,
     traced: TracedModule,
+    gradient: dict[str, Any] | None,
 ) -> dict[str, Any] | None:
     """What the core's CallDispatch has to know of an entry; None if a guard has no counterpart there."""
     guards = sizes.as_expressions()
     defaults = traced.outside.defaults
     if guards is None or not all(is_plain(held) for _, held in defaults):
         return None
-    if any(o.kind == "float" or isinstance(o.constant, float) for o in graph.imported.outputs):
+    results = graph.imported.outputs[: traced.num_results]
+    if any(o.kind == "float" or isinstance(o.constant, float) for o in results):
         return None
-    outputs = [
-        (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
-    ]
+    outputs = [(o.index, None) if o.kind == "value" else (-1, o.constant) for o in results]
     outputs += [(-1, constant) for constant in traced.constants]
     return {
         "symbols": guards.symbols,
@@ -141,6 +141,7 @@ def facts_for_dispatch(
         "nesting": traced.nesting,
         "restore": traced.restore,
         "executable": graph.executable,
+        "gradient": gradient,
     }
 
 

@@ -25,6 +25,7 @@ from mlcc._load import load_core
 from mlcc.capture import (
     code_owners,
     eager_fallback,
+    gradients,
     jit_remedies,
     reach,
     reads,
@@ -444,14 +445,22 @@ class Jitted:
         if written:
             own = len(module.parameters)
             entry.written = [varying[place - own] for place in written if place >= own]
-        direct = session.only_graph() if aot_metadata.needs_no_wrapper(metadata) else None
+        gradient = None if entry.steals else gradients.facts_of(session, metadata)
+        direct = session.forward_graph() if gradient else session.only_graph()
+        if not aot_metadata.needs_no_wrapper(metadata):
+            direct = None
         if direct is None or direct.imported.num_inputs != count:
             entry.run = wrapped_caller(compiled, varying, traced)
             return entry
-        entry.run = direct_caller(direct, module.parameters, varying, traced)
+        if gradient:
+            entry.run = wrapped_caller(compiled, varying, traced)
+        else:
+            entry.run = direct_caller(direct, module.parameters, varying, traced)
         if self._signature is None and not autograd_sees(call.leaves, entry.written):
             writes = entry.written is not None
-            entry.facts = facts_for_dispatch(direct, sizes, module, varying, writes, traced)
+            entry.facts = facts_for_dispatch(
+                direct, sizes, module, varying, writes, traced, gradient
+            )
         return entry
 
     def _own_module(self, call: Call) -> torch.nn.Module | None:

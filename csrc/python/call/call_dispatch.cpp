@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "python/call/call_form.h"
+#include "python/call/gradient_node.h"
 #include "python/process/without_gil.h"
 #include "python/run/executable_object.h"
 #include "python/tensors/stolen_weights.h"
@@ -354,11 +355,14 @@ class Entry {
     }
     for (size_t i = num_parameters_; i < tensors_.size(); ++i)
       inputs.emplace_back(tensors_[i].tensor());
+    std::vector<torch::autograd::Edge> edges;
+    if (gradient_) edges = gradient_edges(inputs);
     std::vector<c10::IValue> outputs;
     {
       const WithoutGil no_gil;
       outputs = program_->run(std::move(inputs));
     }
+    if (gradient_) gradient_->attach(std::move(edges), outputs);
     return result(outputs);
   }
 
@@ -451,6 +455,8 @@ class Entry {
     nesting_ = facts["nesting"];
     restore_ = facts["restore"];
     program_ = py::cast<const ExecutableObject&>(facts["executable"]).program;
+    const py::object gradient = facts["gradient"];
+    if (!gradient.is_none()) gradient_ = std::make_shared<Gradient>(py::cast<py::dict>(gradient));
   }
 
   // Under the GIL, as all of a look-up is.
@@ -497,6 +503,7 @@ class Entry {
   py::object nesting_;  // of tuples, sizes, lists and dicts, with places in outputs_; or None
   py::object restore_;  // of a list of values: the function's result
   std::shared_ptr<const TensorProgram> program_;
+  std::shared_ptr<const Gradient> gradient_;  // null where autograd does not follow the call
 };
 
 // Touched under the GIL only; a call keeps its entry alive while it runs without.
