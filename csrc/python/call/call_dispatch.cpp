@@ -353,10 +353,10 @@ class Entry {
       else
         inputs.push_back(to_ivalue(leaf, static_cast<Py_ssize_t>(place)));
     }
-    for (size_t i = num_parameters_; i < tensors_.size(); ++i)
-      inputs.emplace_back(tensors_[i].tensor());
     std::vector<torch::autograd::Edge> edges;
     if (gradient_) edges = gradient_edges(inputs);
+    for (size_t i = num_parameters_; i < tensors_.size(); ++i)
+      inputs.emplace_back(tensors_[i].tensor());
     std::vector<c10::IValue> outputs;
     {
       const WithoutGil no_gil;
