@@ -76,6 +76,16 @@ at::Tensor unknown_to_autograd(const at::Tensor& tensor) {
   return make_alias(tensor, tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
+constexpr c10::DispatchKeySet kBatched{c10::DispatchKey::FuncTorchBatched,
+                                       c10::DispatchKey::Batched};
+
+void check_transforms(bool is_under_transform) {
+  TORCH_CHECK(!is_under_transform,
+              "It looks like you're trying to call a compiled backward function within "
+              "vmap/grad/vjp, which isn't supported. Try wrapping vmap inside mlcc.jit, or skip "
+              "compiling the backward function.");
+}
+
 class GradientNode final : public Node {
  public:
   GradientNode(std::shared_ptr<const Gradient> gradient, edge_list&& edges,
@@ -119,6 +129,7 @@ class GradientNode final : public Node {
       edge_list edges = at::GradMode::is_enabled() ? edges_of(gradients) : edge_list();
       for (size_t i = 0; i < gradients.size(); ++i) {
         at::Tensor given = std::move(gradients[i]);
+        check_transforms(given.defined() && given.key_set().has_any(kBatched));
         if (!given.defined()) given = input_metadata(i).zeros_like();
         inputs.emplace_back(gradient_->as_compiled(i, std::move(given)));
       }
@@ -210,6 +221,7 @@ void Gradient::attach(edge_list edges, std::vector<c10::IValue>& outputs) const 
       make_node<GradientNode>(shared_from_this(), std::move(edges), std::move(numbers));
   for (const Result& result : results_) {
     at::Tensor tensor = outputs[result.output].toTensor();
+    // A view, or one that stands twice among the results.
     if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
       tensor = unknown_to_autograd(tensor);
       outputs[result.output] = tensor;
@@ -232,11 +244,8 @@ at::Tensor Gradient::as_compiled(size_t i, at::Tensor gradient) const {
 }
 
 void Gradient::check_modes() const {
-  TORCH_CHECK(!c10::impl::tls_is_dispatch_key_included(
-                  c10::DispatchKey::FuncTorchDynamicLayerFrontMode),
-              "It looks like you're trying to call a compiled backward function within "
-              "vmap/grad/vjp, which isn't supported. Try wrapping vmap inside mlcc.jit, or skip "
-              "compiling the backward function.");
+  check_transforms(
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode));
   TORCH_CHECK(allows_deterministic_ || !at::globalContext().deterministicAlgorithms(),
               "This compiled backward function is being run with "
               "torch.use_deterministic_algorithms(True), but it was previously generated during "

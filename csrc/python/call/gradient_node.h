@@ -29,8 +29,8 @@ class Gradient : public std::enable_shared_from_this<Gradient> {
   // What mlcc.capture.gradients says of a trace.
   explicit Gradient(const pybind11::dict& facts);
 
-  // Makes a node of the results among the forward executable's outputs; a result that cannot take
-  // part in autograd as it is, as a view, is replaced. Under the GIL.
+  // Makes a node of the results among the forward executable's outputs; a result that autograd
+  // knows already, as a view, is replaced. Under the GIL.
   void attach(std::vector<torch::autograd::Edge> edges, std::vector<c10::IValue>& outputs) const;
 
   // The gradient of result `i` as the backward graph was compiled for it.
