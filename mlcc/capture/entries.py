@@ -94,7 +94,7 @@ def wrapped_caller(
     return run
 
 
-def no_dispatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def no_dispatch(*args: Any, **kwargs: Any) -> Any:
     del args, kwargs
     return NotImplemented
 

@@ -159,7 +159,9 @@ class Jitted:
         # The words of stances.is_option_given: a call of it would take as long as they do.
         if IN_ENVIRONMENT in ENVIRONMENT or "disable" in ASSIGNED or "disable" in patched():
             return self._look_up(args, kwargs)
-        result = self._dispatch(args, kwargs)  # NotImplemented under other stances than the default
+        result = self._dispatch(
+            *args, **kwargs
+        )  # NotImplemented under other stances than the default
         return result if result is not NotImplemented else self._look_up(args, kwargs)
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

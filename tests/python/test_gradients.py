@@ -39,7 +39,10 @@ def called_once(function: Callable[..., Any], *arguments: Any) -> Callable[..., 
     run = jitted(function)
     total = sum(x.sum() for x in tensors_of(run(*arguments)) if x.requires_grad)
     total.backward()
-    for x in (*arguments, *(function.parameters() if isinstance(function, torch.nn.Module) else ())):
+    for x in (
+        *arguments,
+        *(function.parameters() if isinstance(function, torch.nn.Module) else ()),
+    ):
         if isinstance(x, torch.Tensor):
             x.grad = None
     return run
@@ -91,7 +94,10 @@ CASES: dict[str, tuple[Any, Callable[[], list[Any]]]] = {
     "no gradient through it": (lambda x, y: x * y.detach(), lambda: [leaf(3), leaf(3)]),
     "indices too": (lambda x: x.max(1), lambda: [leaf(3, 4)]),
     "masks too": (lambda x: (x > 0, x * 2, (x * 3).detach()), lambda: [leaf(3, 4)]),
-    "numbers and None": (lambda x: {"y": x * 2, "n": x.shape[0] * 2, "no": None}, lambda: [leaf(3)]),
+    "numbers and None": (
+        lambda x: {"y": x * 2, "n": x.shape[0] * 2, "no": None},
+        lambda: [leaf(3)],
+    ),
     "twice the same": (lambda x: [y := x.exp(), y], lambda: [leaf(3)]),
     "twice as much": (lambda x: [x * 2, x * 2], lambda: [leaf(3)]),
     "saved result": (lambda x: [x.exp(), x.sigmoid()], lambda: [leaf(3, 4)]),

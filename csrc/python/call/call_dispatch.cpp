@@ -357,6 +357,8 @@ class Entry {
     if (gradient_) edges = gradient_edges(inputs);
     for (size_t i = num_parameters_; i < tensors_.size(); ++i)
       inputs.emplace_back(tensors_[i].tensor());
+    // Who drops the last reference of C++ to a tensor of Python takes the GIL.
+    const std::vector<c10::IValue> held = inputs;
     std::vector<c10::IValue> outputs;
     {
       const WithoutGil no_gil;
@@ -522,6 +524,7 @@ class CallDispatch {
     return true;
   }
 
+  // The function's result, or NotImplemented if no entry is for this call.
   py::object call(const py::tuple& args, const py::dict& kwargs) {
     if (is_under_modes()) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     const ModeState modes = ModeState::current();
@@ -531,7 +534,7 @@ class CallDispatch {
       if (!entry->matches(modes, args, kwargs, leaves)) continue;
       // What is called often comes forward.
       if (i > 0 && i < entries_.size()) std::swap(entries_[i], entries_[i - 1]);
-      return with_torch_errors([&] { return entry->run(leaves); });
+      return entry->run(leaves);
     }
     return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   }
@@ -563,8 +566,24 @@ int clear(PyObject* self) {
   return 0;
 }
 
-void make_collectable(PyHeapTypeObject* heap_type) {
+// The call that was made is the call to look up: pybind11 would take it apart first.
+PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  auto& dispatch = *reinterpret_cast<py::detail::instance*>(self)
+                        ->get_value_and_holder()
+                        .value_ptr<CallDispatch>();
+  try {
+    const auto given = py::reinterpret_borrow<py::tuple>(args);
+    const auto named = kwargs == nullptr ? py::dict() : py::reinterpret_borrow<py::dict>(kwargs);
+    return with_torch_errors([&] { return dispatch.call(given, named); }).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
+void set_up_type(PyHeapTypeObject* heap_type) {
   PyTypeObject& type = heap_type->ht_type;
+  type.tp_call = call;
   type.tp_flags |= Py_TPFLAGS_HAVE_GC;
   type.tp_traverse = traverse;
   type.tp_clear = clear;
@@ -574,10 +593,8 @@ void make_collectable(PyHeapTypeObject* heap_type) {
 
 void bind_call_dispatch(py::module_& module) {
   py::class_<CallDispatch>(module, "CallDispatch", "Finds the executable for a call's arguments.",
-                           py::custom_type_setup(make_collectable))
+                           py::custom_type_setup(set_up_type))
       .def(py::init<>())
-      .def("__call__", &CallDispatch::call, py::arg("args"), py::arg("kwargs"),
-           "The function's result, or NotImplemented if no entry is for this call.")
       .def("add", &CallDispatch::add, py::arg("args"), py::arg("kwargs"), py::arg("leaves"),
            py::arg("dynamic"), py::arg("facts"),
            "Add an entry for calls like this one, with what mlcc.capture.jit says of it.");

@@ -41,7 +41,8 @@ using NodePointer = decltype(std::declval<Node&>().getptr());
 template <typename T, typename Pointer = NodePointer, typename... Arguments>
 Pointer make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>)
-    return Pointer(new T(std::forward<Arguments>(arguments)...), [](auto* node) { deleteNode(node); });
+    return Pointer(new T(std::forward<Arguments>(arguments)...),
+                   [](auto* node) { deleteNode(node); });
   else
     return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
 }
@@ -205,8 +206,7 @@ Gradient::Gradient(const py::dict& facts)
     results_.push_back({output, format, std::move(sizes), std::move(strides)});
   }
   for (py::handle row : facts["numbers"]) {
-    const auto [output, constant, is_float] =
-        py::cast<std::tuple<int64_t, py::object, bool>>(row);
+    const auto [output, constant, is_float] = py::cast<std::tuple<int64_t, py::object, bool>>(row);
     numbers_.push_back({output, constant_of(constant), is_float});
   }
 }

@@ -2,9 +2,9 @@
 // wrapper would add nothing to.
 #pragma once
 
-#include <c10/core/MemoryFormat.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/SafePyObject.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/edge.h>
@@ -51,9 +51,9 @@ class Gradient : public std::enable_shared_from_this<Gradient> {
     std::vector<int64_t> sizes, strides;
   };
   struct Saved {
-    int64_t output;       // of the forward executable; -1: `constant`
+    int64_t output;  // of the forward executable; -1: `constant`
     c10::IValue constant;
-    bool is_float;        // a Python float, as a tensor
+    bool is_float;  // a Python float, as a tensor
   };
   struct Backward {
     std::shared_ptr<const TensorProgram> program;  // null where Python runs the graph
