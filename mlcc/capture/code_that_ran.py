@@ -37,11 +37,15 @@ class CodeThatRan:
     names: dict[tuple[str, ...], str]
     words: frozenset[str]  # all names and texts in the code, by which it may read attributes
 
-    def is_current(self) -> bool:
-        """Whether this process has the same."""
-        if any(_digest_of_file(path) != digest for path, digest in self.files.items()):
-            return False
-        return all(_digest_of_name(chain) == digest for chain, digest in self.names.items())
+    def change(self) -> str:
+        """What this process has that is another, or ''."""
+        for path, digest in self.files.items():
+            if _digest_of_file(path) != digest:
+                return f"{path} changed"
+        for chain, digest in self.names.items():
+            if _digest_of_name(chain) != digest:
+                return f"{'.'.join(chain)} changed"
+        return ""
 
 
 def code_that_ran(ran: Mapping[types.CodeType, dict[str, Any]]) -> CodeThatRan:

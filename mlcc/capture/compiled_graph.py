@@ -141,10 +141,11 @@ class CompiledGraph(aot.OutputCode):
 
     def prepare(self) -> None:
         """Compile it, unless that was done."""
-        if self._compile_it is None:
+        compile_it = self._compile_it
+        if compile_it is None:
             return
         start = time.perf_counter_ns()
-        self._executable = self._compile_it()
+        self._executable = compile_it()  # of several threads each compiles it, and one stays
         self._compile_it = None
         self._time_taken_ns += time.perf_counter_ns() - start
 

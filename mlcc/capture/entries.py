@@ -12,6 +12,7 @@ from mlcc._load import load_core
 from mlcc.capture import changes
 from mlcc.capture.calls import Call, Description
 from mlcc.capture.compiled_graph import CompiledGraph
+from mlcc.capture.gradients import Gradient
 from mlcc.capture.guards import (
     ModuleState,
     SizeGuards,
@@ -71,16 +72,19 @@ class Trace:
     # Which leaves the function writes; None if it writes nothing, neither leaves nor a module's tensors.
     written: list[int] | None
     returns_views: bool
-    # The compiled graph where that is all there is, else AOTAutograd's wrapper.
+    # The compiled graph where that is all there is, but for what its gradient needs.
     graph: CompiledGraph | None
-    wrapped: Callable[..., Any] | None = None
+    gradient: Gradient | None
+    # AOTAutograd's wrapper; None in another process.
+    wrapped: Callable[..., Any] | None
 
-    def run(self, parameters: list[torch.Tensor]) -> Callable[[list[Any]], Any]:
-        """The function of a call's leaves."""
+    def run(self, parameters: list[torch.Tensor]) -> Callable[[list[Any]], Any] | None:
+        """The function of a call's leaves; None where only the core's dispatch has it."""
         results, varying = self.results, self.varying
-        if self.graph is None:
+        if self.graph is None or self.gradient is not None:
             wrapped = self.wrapped
-            assert wrapped is not None
+            if wrapped is None:
+                return None
             return lambda leaves: results.restore(wrapped(*(leaves[place] for place in varying)))
         graph, single = self.graph, results.is_single
 
@@ -112,6 +116,15 @@ def entry_of(
     return entry
 
 
+def run_in_core(entry: Entry, call: Call, dynamic: bool) -> Callable[[list[Any]], Any] | None:
+    """An entry of the core's dispatch as a function of a call's leaves; None if the core cannot have it."""
+    dispatch = load_core().CallDispatch()
+    leaves = call.leaves
+    if entry.facts is None or not dispatch.add(tuple(leaves), {}, leaves, dynamic, entry.facts):
+        return None
+    return lambda leaves: dispatch(*leaves)
+
+
 def _difference_from(
     then: Description, sizes: SizeGuards, module: ModuleState, held: HeldValues
 ) -> Callable[[Call, list[str]], str]:
@@ -124,7 +137,7 @@ def _difference_from(
     return difference
 
 
-def no_dispatch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def no_dispatch(*args: Any, **kwargs: Any) -> Any:
     del args, kwargs
     return NotImplemented
 
@@ -138,11 +151,10 @@ def _facts_for_dispatch(
     assert graph is not None
     if guards is None or not all(is_plain(values) for _, values in defaults):
         return None
-    if any(o.kind == "float" or isinstance(o.constant, float) for o in graph.imported.outputs):
+    computed = graph.imported.outputs[: results.num_results]
+    if any(o.kind == "float" or isinstance(o.constant, float) for o in computed):
         return None
-    outputs = [
-        (o.index, None) if o.kind == "value" else (-1, o.constant) for o in graph.imported.outputs
-    ]
+    outputs = [(o.index, None) if o.kind == "value" else (-1, o.constant) for o in computed]
     outputs += [(-1, constant) for constant in results.constants]
     return {
         "symbols": guards.symbols,
@@ -167,6 +179,7 @@ def _facts_for_dispatch(
         "nesting": results.nesting,
         "restore": results.restore,
         "executable": graph.executable,
+        "gradient": trace.gradient.facts(graph) if trace.gradient is not None else None,
     }
 
 

@@ -45,7 +45,8 @@ from mlcc.capture.calls import (
     repeated_tensors,
     varies,
 )
-from mlcc.capture.entries import Entry, Trace, entry_of, no_dispatch
+from mlcc.capture.entries import Entry, Trace, entry_of, no_dispatch, run_in_core
+from mlcc.capture.gradients import gradient_of
 from mlcc.capture.guards import ModuleState, SizeGuards, exact
 from mlcc.capture.jitted_module import JittedModule, module_of
 from mlcc.capture.session import Session, StaticInputWrittenError, watch_weights
@@ -146,7 +147,8 @@ class Jitted:
         # The words of stances.is_option_given: a call of it would take as long as they do.
         if IN_ENVIRONMENT in ENVIRONMENT or "disable" in ASSIGNED or "disable" in patched():
             return self._look_up(args, kwargs)
-        result = self._dispatch(args, kwargs)  # NotImplemented under other stances than the default
+        # NotImplemented under other stances than the default.
+        result = self._dispatch(*args, **kwargs)
         return result if result is not NotImplemented else self._look_up(args, kwargs)
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -426,9 +428,11 @@ class Jitted:
         num_own = len(module.parameters)
         count = num_own + len(varying)
         written = aot_metadata.changed_inputs(metadata, count)
-        direct = session.only_graph() if aot_metadata.needs_no_wrapper(metadata) else None
-        if direct is not None and direct.imported.num_inputs != count:
-            direct = None
+        gradient = None if steals else gradient_of(session, metadata)
+        direct = session.forward_graph() if gradient else session.only_graph()
+        is_all = aot_metadata.needs_no_wrapper(metadata)
+        if direct is None or not is_all or direct.imported.num_inputs != count:
+            direct = gradient = None
         trace = Trace(
             varying,
             SizeGuards.of_trace(fakes if self._dynamic else None, call.leaves, varying, numbers),
@@ -436,6 +440,7 @@ class Jitted:
             [varying[i - num_own] for i in written if i >= num_own] if written else None,
             self._dynamic and aot_metadata.returns_views(metadata),
             direct,
+            gradient,
             compiled,
         )
         self._store.keep(call, trace, own, traced.outside)
@@ -449,7 +454,13 @@ class Jitted:
         found = self._store.take(call, own)
         if found is None:
             return None
-        return entry_of(call, found.trace, ModuleState(own, reads.fields_of_class), found.held, [])
+        module = ModuleState(own, reads.fields_of_class)
+        entry = entry_of(call, found.trace, module, found.held, [])
+        entry.run = entry.run or run_in_core(entry, call, self._dynamic)
+        if entry.run is None:
+            self._store.tell("is traced again: the core cannot run it")
+            return None
+        return entry
 
     def _own_module(self, call: Call) -> torch.nn.Module | None:
         """The module whose parameters are the trace's: of more than one, or behind a library's wrapper, a list."""

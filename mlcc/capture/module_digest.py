@@ -42,10 +42,7 @@ class _Reading:
 
     def _of_one(self, module: torch.nn.Module) -> list[Any]:
         attributes = module.__dict__
-        members = [
-            [(name, self._member(value)) for name, value in attributes[kind].items()]
-            for kind in MEMBERS
-        ]
+        members = [self._members(kind, attributes[kind]) for kind in MEMBERS]
         others = [
             (name, self._digest(name, value))
             for name, value in attributes.items()
@@ -61,6 +58,13 @@ class _Reading:
             if name in self._named:
                 raise
             return ""
+
+    def _members(self, kind: str, members: dict[Any, Any]) -> list[Any]:
+        # Hooks stand under numbers that a process counts.
+        names = range(len(members)) if kind.endswith("hooks") else members
+        return [
+            (name, self._member(value)) for name, value in zip(names, members.values(), strict=True)
+        ]
 
     def _member(self, value: Any) -> Any:
         """A parameter, buffer, submodule or hook."""

@@ -38,7 +38,7 @@ from mlcc.ir.op_table import OpTable
 from mlcc.ir.types import GraphUnsupported
 from mlcc.logging import get_logger
 from mlcc.rewrite import attention_widths, decompositions, result_views
-from mlcc.torch_private import aot, aot_metadata, patches, trace_state
+from mlcc.torch_private import aot, aot_metadata, dynamo, patches, trace_state
 from mlcc.training import recompute
 
 
@@ -61,6 +61,7 @@ class Session:
         self._num_inputs = 0  # they and the arguments
         self._lasting: frozenset[int] = frozenset()  # arguments that live for many calls
         self.sharing: sharing.Sharing = ()  # of all inputs, where some of them overlap
+        self._backward_compilers: list[Any] = []  # torch's
 
     def compile(
         self, gm: Any, example_inputs: Sequence[Any], lasting: Iterable[int] = ()
@@ -78,7 +79,11 @@ class Session:
             watch_weights(inputs)
         self.sharing = sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
-        with compiling(Compilation(self.options, self.graphs)), progress.compiling():
+        with (
+            compiling(Compilation(self.options, self.graphs)),
+            progress.compiling(),
+            patches.keeping_backward_compilers() as self._backward_compilers,
+        ):
             return aot.compile_with_aot(
                 gm,
                 example_inputs,
@@ -115,7 +120,21 @@ class Session:
 
     def only_graph(self) -> CompiledGraph | None:
         """The compiled graph, where its executable is all there is: no backward graph, calls of Python or objects."""
-        graph = self.graphs[0] if self.kinds == ["inference"] else None
+        return self._native_graph("inference") if self.kinds == ["inference"] else None
+
+    def forward_graph(self) -> CompiledGraph | None:
+        """The graph of a function that is differentiated, where its executable does all that it says."""
+        return self._native_graph("forward") if len(self._backward_compilers) == 1 else None
+
+    def compile_backward(self) -> tuple[CompiledGraph | None, Callable[[list[Any]], Any]]:
+        """The backward graph, as an executable unless it calls Python, and as a boxed function."""
+        (compiler,) = self._backward_compilers
+        with dynamo.no_other_trace():
+            function = compiler.get_or_compile(saved_tensors_use_once=False)
+        return self._native_graph("backward"), function
+
+    def _native_graph(self, kind: str) -> CompiledGraph | None:
+        graph = self.graphs[self.kinds.index(kind)] if kind in self.kinds else None
         if not isinstance(graph, CompiledGraph) or graph.imported.eager_calls:
             return None
         return None if graph.imported.object_inputs else graph
@@ -232,15 +251,18 @@ class Session:
             _check_gpu(imported.gpu, self.options)
         seconds = time.perf_counter() - start
 
+        text = builder.print()
+        sources = [builder]  # which the core takes: another thread has the text
+
         def compile_it() -> Any:
-            return self._compile(core, builder, gm, kind, seconds)
+            return self._compile(core, sources.pop() if sources else text, gm, kind, seconds)
 
         def compile_later() -> Any:
             return self._or_fall_back(gm, kind, compile_it)
 
         return CompiledGraph(
             compile_later if is_backward else compile_it,
-            builder.print(),
+            text,
             imported,
             self.options,
             is_backward=is_backward,
@@ -248,11 +270,11 @@ class Session:
         )
 
     def _compile(
-        self, core: Any, builder: Any, gm: GraphModule, kind: str, import_seconds: float
+        self, core: Any, source: Any, gm: GraphModule, kind: str, import_seconds: float
     ) -> Any:
-        """The executable of an imported graph."""
+        """The executable of an imported graph, a builder or its text."""
         start = time.perf_counter()
-        executable = _compiled(core, builder, self.options)
+        executable = _compiled(core, source, self.options)
         stats = executable.stats
         progress.graph_done(stats["kernels"])
         get_logger("perf").info(
@@ -292,13 +314,13 @@ def watch_weights(values: Iterable[Any]) -> None:
     )
 
 
-def _compiled(core: Any, builder: Any, options: Mapping[str, Any]) -> Any:
+def _compiled(core: Any, source: Any, options: Mapping[str, Any]) -> Any:
     """The executable; GraphUnsupported where the core cannot, as where it needs a code generator that is missing.
 
     One that is broken is an Error under the option `strict`.
     """
     try:
-        return core.compile(builder, dict(options))
+        return core.compile(source, dict(options))
     except (InternalError, LoadError):
         raise
     except UnsupportedError as error:

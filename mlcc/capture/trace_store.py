@@ -17,20 +17,23 @@ from typing import Any
 import torch
 
 from mlcc import config
-from mlcc.capture import compiled_graph, frame_files, module_digest
+from mlcc.capture import frame_files, module_digest
 from mlcc.capture.calls import Call, place_of
 from mlcc.capture.code_that_ran import CodeThatRan, code_that_ran
+from mlcc.capture.compiled_graph import Compilation, CompiledGraph, code_key, compiling
 from mlcc.capture.entries import Trace
+from mlcc.capture.gradients import Gradient
 from mlcc.capture.held_values import HeldValues, NowhereError, Place
 from mlcc.capture.reads import OutsideValues
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot_key, artifacts, fingerprints, frames
+from mlcc.torch_private import aot_key, aot_metadata, artifacts, fingerprints, frames
 
 
 @dataclass(frozen=True)
 class _Stored:
-    trace: Trace  # without its graph
+    trace: Trace  # without its graphs
     graph: bytes
+    gradient: tuple[aot_metadata.GradientForm, bytes] | None  # with the backward graph
     module: str  # a digest
     held: list[Place]
     ran: CodeThatRan
@@ -48,7 +51,10 @@ class TraceStore:
     """The traces of one function or module."""
 
     def __init__(
-        self, function: Callable[..., Any], plain: Callable[..., Any], settings: tuple[Any, ...]
+        self,
+        function: Callable[..., Any],
+        plain: Callable[..., Any],
+        settings: tuple[Any, ...],
     ) -> None:
         """`plain` is the Python function behind `function`; `settings` are those of `jit`."""
         self._function = function
@@ -65,11 +71,11 @@ class TraceStore:
             try:
                 found = self._taken(body, call, module)
             except Exception as error:  # pickle and digests run code of the values' classes
-                self._tell(f"not loaded: {type(error).__name__}: {error}")
+                self.tell(f"not loaded: {type(error).__name__}: {error}")
                 continue
             if found is not None:
                 artifacts.record(path.parent.name, body)
-                self._tell("loaded")
+                self.tell("loaded")
                 return found
         return None
 
@@ -85,9 +91,9 @@ class TraceStore:
             frame_files.write(folder, body)
             artifacts.record(folder.name, body)
         except (NowhereError, fingerprints.NoFingerprintError) as error:
-            self._tell(f"not stored: {error}")
+            self.tell(f"not stored: {error}")
         except Exception as error:  # what cannot be pickled, a full disk
-            self._tell(f"not stored: {type(error).__name__}: {error}")
+            self.tell(f"not stored: {type(error).__name__}: {error}")
 
     def _folder(self, call: Call) -> Path | None:
         """Where traces for calls like this one stand; None where traces are not to be stored."""
@@ -101,7 +107,7 @@ class TraceStore:
         try:
             return frame_files.folder() / self._key(call, options)
         except Exception as error:  # settings of the program, whose own code runs
-            self._tell(f"not stored: {type(error).__name__}: {error}")
+            self.tell(f"not stored: {type(error).__name__}: {error}")
             return None
 
     def _key(self, call: Call, options: Mapping[str, Any]) -> str:
@@ -109,7 +115,7 @@ class TraceStore:
         code = getattr(plain, "__code__", None)
         parts = (
             "mlcc.jit",
-            *compiled_graph.code_key(options),
+            *code_key(options),
             frames.settings(),
             aot_key.torch_code(),
             *self._settings,
@@ -127,16 +133,19 @@ class TraceStore:
     def _body(self, trace: Trace, module: torch.nn.Module | None, outside: OutsideValues) -> bytes:
         if trace.graph is None:
             raise NowhereError("AOTAutograd's wrapper runs around its graph")
-        if trace.graph.imported.constants:
-            raise NowhereError("its graph holds tensors")
         fingerprints.forget_classes()
-        graph = copy.copy(trace.graph)
-        graph.prepare_for_serialization()
+        gradient = None
+        if trace.gradient is not None:
+            backward = trace.gradient.native_backward(trace.graph)
+            if backward is None:
+                raise NowhereError("the core does not run its backward graph")
+            gradient = trace.gradient.form, _bytes_of(backward)
         ran = code_that_ran(outside.ran)
         return pickle.dumps(
             _Stored(
-                replace(trace, graph=None, wrapped=None),
-                pickle.dumps(graph),
+                replace(trace, graph=None, gradient=None, wrapped=None),
+                _bytes_of(trace.graph),
+                gradient,
                 module_digest.of_module(module, ran.words),
                 outside.held.places(self._plain),
                 ran,
@@ -148,18 +157,44 @@ class TraceStore:
             warnings.simplefilter("ignore", FutureWarning)  # of torch's, about its own classes
             stored: _Stored = pickle.loads(body)
         fingerprints.forget_classes()
-        if not stored.trace.sizes.holds()(call.leaves) or not stored.ran.is_current():
-            return None
-        if module_digest.of_module(module, stored.ran.words) != stored.module:
-            return None
         held = HeldValues.found_again(stored.held, self._plain)
-        if held is None:
+        change = self._change(stored, call, module)
+        if held is None or change:
+            self.tell(f"not taken: {change or 'a value that it reads changed'}")
             return None
-        graph = pickle.loads(stored.graph)
-        with compiled_graph.compiling(compiled_graph.Compilation(config.resolve())):
-            graph.post_compile(None, None, None)
-        return TakenUp(replace(stored.trace, graph=graph), held)
+        gradient = None
+        if stored.gradient is not None:
+            form, data = stored.gradient
+            backward = _graph_of(data)
+            gradient = Gradient(form, lambda: (backward, None))
+        graph = _graph_of(stored.graph)
+        return TakenUp(replace(stored.trace, graph=graph, gradient=gradient), held)
 
-    def _tell(self, text: str) -> None:
+    def _change(self, stored: _Stored, call: Call, module: torch.nn.Module | None) -> str:
+        """What is not as it was for the trace, or ''."""
+        if not stored.trace.sizes.holds()(call.leaves):
+            return "it is for other sizes or numbers"
+        if module_digest.of_module(module, stored.ran.words) != stored.module:
+            return "the module changed"
+        return stored.ran.change()
+
+    def tell(self, text: str) -> None:
+        """A line of the log of the cache."""
         name = getattr(self._plain, "__qualname__", type(self._function).__name__)
         get_logger("cache").info("trace of %s%s %s", name, place_of(self._plain), text)
+
+
+def _bytes_of(graph: CompiledGraph) -> bytes:
+    """The graph without its code; NowhereError where it holds tensors."""
+    if graph.imported.constants:
+        raise NowhereError("a graph holds tensors")
+    stored = copy.copy(graph)
+    stored.prepare_for_serialization()
+    return pickle.dumps(stored)
+
+
+def _graph_of(data: bytes) -> CompiledGraph:
+    graph: CompiledGraph = pickle.loads(data)
+    with compiling(Compilation(config.resolve())):
+        graph.post_compile(None, None, None)
+    return graph

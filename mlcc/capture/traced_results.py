@@ -27,6 +27,11 @@ class Results:
         return self.places == [(True, 0)] and self.structure == _LEAF and self.ranks == [None]
 
     @property
+    def num_results(self) -> int:
+        """How many leaves of the result a graph computes."""
+        return sum(is_result for is_result, _ in self.places)
+
+    @property
     def constants(self) -> list[Any]:
         """Leaves of the result that no graph computes, in their order."""
         return [value for is_result, value in self.places if not is_result]
@@ -37,7 +42,7 @@ class Results:
 
         None if the result holds other containers than tuples, lists and dicts.
         """
-        constants = itertools.count(sum(is_result for is_result, _ in self.places))
+        constants = itertools.count(self.num_results)
         numbers = [value if is_result else next(constants) for is_result, value in self.places]
         nesting = self._nested(numbers)
         return nesting if _is_plain_nesting(nesting) else None

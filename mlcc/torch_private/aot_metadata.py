@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -117,3 +118,50 @@ def needs_no_wrapper(metadata: Any) -> bool:
         )
     except AttributeError:
         return False
+
+
+@dataclass(frozen=True)
+class GradientForm:
+    """How the outputs of a forward graph, and the gradients of its results, lead to the backward graph."""
+
+    num_results: int  # the first outputs; what is saved follows
+    num_numbers: int  # the last outputs, which come first in the backward graph
+    # Per result with a gradient: its place, and the form of the gradient: (memory format, None, None), or sizes and
+    # strides.
+    gradients: list[tuple[int, tuple[Any, Any, Any]]]
+    allows_deterministic: bool
+
+
+def gradient_form(metadata: Any) -> GradientForm | None:
+    """None where AOTAutograd's autograd function does more than to run two graphs, or torch does not say."""
+    try:
+        if not needs_no_wrapper(metadata) or not _has_plain_gradients(metadata):
+            return None
+        forms = [one.memory_format for one in metadata.subclass_tangent_meta]
+        places = [place for place, one in enumerate(metadata.output_info) if one.requires_grad]
+        return GradientForm(
+            len(metadata.output_info),
+            metadata.num_symints_saved_for_bw,
+            [
+                (place, (form.memory_format, form.size, form.stride))
+                for place, form in zip(places, forms, strict=True)
+            ],
+            metadata.deterministic is not False,
+        )
+    except (AttributeError, ValueError):
+        return None
+
+
+def _has_plain_gradients(metadata: Any) -> bool:
+    """Whether plain tensors, numbers and nothing else go to the backward graph, and gradients alone come back."""
+    return (
+        all(one.requires_grad == one.requires_grad_for_backward for one in metadata.output_info)
+        and metadata.num_symints_saved_for_bw is not None
+        and all(type(one).__name__ == "PlainTensorMeta" for one in metadata.subclass_tangent_meta)
+        and not metadata.num_tensors_saved_with_no_vc_check
+        and not metadata.num_opaque_objects_saved_for_bw
+        and not metadata.num_graphsafe_rng_states
+        and not metadata.num_backward_tokens
+        and not metadata.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+        and metadata.grad_enabled_mutation is None
+    )

@@ -91,6 +91,43 @@ def _install_recomputable() -> None:
     partitioners.get_default_op_list = with_more
 
 
+_backward_compilers: ContextVar[list[Any] | None] = ContextVar(
+    "mlcc.backward_compilers", default=None
+)
+
+
+@contextlib.contextmanager
+def keeping_backward_compilers() -> Iterator[list[Any]]:
+    """The list gets what compiles the backward graphs of functions that AOTAutograd compiles inside."""
+    _install_backward_compilers()
+    kept: list[Any] = []
+    token = _backward_compilers.set(kept)
+    try:
+        yield kept
+    finally:
+        _backward_compilers.reset(token)
+
+
+@functools.cache
+def _install_backward_compilers() -> None:
+    """Lets us have a backward graph compiled before torch's own autograd function, which alone asks for it, runs."""
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    compiler_of: Any = getattr(runtime_wrappers, "_AutogradBackwardCompiler", None)
+    if not hasattr(compiler_of, "get_or_compile"):
+        return
+
+    @functools.wraps(compiler_of, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        compiler = compiler_of(*args, **kwargs)
+        kept = _backward_compilers.get()
+        if kept is not None:
+            kept.append(compiler)
+        return compiler
+
+    runtime_wrappers._AutogradBackwardCompiler = make
+
+
 @functools.cache
 def save_floats() -> None:
     """Lets the backward pass read the floats that are inputs.

@@ -37,6 +37,15 @@ UNSTORABLE = {
     *("a method assumed constant", "instances by code", "a formula of an op"),
     *("a graph that holds parameters", "text without a name"),
 }
+# The same of traces of mlcc.jit.
+UNSTORABLE_TRACES = {
+    *("a keyword that is a constant", "a backward pass that never runs", "a module in training"),
+    *("a graph break", "a write into an argument", "a linear solve, whose errors are effects"),
+    *("an attribute that may be there", "a variable of the environment", "a word in a set"),
+    *("an attribute that is missing", "the order of a set", "the order of a constant set"),
+    *("a hash", "a method assumed constant", "a formula of an op", "the environment"),
+    *("a graph that holds parameters", "a default argument of an inner function"),
+}
 
 
 class Kind(enum.Enum):

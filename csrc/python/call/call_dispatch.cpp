@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "python/call/call_form.h"
+#include "python/call/gradient_node.h"
 #include "python/process/without_gil.h"
 #include "python/run/executable_object.h"
 #include "python/tensors/stolen_weights.h"
@@ -352,13 +353,18 @@ class Entry {
       else
         inputs.push_back(to_ivalue(leaf, static_cast<Py_ssize_t>(place)));
     }
+    std::vector<torch::autograd::Edge> edges;
+    if (gradient_) edges = gradient_edges(inputs);
     for (size_t i = num_parameters_; i < tensors_.size(); ++i)
       inputs.emplace_back(tensors_[i].tensor());
+    // Who drops the last reference of C++ to a tensor of Python takes the GIL.
+    const std::vector<c10::IValue> held = inputs;
     std::vector<c10::IValue> outputs;
     {
       const WithoutGil no_gil;
       outputs = program_->run(std::move(inputs));
     }
+    if (gradient_) gradient_->attach(std::move(edges), outputs);
     return result(outputs);
   }
 
@@ -451,6 +457,8 @@ class Entry {
     nesting_ = facts["nesting"];
     restore_ = facts["restore"];
     program_ = py::cast<const ExecutableObject&>(facts["executable"]).program;
+    const py::object gradient = facts["gradient"];
+    if (!gradient.is_none()) gradient_ = std::make_shared<Gradient>(py::cast<py::dict>(gradient));
   }
 
   // Under the GIL, as all of a look-up is.
@@ -497,6 +505,7 @@ class Entry {
   py::object nesting_;  // of tuples, sizes, lists and dicts, with places in outputs_; or None
   py::object restore_;  // of a list of values: the function's result
   std::shared_ptr<const TensorProgram> program_;
+  std::shared_ptr<const Gradient> gradient_;  // null where autograd does not follow the call
 };
 
 // Touched under the GIL only; a call keeps its entry alive while it runs without.
@@ -515,6 +524,7 @@ class CallDispatch {
     return true;
   }
 
+  // The function's result, or NotImplemented if no entry is for this call.
   py::object call(const py::tuple& args, const py::dict& kwargs) {
     if (is_under_modes()) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     const ModeState modes = ModeState::current();
@@ -524,7 +534,7 @@ class CallDispatch {
       if (!entry->matches(modes, args, kwargs, leaves)) continue;
       // What is called often comes forward.
       if (i > 0 && i < entries_.size()) std::swap(entries_[i], entries_[i - 1]);
-      return with_torch_errors([&] { return entry->run(leaves); });
+      return entry->run(leaves);
     }
     return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   }
@@ -556,8 +566,24 @@ int clear(PyObject* self) {
   return 0;
 }
 
-void make_collectable(PyHeapTypeObject* heap_type) {
+// The call that was made is the call to look up: pybind11 would take it apart first.
+PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  auto& dispatch = *reinterpret_cast<py::detail::instance*>(self)
+                        ->get_value_and_holder()
+                        .value_ptr<CallDispatch>();
+  try {
+    const auto given = py::reinterpret_borrow<py::tuple>(args);
+    const auto named = kwargs == nullptr ? py::dict() : py::reinterpret_borrow<py::dict>(kwargs);
+    return with_torch_errors([&] { return dispatch.call(given, named); }).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
+void set_up_type(PyHeapTypeObject* heap_type) {
   PyTypeObject& type = heap_type->ht_type;
+  type.tp_call = call;
   type.tp_flags |= Py_TPFLAGS_HAVE_GC;
   type.tp_traverse = traverse;
   type.tp_clear = clear;
@@ -567,10 +593,8 @@ void make_collectable(PyHeapTypeObject* heap_type) {
 
 void bind_call_dispatch(py::module_& module) {
   py::class_<CallDispatch>(module, "CallDispatch", "Finds the executable for a call's arguments.",
-                           py::custom_type_setup(make_collectable))
+                           py::custom_type_setup(set_up_type))
       .def(py::init<>())
-      .def("__call__", &CallDispatch::call, py::arg("args"), py::arg("kwargs"),
-           "The function's result, or NotImplemented if no entry is for this call.")
       .def("add", &CallDispatch::add, py::arg("args"), py::arg("kwargs"), py::arg("leaves"),
            py::arg("dynamic"), py::arg("facts"),
            "Add an entry for calls like this one, with what mlcc.capture.jit says of it.");
