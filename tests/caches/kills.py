@@ -19,7 +19,7 @@ LONGEST_DELAY = 0.3  # seconds from what a child told to its end
 
 
 def run(rng: random.Random, count: int, cases: Cases, at: At) -> Record:
-    """Processes on one folder, always eight of them, of which `count` are killed, and as many again in a write.
+    """Processes on one folder, eight at a time: `count` are killed; a third has a limit of files, and dies in a write.
 
     No entry goes or changes, what a process ended is found again, and all programs are right.
     """

@@ -89,19 +89,22 @@ _PLACES: tuple[Callable[[Path, Path], None], ...] = (
 )
 
 
-def mutate(files: Sequence[Path], count: int, rng: random.Random) -> list[tuple[str, Path]]:
-    """Damage `count` of these files, each in one way; what was done to which."""
+def mutate(
+    files: Sequence[Path], count: int, rng: random.Random, folders: bool = True
+) -> list[tuple[str, Path]]:
+    """Damage `count` of these files, each in one way; what was done to which. `folders`: some become folders."""
+    places = [move for move in _PLACES if folders or move is not _folder]
     done = []
     alike = {path: [one for one in files if one.suffix == path.suffix] for path in files}
     for path in rng.sample(files, count):
         if not path.is_file() or path.is_symlink() or not (data := path.read_bytes()):
             continue
-        if rng.random() < len(_BYTES) / (len(_BYTES) + len(_PLACES)):
+        if rng.random() < len(_BYTES) / (len(_BYTES) + len(places)):
             change = rng.choice(_BYTES)
             path.write_bytes(change(data, rng))
             done.append((change.__name__, path))
             continue
-        move = rng.choice(_PLACES)
+        move = rng.choice(places)
         others = [one for one in alike[path] if one != path and one.is_file()]
         move(path, rng.choice(others or [path]))
         done.append((move.__name__.strip("_"), path))
