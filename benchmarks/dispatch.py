@@ -1,4 +1,4 @@
-"""What a call costs beside its kernels: tiny tensors through eager, mlcc.jit and torch.compile, one thread, interleaved.
+"""What a call costs beside its kernels: tiny tensors through eager, mlcc.jit and torch.compile, one thread, in turns.
 
 usage: python benchmarks/dispatch.py [--seconds 2] [NAME...]
 
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Callable[[], Any], int, bool, Callable[..., Any]]] = {
 
 def _contenders(function: Any) -> dict[str, Any]:
     torch._dynamo.reset()
-    in_python = mlcc.jit(function)
+    in_python: Any = mlcc.jit(function)
     getattr(in_python, "_mlcc_jit", in_python)._add_to_dispatch = lambda *_: None
     return {
         "eager": function,

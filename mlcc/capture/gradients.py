@@ -82,7 +82,7 @@ def gradient_of(session: Session, metadata: Any) -> Gradient | None:
     graph, form = session.forward_graph(), aot_metadata.gradient_form(metadata)
     if graph is None or form is None:
         return None
-    gradient = Gradient(form, session.compile_backward)
+    gradient = Gradient(form, lambda: session.compile_backward())
     return gradient if gradient.is_of_values(graph) else None
 
 

@@ -211,14 +211,14 @@ def test_bisect_from_the_environment(fresh_cache: Path, monkeypatch: pytest.Monk
     def stats() -> Any:
         run = compiled(lambda x: (x * 1 + 0) * 1)
         graphs: list[Any] = []
-        compile_graph = Session._compile_graph
+        import_graph = Session._import
 
         def keep(self: Any, gm: Any, kind: str) -> Any:
-            graphs.append(compile_graph(self, gm, kind))
+            graphs.append(import_graph(self, gm, kind))
             return graphs[-1]
 
         with monkeypatch.context() as patched:
-            patched.setattr(Session, "_compile_graph", keep)
+            patched.setattr(Session, "_import", keep)
             assert run(torch.ones(3)).tolist() == [1.0] * 3
         return graphs[0].stats["nodes"]
 

@@ -471,7 +471,7 @@ def test_compiled_autograd_is_refused() -> None:
     y = called_once(lambda x: x.sin(), x)(x)
     with (
         torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")),
-        pytest.raises(RuntimeError, match="compiled autograd: the backward pass of an mlcc.jit"),
+        pytest.raises(RuntimeError, match=r"the backward pass of an mlcc\.jit"),
     ):
         y.sum().backward()
 
