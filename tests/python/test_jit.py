@@ -678,7 +678,7 @@ def test_disable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found_in_core(jitted: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether a call needs nothing of Python."""
-    return lookup(jitted)._dispatch(args, kwargs) is not NotImplemented
+    return lookup(jitted)._dispatch(*args, **kwargs) is not NotImplemented
 
 
 def test_a_plain_call_stays_in_the_core() -> None:

@@ -24,7 +24,7 @@ X = torch.arange(12, dtype=torch.float32).reshape(4, 3)
 
 
 def in_core(jitted: Any, *args: Any) -> bool:
-    return lookup(jitted)._dispatch(args, {}) is not NotImplemented
+    return lookup(jitted)._dispatch(*args) is not NotImplemented
 
 
 def check(jitted: Callable[..., Any], expected: torch.Tensor, *args: Any) -> None:

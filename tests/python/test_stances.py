@@ -65,7 +65,7 @@ def test_the_original_runs(way: str) -> None:
     assert not stances.is_asked()
     for _ in range(2):
         assert torch.equal(jitted(X), X + 1)
-    assert jitted._traces == 1 and jitted._dispatch((X,), {}) is not NotImplemented
+    assert jitted._traces == 1 and jitted._dispatch(X) is not NotImplemented
     with EAGER[way]():
         assert torch.equal(jitted(X), X + 2)
     assert torch.equal(jitted(X), X + 1)
