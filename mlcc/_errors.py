@@ -32,3 +32,7 @@ class EagerFallbackWarning(UserWarning):
 
 class SideEffectError(Exception):
     """What a traced function does beside computing tensors, which its trace would not repeat; users see no such."""
+
+
+class StaticInputWrittenError(Exception):
+    """An argument that was promised to live for many calls is written by the function."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlcc.capture.compiled_graph import CompiledGraph
-from mlcc.capture.session import Session
 from mlcc.importer.context import Output
 from mlcc.torch_private import aot_metadata
+
+if TYPE_CHECKING:  # what loads a trace does without what compiles
+    from mlcc.capture.session import Session
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, overload
 import torch
 
 from mlcc import config
-from mlcc._errors import Error, InternalError, SideEffectError
+from mlcc._errors import Error, InternalError, SideEffectError, StaticInputWrittenError
 from mlcc._load import load_core
 from mlcc.capture import (
     code_owners,
@@ -49,7 +49,6 @@ from mlcc.capture.entries import Entry, Trace, entry_of, no_dispatch, run_in_cor
 from mlcc.capture.gradients import gradient_of
 from mlcc.capture.guards import ModuleState, SizeGuards, exact
 from mlcc.capture.jitted_module import JittedModule, module_of
-from mlcc.capture.session import Session, StaticInputWrittenError, watch_weights
 from mlcc.capture.stances import ASSIGNED, ENVIRONMENT, IN_ENVIRONMENT, patched
 from mlcc.capture.trace_store import TraceStore
 from mlcc.capture.traced import TracedModule, plain_function
@@ -182,6 +181,8 @@ class Jitted:
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
         if entry.steals:
+            from mlcc.capture.session import watch_weights
+
             # Parameters that took the place of others: the dispatch knows only those that are watched.
             watch_weights([*call.leaves, *entry.held])
         return self._run(entry, call, args, kwargs)
@@ -384,6 +385,9 @@ class Jitted:
         return before.difference(Description(call), names)
 
     def _trace_once(self, call: Call) -> Entry:
+        # A process that finds all in its caches does without what compiles.
+        from mlcc.capture.session import Session, watch_weights
+
         options = config.resolve({"torch_caches": False})
         steals = options["weights"] == "steal"
         if steals:

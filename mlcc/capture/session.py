@@ -15,7 +15,13 @@ import torch
 from torch.fx import GraphModule
 
 from mlcc import progress
-from mlcc._errors import Error, InternalError, LoadError, UnsupportedError
+from mlcc._errors import (
+    Error,
+    InternalError,
+    LoadError,
+    StaticInputWrittenError,
+    UnsupportedError,
+)
 from mlcc._load import (
     has_cpu_code_generator,
     is_code_generator_at_fault,
@@ -40,10 +46,6 @@ from mlcc.logging import get_logger
 from mlcc.rewrite import attention_widths, decompositions, result_views
 from mlcc.torch_private import aot, aot_metadata, dynamo, patches, trace_state
 from mlcc.training import recompute
-
-
-class StaticInputWrittenError(Exception):
-    """An argument that was promised to live for many calls is written by the function."""
 
 
 class Session:

@@ -205,6 +205,26 @@ def test_nothing_of_inductor_is_imported_that_compiles(tmp_path: Path) -> None:
         assert not [part for part in parts if part in HEAVY]
 
 
+JITS = """
+import sys
+import torch
+import mlcc
+
+net = torch.nn.Linear(3, 2)
+x = torch.ones(4, 3)
+y = mlcc.jit(net)(x)
+torch.testing.assert_close(y, net(x))
+y.sum().backward()
+print(net.bias.grad.tolist(), "mlcc.capture.session" in sys.modules)
+"""
+
+
+def test_a_process_that_takes_a_trace_up_imports_nothing_that_compiles(tmp_path: Path) -> None:
+    (tmp_path / "jits.py").write_text(JITS)
+    compiled = [_run([str(tmp_path / "jits.py")], tmp_path).stdout.split() for _ in range(2)]
+    assert compiled == [["[4.0,", "4.0]", "True"], ["[4.0,", "4.0]", "False"]]
+
+
 AHEAD = """
 import sys
 import torch
