@@ -11,6 +11,7 @@ import builtins
 import dis
 import functools
 import hashlib
+import importlib.util
 import os
 import sys
 import time
@@ -27,6 +28,8 @@ from mlcc.torch_private import aot_key, fingerprints, traced_code
 
 # What answers otherwise in another process.
 _OF_PROCESS = (os.environ, os.getenv, builtins.hash, builtins.id)
+
+_TOLD = {*sys.stdlib_module_names, "torch"}  # whose modules are told by versions
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ def code_that_ran(ran: Mapping[types.CodeType, dict[str, Any]]) -> CodeThatRan:
         module = str(scope.get("__name__"))
         if getattr(sys.modules.get(module), "__dict__", None) is not scope:
             raise NowhereError(f"code of a module that was not imported by its name: {module}")
-        for chain in _chains(code):
-            place = (module, *chain)
+        chains = [(module, *chain) for chain in _chains(code)]
+        for place in (*chains, *_imports(code, str(scope.get("__package__") or ""))):
             if place not in names and (digest := _digest_at(place, code)):
                 names[place] = digest
     words = (word for code in ran for word in (*code.co_names, *code.co_consts))
@@ -93,27 +96,43 @@ def _chains(code: types.CodeType) -> frozenset[tuple[str, ...]]:
     return frozenset(chains)
 
 
+@functools.cache
+def _imports(code: types.CodeType, package: str) -> frozenset[tuple[str, ...]]:
+    """What code imports when it runs: (module, name), or (module,) where it takes a module as a whole."""
+    found: set[tuple[str, ...]] = set()
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    module = ""
+    for place, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            level = steps[place - 2].argval
+            module = importlib.util.resolve_name("." * level + str(step.argval), package)
+            if steps[place + 1].opname != "IMPORT_FROM":
+                found.add((module,))
+        elif step.opname == "IMPORT_FROM":
+            found.add((module, str(step.argval)))
+    return frozenset(found)
+
+
 def _digest_of_name(place: tuple[str, ...]) -> str:
     """Of a module's global, and of what modules along the attributes have; classes answer for theirs.
 
-    Of a module of the user's that is passed on, all plain values count: `getattr` may ask for any of them.
+    Of a module that is passed on its file counts, and of one of the user's all plain values: `getattr` may ask for any.
     A package's class whose instances its code tells is what its file says.
     """
-    module, name, *attributes = place
-    scope = vars(sys.modules[module]) if module in sys.modules else {}
-    value = scope.get(name, getattr(builtins, name, MISSING))
-    for attribute in attributes:
+    module, *names = place
+    value: Any = sys.modules.get(module, MISSING)
+    for name in names:
         if not isinstance(value, types.ModuleType):
             break
-        value = getattr(value, attribute, MISSING)
+        value = getattr(value, name, getattr(builtins, name, MISSING))
     if value is MISSING:
         return "missing"
     if any(value is one for one in _OF_PROCESS):
         raise NowhereError(f"{'.'.join(place)} is another in each process")
     if (op := aot_key.op_traced_through(value)) is not None:
         raise NowhereError(f"the Python code of {op}")
-    if isinstance(value, types.ModuleType) and is_user_module(value.__name__):
-        value = value, {n: v for n, v in vars(value).items() if n[:2] != "__" and is_plain(v)}
+    if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _TOLD:
+        value = value, _digest_of_file(getattr(value, "__file__", None) or ""), _plain_values(value)
     try:
         return fingerprints.of_value(value)
     except fingerprints.NoFingerprintError:
@@ -121,6 +140,12 @@ def _digest_of_name(place: tuple[str, ...]) -> str:
             raise
         file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
         return f"{value.__module__}.{value.__qualname__} in {_digest_of_file(file)}"
+
+
+def _plain_values(module: types.ModuleType) -> dict[str, Any]:
+    """Of a module of the user's."""
+    names = vars(module) if is_user_module(module.__name__) else {}
+    return {name: names[name] for name in names if name[:2] != "__" and is_plain(names[name])}
 
 
 @functools.cache

@@ -37,7 +37,19 @@ class _Reading:
         classes = {type(one): None for _, one in named}
         return [
             [(path, self._of_one(one)) for path, one in named],
-            [(cls, _class_attributes(cls)) for cls in classes],
+            [(cls, self._class_attributes(cls)) for cls in classes],
+        ]
+
+    def _class_attributes(self, cls: type) -> list[Any]:
+        """What objects find through their class that is no code, of other classes than torch's."""
+        return [
+            [
+                (name, self._digest(name, value))
+                for name, value in vars(base).items()
+                if name[:2] != "__" and not callable(value) and not hasattr(value, "__get__")
+            ]
+            for base in cls.__mro__
+            if base.__module__.partition(".")[0] not in ("torch", "builtins")
         ]
 
     def _of_one(self, module: torch.nn.Module) -> list[Any]:
@@ -87,16 +99,3 @@ class _Reading:
         if isinstance(value, types.FunctionType) and value.__closure__:
             raise fingerprints.NoFingerprintError(f"{name} is a function with a closure")
         return value
-
-
-def _class_attributes(cls: type) -> list[Any]:
-    """Plain attributes that objects find through their class, of other classes than torch's."""
-    return [
-        [
-            (name, value)
-            for name, value in vars(base).items()
-            if name[:2] != "__" and is_plain(value)
-        ]
-        for base in cls.__mro__
-        if base.__module__.partition(".")[0] not in ("torch", "builtins")
-    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -119,6 +120,7 @@ class TraceStore:
             frames.settings(),
             aot_key.torch_code(),
             *self._settings,
+            sys.flags.optimize,
             getattr(plain, "__module__", ""),
             getattr(plain, "__qualname__", ""),
             fingerprints.of_code(code) if code is not None else "",

@@ -637,6 +637,14 @@ def _() -> Any:
     return with_attribute, [(x(),)]
 
 
+def double_of(a: torch.Tensor) -> torch.Tensor:
+    return a * 2
+
+
+def half_of(a: torch.Tensor) -> torch.Tensor:
+    return a / 2
+
+
 class Scaled(torch.nn.Module):
     def __init__(self, settings: Any) -> None:
         super().__init__()
@@ -697,6 +705,32 @@ def _() -> Any:
         return {"sum": a.sum(), "shape": a.shape, "list": [a * 2, PHASE, None]}["list"][0]
 
     return f, [(x(),), (x(7, 2),)]
+
+
+class Listed(torch.nn.Module):
+    steps = (torch.cos, double_of) if PHASE else (torch.sin, half_of)
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            a = step(a)
+        return a
+
+
+@program("functions that a class holds")
+def _() -> Any:
+    return Listed(), [(x(),)]
+
+
+@program("a name that is imported inside")
+def _() -> Any:
+    own_module.scale = PHASE + 1.5  # type: ignore[attr-defined]
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        from own_module import scale  # type: ignore[import-not-found]
+
+        return a * scale
+
+    return f, [(x(),)]
 
 
 @program("an argument that is written")
