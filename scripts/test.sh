@@ -13,7 +13,7 @@ part() {
 
 run_lit() { "$VENV/bin/lit" -s -v "--param=build=$BUILD" tests/lit; }
 run_pytest() {
-  local options=(-q -n 2 --dist loadfile)
+  local options=(-q -n 2 --dist loadfile --durations=25)
   [ "$what" = quick ] && options+=(-m "not slow")
   OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest "${options[@]}" tests/python tests/distributed
 }
