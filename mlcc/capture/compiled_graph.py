@@ -174,6 +174,8 @@ class CompiledGraph(aot.OutputCode):
             raise aot.cache_bypass("the graph calls Python")
         if any(dispatch.is_object(output.constant) for output in self.imported.outputs):
             raise aot.cache_bypass("the graph returns an object that it holds")
+        if isinstance(self.executable, EagerGraph):  # another process has nothing to run eagerly
+            raise aot.cache_bypass("the graph runs eagerly")
         for name in ("_executable", "_compile_it", "_run"):
             del self.__dict__[name]
 
