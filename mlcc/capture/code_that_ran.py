@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-import hashlib
 import importlib.util
 import os
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from mlcc.capture.changes import MISSING
 from mlcc.capture.code_owners import is_user_code, is_user_module
 from mlcc.capture.guards import is_plain
-from mlcc.capture.held_values import NowhereError
+from mlcc.capture.held_values import NowhereError, module_of
 from mlcc.torch_private import aot_key, fingerprints, traced_code
 
 # What answers otherwise in another process.
@@ -43,7 +42,7 @@ class CodeThatRan:
     def change(self) -> str:
         """What this process has that is another, or ''."""
         for path, digest in self.files.items():
-            if _digest_of_file(path) != digest:
+            if traced_code.digest_of_file(path) != digest:
                 return f"{path} changed"
         for chain, digest in self.names.items():
             if _digest_of_name(chain) != digest:
@@ -58,9 +57,7 @@ def code_that_ran(ran: Mapping[types.CodeType, dict[str, Any]]) -> CodeThatRan:
     for code, scope in ran.items():
         if fingerprints.takes_order_of_hashes(code):
             raise NowhereError(f"the order of a set in {code.co_name}")
-        module = str(scope.get("__name__"))
-        if getattr(sys.modules.get(module), "__dict__", None) is not scope:
-            raise NowhereError(f"code of a module that was not imported by its name: {module}")
+        module = module_of(scope)
         chains = [(module, *chain) for chain in _chains(code)]
         for place in (*chains, *_imports(code, str(scope.get("__package__") or ""))):
             if place not in names and (digest := _digest_at(place, code)):
@@ -132,14 +129,18 @@ def _digest_of_name(place: tuple[str, ...]) -> str:
     if (op := aot_key.op_traced_through(value)) is not None:
         raise NowhereError(f"the Python code of {op}")
     if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _TOLD:
-        value = value, _digest_of_file(getattr(value, "__file__", None) or ""), _plain_values(value)
+        value = (
+            value,
+            traced_code.digest_of_file(getattr(value, "__file__", None) or ""),
+            _plain_values(value),
+        )
     try:
         return fingerprints.of_value(value)
     except fingerprints.NoFingerprintError:
         if not isinstance(value, type) or is_user_module(value.__module__):
             raise
         file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
-        return f"{value.__module__}.{value.__qualname__} in {_digest_of_file(file)}"
+        return f"{value.__module__}.{value.__qualname__} in {traced_code.digest_of_file(file)}"
 
 
 def _plain_values(module: types.ModuleType) -> dict[str, Any]:
@@ -148,19 +149,9 @@ def _plain_values(module: types.ModuleType) -> dict[str, Any]:
     return {name: names[name] for name in names if name[:2] != "__" and is_plain(names[name])}
 
 
-@functools.cache
-def _digest_of_file(path: str) -> str:
-    """As this process first saw it."""
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read()).hexdigest()
-    except OSError:
-        return ""
-
-
 def _file_as_imported(path: str, ran: Mapping[types.CodeType, Any]) -> str:
     """The digest of a file that still holds the code which ran."""
-    digest = _digest_of_file(path)
+    digest = traced_code.digest_of_file(path)
     if not digest:
         raise NowhereError(f"code that no file holds: {path}")
     if os.stat(path).st_mtime >= _process_began():

@@ -138,7 +138,7 @@ class HeldValues:
         """
         digest = fingerprints.of_value
         found = [
-            Place("global", _module_of(scope), "", name, digest(value))
+            Place("global", module_of(scope), "", name, digest(value))
             for scope, name, value in self._globals.values()
         ]
         own = _cells_of(function)
@@ -231,10 +231,11 @@ def _cells_of(function: Any) -> dict[str, types.CellType]:
     return dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
 
 
-def _module_of(scope: dict[str, Any]) -> str:
+def module_of(scope: dict[str, Any]) -> str:
+    """The name of the module whose globals these are; NowhereError where it is not imported by that name."""
     name = scope.get("__name__")
     if not isinstance(name, str) or getattr(sys.modules.get(name), "__dict__", None) is not scope:
-        raise NowhereError("a global of a module that was not imported by its name")
+        raise NowhereError(f"a module that was not imported by its name: {name}")
     return name
 
 

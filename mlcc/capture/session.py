@@ -6,6 +6,7 @@ the compiler fails (under MLCC_STRICT=1 that raises).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -259,11 +260,12 @@ class Session:
         def compile_it() -> Any:
             return self._compile(core, sources.pop() if sources else text, gm, kind, seconds)
 
-        def compile_later() -> Any:
+        @functools.cache  # torch stores a copy of the graph, which compiles it as well
+        def compile_once() -> Any:
             return self._or_fall_back(gm, kind, compile_it)
 
         return CompiledGraph(
-            compile_later if is_backward else compile_it,
+            compile_once if is_backward else compile_it,
             text,
             imported,
             self.options,

@@ -99,11 +99,7 @@ class TraceStore:
     def _folder(self, call: Call) -> Path | None:
         """Where traces for calls like this one stand; None where traces are not to be stored."""
         options = config.resolve()
-        if not options["warm_start"] or not options["torch_caches"]:
-            return None
-        if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
-            return None
-        if call.held:
+        if not frame_files.are_kept(options) or call.held:
             return None
         try:
             return frame_files.folder() / self._key(call, options)

@@ -76,9 +76,7 @@ class WarmStart(frames.Store):
         given = frame.settings()
         own = inductor_options.without_foreign(given.get("options"))
         mode, options = given.get("mode"), config.resolve(own)
-        if not options["warm_start"] or not options["torch_caches"] or options["disable"]:
-            return None
-        if options["dump"] or options["weights"] == "steal" or frames.unstorable_process():
+        if not frame_files.are_kept(options) or options["disable"]:
             return None
         if trace_state.is_tracing_logged():
             return None

@@ -17,8 +17,10 @@ try:
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
     from torch._inductor.output_code import OutputCode
 
-    HAS_AOT_CACHE = hasattr(torch._functorch.config, "bundled_autograd_cache") and hasattr(
-        torch.compiler.config, "cache_key_tag"
+    HAS_AOT_CACHE = (
+        hasattr(torch._functorch.config, "bundled_autograd_cache")
+        and hasattr(torch._functorch.config, "force_non_lazy_backward_lowering")
+        and hasattr(torch.compiler.config, "cache_key_tag")
     )
 except ImportError:  # an older or newer torch: no cache of AOTAutograd for us
 
@@ -237,9 +239,8 @@ def _without_dynamo(compiler: Compiler) -> Compiler:
     return compile_backward
 
 
-# Graphs that are wanted in a form that can be stored, by torch's names, once they are whole.
+# Graphs that are wanted in a form that can be stored, by torch's names, once they are compiled.
 _wanted: dict[str, bytes | None] = {}
-_dropped: set[str] = set()  # of these nothing is kept, here or by torch
 
 
 def want_graph(name: str) -> None:
@@ -249,7 +250,7 @@ def want_graph(name: str) -> None:
 
 
 def has_graphs(names: Sequence[str]) -> bool:
-    """Whether all of these graphs are whole, backward passes included."""
+    """Whether all of these graphs were kept."""
     return all(_wanted.get(name) is not None for name in names)
 
 
@@ -259,19 +260,18 @@ def take_graph(name: str) -> bytes:
 
 
 def drop_graphs(names: Sequence[str]) -> None:
-    """These are not wanted any more, whole or not."""
-    _dropped.update(names)
+    """These are not wanted any more."""
     for name in names:
         _wanted.pop(name, None)
 
 
 def _keep_record(artifact: Any) -> bool:
-    """Whether it is a graph of ours, kept or not wanted any more: nothing for torch."""
-    if artifact.key in _wanted:
-        with torch.utils._python_dispatch._disable_current_modes():
-            _wanted[artifact.key] = pickle.dumps(artifact)
-        return True
-    return artifact.key in _dropped
+    """Whether it is a graph of ours, which is kept: nothing for torch."""
+    if artifact.key not in _wanted:
+        return False
+    with torch.utils._python_dispatch._disable_current_modes():
+        _wanted[artifact.key] = pickle.dumps(artifact)
+    return True
 
 
 def load_graph(stored: bytes) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 import inspect
 import sys
 import types
@@ -66,13 +67,18 @@ def _qualname(code: types.CodeType) -> str:
 
 
 @functools.cache
-def _file(path: str) -> str:
+def digest_of_file(path: str) -> str:
     """A digest of a file as this process has first seen it; empty where there is none."""
     try:
         with open(path, "rb") as stream:
-            return f"{path}:{fingerprints.of_value(stream.read())}"
+            return hashlib.sha256(stream.read()).hexdigest()
     except OSError:
         return ""
+
+
+def _file(path: str) -> str:
+    digest = digest_of_file(path)
+    return f"{path}:{digest}" if digest else ""
 
 
 def stands_in(path: str, fingerprint: str) -> bool:
