@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mlcc.torch_private import dynamo, symints
+from mlcc.torch_private import dynamo, symint_memo, symints
 
 
 def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
@@ -107,6 +107,7 @@ class Fakes:
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         self.shape_env = ShapeEnv(duck_shape=False)
+        symint_memo.remember(self.shape_env, in_graphs=not torch.is_grad_enabled())
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.symbols: dict[str, tuple[int, int | None]] = {}
 
