@@ -46,6 +46,7 @@ gpu: str
 cuda_arch: str
 libcuda: str
 nvrtc: str
+tier: str
 measure: bool
 prefer: str
 contractions: bool
@@ -86,11 +87,13 @@ _GPU_MODES = ("", "off", "emulate")
 _WEIGHTS_MODES = ("keep", "steal")
 _MATMUL_PRECISIONS = ("", "highest", "high", "medium")
 _PREFERENCES = ("", "code", "call")
+_TIERS = ("auto", "fast", "full")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
 _MODES = {
     "gpu": _GPU_MODES,
     "matmul_precision": _MATMUL_PRECISIONS,
     "prefer": _PREFERENCES,
+    "tier": _TIERS,
     "verify": _VERIFY_MODES,
     "weights": _WEIGHTS_MODES,
 }

@@ -72,6 +72,8 @@ COVERED_BY = {
     "rewrite/decompositions": "test_fx_import.py",
     "rewrite/flex_attention": "test_fx_flex.py",
     "rewrite/result_views": "test_in_place.py",
+    "capture/background": "test_tiers.py",
+    "capture/eager_run": "test_tiers.py",
     "torch_private/aot": "test_torch_caches.py",
     "torch_private/aot_key": "test_warm_start.py",
     "torch_private/aot_metadata": "test_aliasing.py",

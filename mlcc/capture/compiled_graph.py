@@ -21,6 +21,7 @@ from mlcc._errors import Error
 from mlcc._load import load_core
 from mlcc._version import __version__
 from mlcc.capture import eager_fallback
+from mlcc.capture.background import Job
 from mlcc.importer.context import ImportedGraph, Output, log_externs
 from mlcc.ir import objects
 from mlcc.logging import get_logger
@@ -93,12 +94,15 @@ class CompiledGraph(aot.OutputCode):
     """A compiled graph as AOTAutograd calls and stores it: a boxed callable from a list of inputs to a list of outputs.
 
     What is stored is the text of the graph, not code: kernels come from mlcc's own store when it is loaded.
-    `compile_it` gives the executable, or an EagerGraph in its place: in `prepare`, else at the first call.
+    `compile_it` gives the executable, or an EagerGraph in its place: in `prepare`, else at the first call that need not
+    wait for it (`serve_meanwhile`).
     """
 
     _executable: Any
     _compile_it: Callable[[], Any] | None
     _run: Callable[[list[Any]], Any]
+    # What calls run until the job is done.
+    _meanwhile: tuple[Job, Callable[[list[Any]], Any]] | None
 
     def __init__(
         self,
@@ -149,12 +153,33 @@ class CompiledGraph(aot.OutputCode):
         self._compile_it = None
         self._time_taken_ns += time.perf_counter_ns() - start
 
+    def serve_meanwhile(self, job: Job, run: Callable[[list[Any]], Any]) -> None:
+        """Calls have `run` until the job is done, whose result `compile_it` then waits for no longer."""
+        self._meanwhile = job, run
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether what it compiles to is there, or is left to who asks for it."""
+        if self._meanwhile is not None and self._meanwhile[0].is_due():
+            self._meanwhile = None
+        return self._meanwhile is None
+
     def _link(self, compile_it: Callable[[], Any]) -> None:
         self._executable = None
         self._compile_it = compile_it
         self._run = self._run_first
+        self._meanwhile = None
 
     def _run_first(self, inputs: list[Any]) -> Any:
+        meanwhile = self._meanwhile  # another thread may find that it is ready
+        if meanwhile is not None and not self.is_ready:
+            arguments = list(inputs)
+            try:
+                return meanwhile[1](inputs)
+            except RuntimeError:  # op by op takes more memory
+                if self.written:
+                    raise
+            inputs[:] = arguments
         executable = self.executable
         if isinstance(executable, EagerGraph):
             self._run = executable
@@ -174,9 +199,10 @@ class CompiledGraph(aot.OutputCode):
             raise aot.cache_bypass("the graph calls Python")
         if any(dispatch.is_object(output.constant) for output in self.imported.outputs):
             raise aot.cache_bypass("the graph returns an object that it holds")
-        if isinstance(self.executable, EagerGraph):  # another process has nothing to run eagerly
+        # Another process has nothing to run eagerly. What is being compiled is stored: there it is compiled anew.
+        if self.is_ready and isinstance(self.executable, EagerGraph):
             raise aot.cache_bypass("the graph runs eagerly")
-        for name in ("_executable", "_compile_it", "_run"):
+        for name in ("_executable", "_compile_it", "_meanwhile", "_run"):
             del self.__dict__[name]
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
@@ -220,15 +246,15 @@ class EagerGraph(aot.OutputCode):
         super().__init__()
         self.num_inputs, self.written = aot_metadata.written_inputs()
         self.returns_views = bool(aot_metadata.outputs_made_again())
-        self._gm = gm
+        from mlcc.capture.eager_run import EagerRun  # loading a graph does without
+
+        self._run = EagerRun(gm)
         self._boxed_call = True
         self._time_taken_ns = 0
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run on tensors and ints; the list is emptied."""
-        arguments = list(inputs)
-        inputs.clear()
-        return self._gm(*arguments)
+        return self._run(inputs)
 
     def prepare_for_serialization(self) -> None:
         """Nothing of it may enter a cache: a later version may compile it."""

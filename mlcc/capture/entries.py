@@ -11,7 +11,7 @@ import torch
 from mlcc._load import load_core
 from mlcc.capture import changes
 from mlcc.capture.calls import Call, Description
-from mlcc.capture.compiled_graph import CompiledGraph
+from mlcc.capture.compiled_graph import CompiledGraph, EagerGraph
 from mlcc.capture.gradients import Gradient
 from mlcc.capture.guards import (
     ModuleState,
@@ -30,7 +30,7 @@ class Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
     __slots__ = (
-        *("description", "difference", "facts", "guard", "held", "returns_views"),
+        *("description", "difference", "facts", "guard", "held", "later", "returns_views"),
         *("run", "steals", "written"),
     )
 
@@ -39,6 +39,8 @@ class Entry:
         # Why the guard fails for a call, in words: of its leaves, described, by their names.
         self.difference: Callable[[Call, list[str]], str] | None = None
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
+        # A graph that was not compiled yet when it was traced, and what gives the facts as soon as it is.
+        self.later: tuple[CompiledGraph, Callable[[], dict[str, Any] | None]] | None = None
         self.guard: Callable[[list[Any]], bool] = always
         self.run: Callable[[list[Any]], Any] | None = None
         # Which leaves the function writes; None if it writes nothing, neither leaves nor a module's tensors.
@@ -111,8 +113,12 @@ def entry_of(
     entry.returns_views = trace.returns_views
     entry.written = trace.written
     entry.run = trace.run(module.parameters)
-    if trace.graph is not None and not autograd_sees(call.leaves, entry.written):
-        entry.facts = _facts_for_dispatch(trace, module, held)
+    graph = trace.graph
+    if graph is not None and not autograd_sees(call.leaves, entry.written):
+        if graph.is_ready:
+            entry.facts = _facts_for_dispatch(trace, module, held)
+        else:
+            entry.later = graph, lambda: _facts_for_dispatch(trace, module, held)
     return entry
 
 
@@ -150,6 +156,8 @@ def _facts_for_dispatch(
     guards, defaults = sizes.expressions, held.defaults
     assert graph is not None
     if guards is None or not all(is_plain(values) for _, values in defaults):
+        return None
+    if isinstance(graph.executable, EagerGraph):
         return None
     computed = graph.imported.outputs[: results.num_results]
     if any(o.kind == "float" or isinstance(o.constant, float) for o in computed):

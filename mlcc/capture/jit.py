@@ -180,6 +180,8 @@ class Jitted:
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
+        if entry.later is not None:
+            self._add_later(entry, call, args, kwargs)
         if entry.steals:
             from mlcc.capture.session import watch_weights
 
@@ -298,9 +300,18 @@ class Jitted:
             self._held.add(tuple(map(id, call.held)))
         self._entries.setdefault(call.key, []).append(entry)
         if self._signature is not None or _compares_by_itself(call):
-            return
-        if entry.facts is not None:
+            entry.later = None
+        elif entry.facts is not None:
             self._add_to_dispatch(entry.facts, call, args, kwargs)
+
+    def _add_later(self, entry: Entry, call: Call, args: Any, kwargs: Any) -> None:
+        """The core's share of an entry whose graph was compiled behind the calls, as soon as it is."""
+        with self._lock:
+            if entry.later is None or not entry.later[0].is_ready:
+                return
+            entry.facts, entry.later = entry.later[1](), None
+            if entry.facts is not None:
+                self._add_to_dispatch(entry.facts, call, args, kwargs)
 
     def _trace_constants(self, call: Call, error: Exception) -> Entry:
         """A trace in place of one that failed although eager did not: with numbers, then sizes too, as constants.

@@ -30,7 +30,7 @@ from mlcc._load import (
     load_core,
     missing_bytes,
 )
-from mlcc.capture import eager_fallback, reproducer, sharing
+from mlcc.capture import background, eager_fallback, reproducer, sharing, tiers
 from mlcc.capture.compiled_graph import (
     Compilation,
     CompiledGraph,
@@ -176,7 +176,7 @@ class Session:
 
             def imported() -> CompiledGraph:
                 code = self._import(gm, kind)
-                if kind != "backward":
+                if kind != "backward" and code.is_ready:
                     code.prepare()
                 return code
 
@@ -256,41 +256,46 @@ class Session:
 
         text = builder.print()
         sources = [builder]  # which the core takes: another thread has the text
+        place = eager_fallback.graph_line(gm.graph) or eager_fallback.calling_line()
 
-        def compile_it() -> Any:
-            return self._compile(core, sources.pop() if sources else text, gm, kind, seconds)
+        def compile_now() -> Any:
+            start = time.perf_counter()
+            executable = _compiled(core, sources.pop() if sources else text, self.options)
+            progress.graph_done(executable.stats["kernels"])
+            get_logger("perf").info(
+                "%s graph: %d nodes imported in %.1f ms, compiled in %.1f ms: %s",
+                kind,
+                len(gm.graph.nodes),
+                seconds * 1e3,
+                (time.perf_counter() - start) * 1e3,
+                in_words(executable.stats),
+                extra={"place": place},
+            )
+            return executable
+
+        compile_it: Callable[[], Any] = compile_now
+        meanwhile = tiers.meanwhile(gm, imported, self.options)
+        if meanwhile is not None:
+            job = background.begin(compile_now)
+            compile_it = job.result
+            if not is_backward and job.wait(tiers.patience(self.options)):
+                meanwhile = None
 
         @functools.cache  # torch stores a copy of the graph, which compiles it as well
         def compile_once() -> Any:
             return self._or_fall_back(gm, kind, compile_it)
 
-        return CompiledGraph(
-            compile_once if is_backward else compile_it,
+        code = CompiledGraph(
+            compile_once if is_backward or meanwhile is not None else compile_it,
             text,
             imported,
             self.options,
             is_backward=is_backward,
             num_tokens=0 if is_backward else aot_metadata.num_tokens(),
         )
-
-    def _compile(
-        self, core: Any, source: Any, gm: GraphModule, kind: str, import_seconds: float
-    ) -> Any:
-        """The executable of an imported graph, a builder or its text."""
-        start = time.perf_counter()
-        executable = _compiled(core, source, self.options)
-        stats = executable.stats
-        progress.graph_done(stats["kernels"])
-        get_logger("perf").info(
-            "%s graph: %d nodes imported in %.1f ms, compiled in %.1f ms: %s",
-            kind,
-            len(gm.graph.nodes),
-            import_seconds * 1e3,
-            (time.perf_counter() - start) * 1e3,
-            in_words(stats),
-            extra={"place": eager_fallback.graph_line(gm.graph) or eager_fallback.calling_line()},
-        )
-        return executable
+        if meanwhile is not None:
+            code.serve_meanwhile(job, meanwhile)
+        return code
 
 
 def own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -81,6 +81,13 @@ def sym_expr(size: Any) -> Any:
     return size.node.expr
 
 
+def expression(size: int | torch.SymInt) -> Any:
+    """The same, of a plain int too."""
+    import sympy
+
+    return sym_expr(size) if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
 def is_atom(size: Any) -> bool:
     """Whether a SymInt or SymFloat is one symbol or a number, not computed from others."""
     return bool(sym_expr(size).is_Atom)

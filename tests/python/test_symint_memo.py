@@ -123,7 +123,7 @@ def test_a_graph_has_the_sizes_that_it_needs(grad: bool) -> None:
 
 
 def test_a_forward_pass_does_not_take_its_sizes_from_gradients() -> None:
-    """The gradient of `y` is as large as `y`: its size is no reason to leave the running statistics to the backward pass."""
+    """A gradient is as large as its result: that size is no reason to leave statistics to the backward pass."""
     norm, reference = torch.nn.BatchNorm1d(8), torch.nn.BatchNorm1d(8)
     module = torch.nn.Sequential(torch.nn.Linear(6, 8), norm, torch.nn.ReLU())
     expected = torch.nn.Sequential(copy.deepcopy(module[0]), reference, torch.nn.ReLU())
