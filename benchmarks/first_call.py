@@ -101,8 +101,9 @@ _MODELS = {
 
 def _child(name: str, backend: str, small: bool) -> None:
     import torch
-    import torch._dynamo
 
+    if backend != "mlcc.jit":  # which does without
+        import torch._dynamo
     torch.manual_seed(0)
     net, call = _MODELS[name](small)
     torch.set_grad_enabled(name.endswith("training"))
@@ -124,9 +125,11 @@ def _child(name: str, backend: str, small: bool) -> None:
 
 def _measure(name: str, backend: str, folder: str, small: bool) -> dict[str, float]:
     caches = {"MLCC_CACHE_DIR": f"{folder}/mlcc", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"}
+    environment = os.environ | caches | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     done = subprocess.run(
         [sys.executable, __file__, "--child", name, backend, str(int(small))],
-        env=os.environ | caches | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=_TIMEOUT,

@@ -138,9 +138,10 @@ class MlccObserver:
         backend: Any = importlib.import_module("mlcc.capture.backend")
         self.backend = backend.compile
         self._module: Any = importlib.import_module("mlcc.capture.compiled_graph")
+        self._eager_graph: Any = importlib.import_module("mlcc.capture.aot_graph").EagerGraph
         self._graphs: list[Any] = []
         self._seconds: dict[int, list[float]] = {}
-        self._calls = {c: c.__call__ for c in (self._module.CompiledGraph, self._module.EagerGraph)}
+        self._calls = {c: c.__call__ for c in (self._module.CompiledGraph, self._eager_graph)}
         self._watch_creation()
         for graph_class, call in self._calls.items():
             graph_class.__call__ = self._timed(call)
@@ -160,7 +161,7 @@ class MlccObserver:
 
     def _watch_creation(self) -> None:
         """`_link` runs when a graph was compiled and when it was loaded."""
-        link, init = self._module.CompiledGraph._link, self._module.EagerGraph.__init__
+        link, init = self._module.CompiledGraph._link, self._eager_graph.__init__
 
         def watched_link(graph: Any, executable: Any) -> None:
             link(graph, executable)
@@ -171,7 +172,7 @@ class MlccObserver:
             self._graphs.append(graph)
 
         self._module.CompiledGraph._link = watched_link
-        self._module.EagerGraph.__init__ = watched_init
+        self._eager_graph.__init__ = watched_init
 
     def _timed(self, call: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
         def timed(graph: Any, inputs: list[Any]) -> Any:
@@ -184,7 +185,7 @@ class MlccObserver:
 
     def _facts(self, graph: Any) -> GraphFacts:
         seconds = self._seconds.get(id(graph), [])
-        if isinstance(graph, self._module.EagerGraph):
+        if isinstance(graph, self._eager_graph):
             nodes = count_nodes(graph._gm)
             return GraphFacts(nodes=nodes, externs=nodes, seconds=seconds)
         stats, imported = graph.stats, graph.imported

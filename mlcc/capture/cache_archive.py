@@ -20,7 +20,7 @@ from mlcc import config
 from mlcc._errors import Error
 from mlcc.capture import frame_files, private_files
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot, aot_key
+from mlcc.torch_private import aot_key, settings
 
 _MARK = "mlcc-cache"  # the first entry
 _FORMAT = b"1\n"
@@ -80,7 +80,7 @@ def _kernel_folder() -> Path | None:
 
 
 def _graph_folder() -> Path | None:
-    return Path(aot.cache_folder()) / "aotautograd" if config.torch_caches else None
+    return Path(settings.cache_folder()) / "aotautograd" if config.torch_caches else None
 
 
 def _frame_folder() -> Path | None:

@@ -305,3 +305,8 @@ def varies(leaf: Any, dynamic: bool) -> bool:
     return (type(leaf) is float and leaf != 0 and math.isfinite(leaf)) or (
         type(leaf) is int and abs(leaf) < _INT_LIMIT
     )
+
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The Python function that a call of a function or module runs."""
+    return function.forward if isinstance(function, torch.nn.Module) else function

@@ -1,6 +1,6 @@
-"""A compiled graph as AOTAutograd calls and stores it, and one that runs eagerly instead.
+"""A compiled graph: a boxed callable that can be stored.
 
-Loading one from a cache needs this module and not what compiles.
+Loading one from a cache needs this module and not what compiles, nor Dynamo. `aot_graph.py` has it as AOTAutograd does.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import GraphModule
 
 from mlcc import config
 from mlcc._errors import Error
 from mlcc._load import load_core
 from mlcc._version import __version__
 from mlcc.capture import eager_fallback
-from mlcc.capture.background import Job
 from mlcc.importer.context import ImportedGraph, Output, log_externs
 from mlcc.ir import objects
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot, aot_key, aot_metadata, dispatch
+from mlcc.torch_private import aot_key, aot_metadata, dispatch
+
+if TYPE_CHECKING:  # what loads a graph does without
+    from mlcc.capture.tiers import Meanwhile
 
 # -- timing
 
@@ -49,10 +50,10 @@ def timings() -> Timings:
         return Timings(_timings.callbacks, _timings.graphs, list(_timings.first_executions))
 
 
-def add_callback_time(seconds: float) -> None:
+def add_callback_time(seconds: float, *, is_new: bool = True) -> None:
     with _timings_lock:
         _timings.callbacks += seconds
-        _timings.graphs += 1
+        _timings.graphs += is_new
 
 
 def _add_first_execution(seconds: float) -> None:
@@ -63,12 +64,16 @@ def _add_first_execution(seconds: float) -> None:
 # -- what torch holds and caches
 
 
+class UnstorableGraphError(Exception):
+    """A graph that no other process can run."""
+
+
 @dataclass
 class Compilation:
     """What a graph is compiled or loaded for: the options, and where it is to be added."""
 
     options: Mapping[str, Any]
-    graphs: list[CompiledGraph | EagerGraph] = field(default_factory=list)
+    graphs: list[Any] = field(default_factory=list)  # CompiledGraph, or what runs eagerly
 
 
 # The one under way: where torch loads a graph from its cache, it does not say for whom.
@@ -90,19 +95,18 @@ def is_compiling() -> bool:
     return _under_way.get() is not None
 
 
-class CompiledGraph(aot.OutputCode):
-    """A compiled graph as AOTAutograd calls and stores it: a boxed callable from a list of inputs to a list of outputs.
+class CompiledGraph:
+    """A boxed callable from a list of inputs to a list of outputs.
 
     What is stored is the text of the graph, not code: kernels come from mlcc's own store when it is loaded.
-    `compile_it` gives the executable, or an EagerGraph in its place: in `prepare`, else at the first call that need not
-    wait for it (`serve_meanwhile`).
+    `compile_it` gives the executable, or what runs the graph eagerly in its place: in `prepare`, else at the first call
+    that need not wait for it. `meanwhile` serves the others.
     """
 
     _executable: Any
     _compile_it: Callable[[], Any] | None
     _run: Callable[[list[Any]], Any]
-    # What calls run until the job is done.
-    _meanwhile: tuple[Job, Callable[[list[Any]], Any]] | None
+    _meanwhile: Meanwhile | None  # what serves calls until it is compiled
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class CompiledGraph(aot.OutputCode):
         *,
         is_backward: bool = False,
         num_tokens: int = 0,
+        meanwhile: Meanwhile | None = None,
     ) -> None:
         super().__init__()
         self._is_backward = is_backward
@@ -127,6 +132,7 @@ class CompiledGraph(aot.OutputCode):
         self._boxed_call = True
         self._time_taken_ns = 0
         self._link(compile_it)
+        self._meanwhile = meanwhile
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run on tensors and ints; the list is emptied."""
@@ -143,6 +149,11 @@ class CompiledGraph(aot.OutputCode):
         self.prepare()
         return self._executable
 
+    @property
+    def runs_eagerly(self) -> bool:
+        """Whether it turned out that the core cannot compile it."""
+        return getattr(self.executable, "is_eager", False)
+
     def prepare(self) -> None:
         """Compile it, unless that was done."""
         compile_it = self._compile_it
@@ -153,16 +164,11 @@ class CompiledGraph(aot.OutputCode):
         self._compile_it = None
         self._time_taken_ns += time.perf_counter_ns() - start
 
-    def serve_meanwhile(self, job: Job, run: Callable[[list[Any]], Any]) -> None:
-        """Calls have `run` until the job is done, whose result `compile_it` then waits for no longer."""
-        self._meanwhile = job, run
-
     @property
     def is_ready(self) -> bool:
         """Whether what it compiles to is there, or is left to who asks for it."""
-        if self._meanwhile is not None and self._meanwhile[0].is_due():
-            self._meanwhile = None
-        return self._meanwhile is None
+        meanwhile = self._meanwhile
+        return meanwhile is None or meanwhile.is_over()
 
     def _link(self, compile_it: Callable[[], Any]) -> None:
         self._executable = None
@@ -171,17 +177,18 @@ class CompiledGraph(aot.OutputCode):
         self._meanwhile = None
 
     def _run_first(self, inputs: list[Any]) -> Any:
-        meanwhile = self._meanwhile  # another thread may find that it is ready
-        if meanwhile is not None and not self.is_ready:
+        meanwhile = self._meanwhile  # which another thread may find to be over
+        if meanwhile is not None and not meanwhile.is_over():
             arguments = list(inputs)
             try:
-                return meanwhile[1](inputs)
+                return meanwhile.run(inputs)
             except RuntimeError:  # op by op takes more memory
                 if self.written:
                     raise
             inputs[:] = arguments
+        self._meanwhile = None
         executable = self.executable
-        if isinstance(executable, EagerGraph):
+        if self.runs_eagerly:
             self._run = executable
             return executable(inputs)
         run = caller(executable, self.imported)
@@ -193,28 +200,28 @@ class CompiledGraph(aot.OutputCode):
         self._run = run
         return outputs
 
-    def prepare_for_serialization(self) -> None:
-        """Drop what cannot be stored; torch calls this on a copy."""
+    def drop_code(self) -> None:
+        """Drop what cannot be stored, of a copy; UnstorableGraphError where nothing of it can be."""
         if self.imported.eager_calls:
-            raise aot.cache_bypass("the graph calls Python")
+            raise UnstorableGraphError("the graph calls Python")
         if any(dispatch.is_object(output.constant) for output in self.imported.outputs):
-            raise aot.cache_bypass("the graph returns an object that it holds")
-        # Another process has nothing to run eagerly. What is being compiled is stored: there it is compiled anew.
-        if self.is_ready and isinstance(self.executable, EagerGraph):
-            raise aot.cache_bypass("the graph runs eagerly")
+            raise UnstorableGraphError("the graph returns an object that it holds")
+        # Another process has nothing to run eagerly, so it has to see at once whether what is being compiled will do.
+        self._is_known_to_compile = self.is_ready
+        if self._is_known_to_compile and self.runs_eagerly:
+            raise UnstorableGraphError("the graph runs eagerly")
         for name in ("_executable", "_compile_it", "_meanwhile", "_run"):
             del self.__dict__[name]
 
-    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
-        """After loading: compile the text again, which finds its kernels in the store."""
-        del example_inputs, constants, graph_kwargs
+    def load(self) -> None:
+        """After it was stored: compile the text again, which finds its kernels in the store."""
         if hasattr(self, "_run"):
             return
         compilation = _under_way.get()
         options = {**(compilation.options if compilation else config.resolve()), **self._options}
         self._missing_tokens = self.num_tokens
         self._link(lambda: self._compile_text(options))
-        if not self._is_backward:  # which need not run ever
+        if not self._is_backward or not self._is_known_to_compile:  # else it need not run ever
             self.prepare()
         if compilation is not None:
             compilation.graphs.append(self)
@@ -233,38 +240,6 @@ class CompiledGraph(aot.OutputCode):
         )
         add_callback_time(time.perf_counter() - start)
         return executable
-
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """There are no Triton kernels here."""
-        del triton_bundle
-
-
-class EagerGraph(aot.OutputCode):
-    """A graph that runs eagerly, and is not stored."""
-
-    def __init__(self, gm: GraphModule) -> None:
-        super().__init__()
-        self.num_inputs, self.written = aot_metadata.written_inputs()
-        self.returns_views = bool(aot_metadata.outputs_made_again())
-        from mlcc.capture.eager_run import EagerRun  # loading a graph does without
-
-        self._run = EagerRun(gm)
-        self._boxed_call = True
-        self._time_taken_ns = 0
-
-    def __call__(self, inputs: list[Any]) -> Any:
-        """Run on tensors and ints; the list is emptied."""
-        return self._run(inputs)
-
-    def prepare_for_serialization(self) -> None:
-        """Nothing of it may enter a cache: a later version may compile it."""
-        raise aot.cache_bypass("the graph runs eagerly")
-
-    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
-        """Never stored, so never loaded."""
-
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """There are no Triton kernels here."""
 
 
 def caller(executable: Any, imported: ImportedGraph) -> Callable[[list[Any]], Any]:

@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mlcc.torch_private import symints, tracing
+from mlcc.torch_private import symints, trace_state, tracing
+
+_Strides = list[Sequence[int]]
 
 
 class EagerRun:
     """A boxed function that runs a graph; its results lie in memory as the trace says.
 
     Ops may lay out results in another way than their rules for fake tensors tell, and code that reads them was made for
-    what those tell. `tells_strides` is False where only running tells what the trace says of some.
+    what those tell. `tells_strides` is False where sizes of the arguments do not tell what the trace says of some.
+    Modes of autograd and autocast around a call do not count: the graph has what they did to the program.
     """
 
     def __init__(self, gm: GraphModule) -> None:
@@ -25,19 +28,19 @@ class EagerRun:
         results = output.args[0]
         values = [one.meta.get("val") if isinstance(one, Node) else None for one in results]
         sources = _sources(gm)
-        laid_out = [place for place, value in enumerate(values) if _has_layout(value)]
-        self._places = [i for i in laid_out if _names(values[i]) <= sources.keys()]
-        self.tells_strides = self._places == laid_out
-        self._strides_of = _strides_of(sources, [values[place] for place in self._places])
+        laid_out = {i: value for i, value in enumerate(values) if _has_layout(value)}
+        formulas = {place: _strides_of(value, sources) for place, value in laid_out.items()}
+        self._strides = {i: formula for i, formula in formulas.items() if formula is not None}
+        self.tells_strides = len(self._strides) == len(laid_out)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run on tensors and numbers; the list is emptied."""
         arguments = list(inputs)
         inputs.clear()
-        strides = self._strides_of(arguments)
-        results = list(self._gm(*arguments))
-        for place, stride in zip(self._places, strides, strict=True):
-            results[place] = _laid_out(results[place], stride)
+        with torch.no_grad(), trace_state.no_autocast():
+            results = list(self._gm(*arguments))
+            for place, formula in self._strides.items():
+                results[place] = _laid_out(results[place], formula(arguments), arguments)
         return results
 
 
@@ -45,51 +48,56 @@ def _has_layout(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and value.dim() > 1
 
 
-def _laid_out(result: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    sizes = zip(result.shape, result.stride(), stride, strict=True)
-    is_as_told = all(size == 1 or has == wanted for size, has, wanted in sizes)
-    if is_as_told or result.numel() == 0:
+def _laid_out(result: Any, stride: Sequence[int], arguments: Sequence[Any]) -> Any:
+    sizes = list(zip(result.shape, result.stride(), stride, strict=True))
+    if result.numel() == 0 or all(size == 1 or has == told for size, has, told in sizes):
+        return result
+    memory = result.untyped_storage().data_ptr()
+    is_view = any(
+        isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() == memory
+        for one in arguments
+    )
+    if is_view or any(size > 1 and told == 0 for size, _, told in sizes):
         return result
     other = torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
     return other.copy_(result)
 
 
-def _names(value: torch.Tensor) -> set[str]:
-    """The symbols in the strides of a fake tensor."""
-    symbolic = [one for one in value.stride() if isinstance(one, torch.SymInt)]
-    return {facts.name for one in symbolic for facts in symints.symbol_facts(one)}
-
-
-def _sources(gm: GraphModule) -> dict[str, str]:
-    """Where the symbols of a graph come from: "s0" -> "arguments[1].shape[0]"."""
-    sources: dict[str, str] = {}
+def _sources(gm: GraphModule) -> dict[str, tuple[str, int]]:
+    """Where the symbols of a graph come from, and their values in the trace: "s0" -> ("arguments[1].shape[0]", 8)."""
+    sources: dict[str, tuple[str, int]] = {}
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         value, name = node.meta.get("val"), f"arguments[{place}]"
         sizes = {name: value}
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             sizes = {f"{name}.shape[{dim}]": size for dim, size in enumerate(value.shape)}
         for text, size in sizes.items():
-            if isinstance(size, torch.SymInt) and symints.is_atom(size):
-                sources.setdefault(symints.sym_name(size), text)
+            if isinstance(size, torch.SymInt) and symints.is_atom(size) and size.node.has_hint():
+                sources.setdefault(symints.sym_name(size), (text, symints.hint_of(size)))
     return sources
 
 
 def _strides_of(
-    sources: Mapping[str, str], values: Sequence[torch.Tensor]
-) -> Callable[[list[Any]], list[Sequence[int]]]:
-    """A function from the inputs of a graph to the strides of these values."""
-    names = set[str]().union(*map(_names, values))
-    if not names:
-        fixed: list[Sequence[int]] = [value.stride() for value in values]
-        return lambda arguments: fixed
-    lines = ["def strides_of(arguments):"]
-    lines += [f"    {name} = {text}" for name, text in sources.items() if name in names]
-    rows = [
-        tracing.python_texts([symints.expression(one) for one in value.stride()])
-        for value in values
-    ]
-    lines.append(f"    return [{', '.join('[' + ', '.join(row) + ']' for row in rows)}]")
-    scope: dict[str, Any] = {"math": math}
-    exec("\n".join(lines), scope)
-    strides_of: Callable[[list[Any]], list[Sequence[int]]] = scope["strides_of"]
-    return strides_of
+    value: torch.Tensor, sources: Mapping[str, tuple[str, int]]
+) -> Callable[[Sequence[Any]], Sequence[int]] | None:
+    """A function from the arguments to the strides that the trace says of a value; None where they do not tell."""
+    stride = value.stride()
+    symbolic = [one for one in stride if isinstance(one, torch.SymInt)]
+    if not symbolic:
+        return lambda arguments: stride
+    names = {facts.name for one in symbolic for facts in symints.symbol_facts(one)}
+    if not names <= sources.keys():
+        return None
+    scope: dict[str, Any] = {"math": math, "torch": torch}
+    text = ", ".join(tracing.python_texts([symints.as_expression(one) for one in stride]))
+    try:
+        exec(f"def strides({', '.join(names)}): return [{text}]", scope)
+        exec(
+            f"def of(arguments): return strides({', '.join(f'{n}={sources[n][0]}' for n in names)})",
+            scope,
+        )
+        told = scope["strides"](**{name: sources[name][1] for name in names})
+    except Exception:  # what has no text that Python evaluates
+        return None
+    of: Callable[[Sequence[Any]], Sequence[int]] = scope["of"]
+    return of if all(type(one) is int for one in told) else None

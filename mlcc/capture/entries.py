@@ -11,7 +11,7 @@ import torch
 from mlcc._load import load_core
 from mlcc.capture import changes
 from mlcc.capture.calls import Call, Description
-from mlcc.capture.compiled_graph import CompiledGraph, EagerGraph
+from mlcc.capture.compiled_graph import CompiledGraph
 from mlcc.capture.gradients import Gradient
 from mlcc.capture.guards import (
     ModuleState,
@@ -30,8 +30,8 @@ class Entry:
     """One trace: when it holds, and how it runs (None: the original function)."""
 
     __slots__ = (
-        *("description", "difference", "facts", "guard", "held", "later", "returns_views"),
-        *("run", "steals", "written"),
+        *("description", "difference", "facts", "guard", "held", "knows_stance", "later"),
+        *("returns_views", "run", "steals", "written"),
     )
 
     def __init__(self, call: Call) -> None:
@@ -39,7 +39,8 @@ class Entry:
         # Why the guard fails for a call, in words: of its leaves, described, by their names.
         self.difference: Callable[[Call, list[str]], str] | None = None
         self.facts: dict[str, Any] | None = None  # for the core's CallDispatch
-        # A graph that was not compiled yet when it was traced, and what gives the facts as soon as it is.
+        self.knows_stance = False  # the dispatch, which was told before Dynamo was imported if not
+        # What gives the facts as soon as the graph is compiled.
         self.later: tuple[CompiledGraph, Callable[[], dict[str, Any] | None]] | None = None
         self.guard: Callable[[list[Any]], bool] = always
         self.run: Callable[[list[Any]], Any] | None = None
@@ -50,6 +51,26 @@ class Entry:
         # Views of arguments with symbolic sizes: AOTAutograd makes them anew as if those began where their memory does.
         self.returns_views = False
         self.steals = False  # option `weights`
+
+    def has_other_facts(self) -> bool:
+        """Whether the core's CallDispatch could know more than it does: of the graph, or of Dynamo's stance."""
+        if self.facts is None:
+            return self.later is not None and self.later[0].is_ready
+        return not self.knows_stance and stance.as_global() is not None
+
+    def take_facts(self) -> dict[str, Any] | None:
+        """The facts, if there are any by now."""
+        if self.facts is None and self.later is not None:
+            self.facts, self.later = self.later[1](), None
+        return self.facts
+
+    def facts_by_default(self) -> dict[str, Any]:
+        """The facts, for calls under the default stance."""
+        assert self.facts is not None
+        of_stance = stance.as_global()
+        self.knows_stance = of_stance is not None
+        guards = {"absent": [stance.absent()]} if of_stance is None else {"globals": [of_stance]}
+        return self.facts | {name: [*rows, *self.facts[name]] for name, rows in guards.items()}
 
     def reason_to_run_eagerly(self, leaves: Sequence[Any]) -> str:
         """Why these arguments are not for the trace, or ''."""
@@ -115,15 +136,17 @@ def entry_of(
     entry.run = trace.run(module.parameters)
     graph = trace.graph
     if graph is not None and not autograd_sees(call.leaves, entry.written):
-        if graph.is_ready:
-            entry.facts = _facts_for_dispatch(trace, module, held)
-        else:
-            entry.later = graph, lambda: _facts_for_dispatch(trace, module, held)
+        entry.later = graph, lambda: _facts_for_dispatch(trace, module, held)
+        if entry.has_other_facts():
+            entry.take_facts()
     return entry
 
 
 def run_in_core(entry: Entry, call: Call, dynamic: bool) -> Callable[[list[Any]], Any] | None:
-    """An entry of the core's dispatch as a function of a call's leaves; None if the core cannot have it."""
+    """An entry of the core's dispatch as a function of a call's leaves; None if the core cannot have it.
+
+    For any stance. The function returns NotImplemented where the core does not take a call.
+    """
     dispatch = load_core().CallDispatch()
     leaves = call.leaves
     if entry.facts is None or not dispatch.add(tuple(leaves), {}, leaves, dynamic, entry.facts):
@@ -157,7 +180,7 @@ def _facts_for_dispatch(
     assert graph is not None
     if guards is None or not all(is_plain(values) for _, values in defaults):
         return None
-    if isinstance(graph.executable, EagerGraph):
+    if graph.runs_eagerly:
         return None
     computed = graph.imported.outputs[: results.num_results]
     if any(o.kind == "float" or isinstance(o.constant, float) for o in computed):
@@ -176,7 +199,8 @@ def _facts_for_dispatch(
             (container, [(one, is_plain(one)) for one in values])
             for container, values in module.containers
         ],
-        "globals": [stance.as_global(), *held.globals],
+        "globals": held.globals,
+        "absent": [],
         "cells": held.cells,
         "defaults": [(function, *values) for function, values in defaults],
         "parameters": module.parameters,

@@ -15,7 +15,7 @@ from typing import Any
 
 from mlcc.capture import private_files
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot, frames
+from mlcc.torch_private import settings
 
 MOST_VARIANTS = 8  # of one function: as many as Dynamo compiles of it by default
 
@@ -26,14 +26,14 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 def folder() -> Path:
     """Where all of them stand."""
-    return Path(aot.cache_folder()) / "mlcc" / "frames"
+    return Path(settings.cache_folder()) / "mlcc" / "frames"
 
 
 def are_kept(options: Mapping[str, Any]) -> bool:
     """Whether this process stores and loads what it traces."""
     is_wanted = options["warm_start"] and options["torch_caches"]
     must_compile = options["dump"] or options["weights"] == "steal"
-    return is_wanted and not must_compile and not frames.unstorable_process()
+    return is_wanted and not must_compile and not settings.unstorable_process()
 
 
 def variants(of: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlcc.capture.compiled_graph import CompiledGraph, EagerGraph
+from mlcc.capture.compiled_graph import CompiledGraph
 from mlcc.importer.context import Output
 from mlcc.torch_private import aot_metadata
 
@@ -31,7 +31,7 @@ class Gradient:
             backward, function = self.backward()
             if backward is None or not _is_native(backward, floats):
                 return {"function": function}
-            if isinstance(backward.executable, EagerGraph):
+            if backward.runs_eagerly:
                 return {"function": backward}
             return {
                 "executable": backward.executable,

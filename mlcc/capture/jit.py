@@ -31,7 +31,6 @@ from mlcc.capture import (
     stances,
     trace_symbols,
 )
-from mlcc.capture.backend import prepare_torch
 from mlcc.capture.calls import (
     PLAIN_LEAVES,
     Call,
@@ -42,6 +41,7 @@ from mlcc.capture.calls import (
     layout_of,
     leaf_names,
     place_of,
+    plain_function,
     repeated_tensors,
     varies,
 )
@@ -51,7 +51,6 @@ from mlcc.capture.guards import ModuleState, SizeGuards, exact
 from mlcc.capture.jitted_module import JittedModule, module_of
 from mlcc.capture.stances import ASSIGNED, ENVIRONMENT, IN_ENVIRONMENT, patched
 from mlcc.capture.trace_store import TraceStore
-from mlcc.capture.traced import TracedModule, plain_function
 from mlcc.logging import get_logger
 from mlcc.torch_private import aot_metadata, dynamo, stance, trace_state, tracing
 
@@ -180,7 +179,7 @@ class Jitted:
                     return self._function(*args, **kwargs)
                 if entry is None:
                     return self._trace_and_run(call, args, kwargs)
-        if entry.later is not None:
+        if entry.has_other_facts():
             self._add_later(entry, call, args, kwargs)
         if entry.steals:
             from mlcc.capture.session import watch_weights
@@ -300,18 +299,19 @@ class Jitted:
             self._held.add(tuple(map(id, call.held)))
         self._entries.setdefault(call.key, []).append(entry)
         if self._signature is not None or _compares_by_itself(call):
-            entry.later = None
-        elif entry.facts is not None:
-            self._add_to_dispatch(entry.facts, call, args, kwargs)
+            entry.facts = entry.later = None
+        if entry.facts is not None:
+            self._add_to_dispatch(entry.facts_by_default(), call, args, kwargs)
 
     def _add_later(self, entry: Entry, call: Call, args: Any, kwargs: Any) -> None:
-        """The core's share of an entry whose graph was compiled behind the calls, as soon as it is."""
-        with self._lock:
-            if entry.later is None or not entry.later[0].is_ready:
-                return
-            entry.facts, entry.later = entry.later[1](), None
-            if entry.facts is not None:
-                self._add_to_dispatch(entry.facts, call, args, kwargs)
+        """The core's share of an entry, as soon as its graph is compiled, and anew when Dynamo is imported."""
+        if not self._lock.acquire(blocking=False):
+            return  # what this call runs is right as well; the next one asks again
+        try:
+            if entry.has_other_facts() and entry.take_facts() is not None:
+                self._add_to_dispatch(entry.facts_by_default(), call, args, kwargs)
+        finally:
+            self._lock.release()
 
     def _trace_constants(self, call: Call, error: Exception) -> Entry:
         """A trace in place of one that failed although eager did not: with numbers, then sizes too, as constants.
@@ -343,7 +343,9 @@ class Jitted:
         if reason:
             self._tell(reason)
             return self._function(*args, **kwargs)
-        return entry.run(call.leaves)
+        result = entry.run(call.leaves)
+        # Nothing ran where the core, which may look closer, does not take the call.
+        return result if result is not NotImplemented else self._function(*args, **kwargs)
 
     def _tell(self, reason: str, *, warns: bool = True) -> None:
         """Once, that the original function runs: in the log, and as a warning but for what programs do on purpose."""
@@ -358,10 +360,15 @@ class Jitted:
 
     def _trace(self, call: Call) -> Entry:
         # Another trace would replace parameters that are read here.
-        with dynamo.no_other_trace(), tracing.without_tracebacks():
+        with dynamo.no_other_trace():
             stored = self._take_up(call)
-            if stored is not None:
-                return stored
+        if stored is not None:
+            return stored
+        # A process that finds all in its caches does without Dynamo.
+        from mlcc.capture.backend import prepare_torch
+
+        prepare_torch()
+        with dynamo.tracing(), tracing.without_tracebacks():
             while True:
                 try:
                     return self._trace_once(call)
@@ -398,6 +405,7 @@ class Jitted:
     def _trace_once(self, call: Call) -> Entry:
         # A process that finds all in its caches does without what compiles.
         from mlcc.capture.session import Session, watch_weights
+        from mlcc.capture.traced import TracedModule
 
         options = config.resolve({"torch_caches": False})
         steals = options["weights"] == "steal"
@@ -526,8 +534,6 @@ class Jitted:
             "use torch.where for the choice, or leave this part outside of the function"
         )
 
-
-prepare_torch()
 
 for _name, _value in stance.wrapper_properties(operator.attrgetter("_function")).items():
     setattr(Jitted, _name, property(_value))

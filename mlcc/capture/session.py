@@ -6,7 +6,6 @@ the compiler fails (under MLCC_STRICT=1 that raises).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,11 +29,12 @@ from mlcc._load import (
     load_core,
     missing_bytes,
 )
-from mlcc.capture import background, eager_fallback, reproducer, sharing, tiers
+from mlcc.capture import eager_fallback, reproducer, sharing, tiers
+from mlcc.capture.aot_graph import AotGraph, EagerGraph
+from mlcc.capture.background import Job
 from mlcc.capture.compiled_graph import (
     Compilation,
     CompiledGraph,
-    EagerGraph,
     add_callback_time,
     code_key,
     compiling,
@@ -187,14 +187,16 @@ class Session:
 
         return compile_graph
 
-    def _or_fall_back(self, gm: GraphModule, kind: str, make: Callable[[], Any]) -> Any:
-        """What `make` makes of the graph, or what runs it eagerly."""
+    def _or_fall_back(
+        self, gm: GraphModule, kind: str, make: Callable[[], Any], *, is_new: bool = True
+    ) -> Any:
+        """What `make` makes of the graph, or what runs it eagerly; not `is_new`: it was counted."""
         start = time.perf_counter()
         try:
             with progress.compiling():
                 return self._made(gm, kind, make)
         finally:
-            add_callback_time(time.perf_counter() - start)
+            add_callback_time(time.perf_counter() - start, is_new=is_new)
 
     def _made(self, gm: GraphModule, kind: str, make: Callable[[], Any]) -> Any:
         try:
@@ -232,7 +234,7 @@ class Session:
         return EagerGraph(gm)
 
     def _import(self, gm: GraphModule, kind: str) -> CompiledGraph:
-        """The graph, not compiled yet."""
+        """The graph, which is compiled when it is asked for, or already behind the calls (`tiers.py`)."""
         start = time.perf_counter()
         core = load_core()
         is_backward = kind == "backward"
@@ -273,29 +275,21 @@ class Session:
             )
             return executable
 
-        compile_it: Callable[[], Any] = compile_now
-        meanwhile = tiers.meanwhile(gm, imported, self.options)
-        if meanwhile is not None:
-            job = background.begin(compile_now)
-            compile_it = job.result
-            if not is_backward and job.wait(tiers.patience(self.options)):
-                meanwhile = None
+        compile_it, meanwhile = tiers.compile_behind(
+            gm, imported, self.options, compile_now, is_backward=is_backward
+        )
 
-        @functools.cache  # torch stores a copy of the graph, which compiles it as well
-        def compile_once() -> Any:
-            return self._or_fall_back(gm, kind, compile_it)
-
-        code = CompiledGraph(
-            compile_once if is_backward or meanwhile is not None else compile_it,
+        # Torch stores a copy of the graph, which compiles it as well.
+        once = Job(lambda: self._or_fall_back(gm, kind, compile_it, is_new=False))
+        return AotGraph(
+            once.result if is_backward or meanwhile is not None else compile_it,
             text,
             imported,
             self.options,
             is_backward=is_backward,
             num_tokens=0 if is_backward else aot_metadata.num_tokens(),
+            meanwhile=meanwhile,
         )
-        if meanwhile is not None:
-            code.serve_meanwhile(job, meanwhile)
-        return code
 
 
 def own_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

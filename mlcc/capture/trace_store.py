@@ -5,7 +5,6 @@ They are pickle and stand among the stored frames of Dynamo, under keys of their
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import pickle
 import sys
@@ -21,13 +20,19 @@ from mlcc import config
 from mlcc.capture import frame_files, module_digest
 from mlcc.capture.calls import Call, place_of
 from mlcc.capture.code_that_ran import CodeThatRan, code_that_ran
-from mlcc.capture.compiled_graph import Compilation, CompiledGraph, code_key, compiling
+from mlcc.capture.compiled_graph import (
+    Compilation,
+    CompiledGraph,
+    UnstorableGraphError,
+    code_key,
+    compiling,
+)
 from mlcc.capture.entries import Trace
 from mlcc.capture.gradients import Gradient
 from mlcc.capture.held_values import HeldValues, NowhereError, Place
 from mlcc.capture.reads import OutsideValues
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot_key, aot_metadata, artifacts, fingerprints, frames
+from mlcc.torch_private import aot_key, aot_metadata, artifacts, fingerprints, settings
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class TraceStore:
             body = self._body(trace, module, outside)
             frame_files.write(folder, body)
             artifacts.record(folder.name, body)
-        except (NowhereError, fingerprints.NoFingerprintError) as error:
+        except (NowhereError, UnstorableGraphError, fingerprints.NoFingerprintError) as error:
             self.tell(f"not stored: {error}")
         except Exception as error:  # what cannot be pickled, a full disk
             self.tell(f"not stored: {type(error).__name__}: {error}")
@@ -113,7 +118,7 @@ class TraceStore:
         parts = (
             "mlcc.jit",
             *code_key(options),
-            frames.settings(),
+            settings.of_traces(),
             aot_key.torch_code(),
             *self._settings,
             sys.flags.optimize,
@@ -186,13 +191,14 @@ def _bytes_of(graph: CompiledGraph) -> bytes:
     """The graph without its code; NowhereError where it holds tensors."""
     if graph.imported.constants:
         raise NowhereError("a graph holds tensors")
-    stored = copy.copy(graph)
-    stored.prepare_for_serialization()
+    stored = object.__new__(CompiledGraph)  # without what AOTAutograd wants of it
+    stored.__dict__.update(graph.__dict__)
+    stored.drop_code()
     return pickle.dumps(stored)
 
 
 def _graph_of(data: bytes) -> CompiledGraph:
     graph: CompiledGraph = pickle.loads(data)
     with compiling(Compilation(config.resolve())):
-        graph.post_compile(None, None, None)
+        graph.load()
     return graph

@@ -13,7 +13,7 @@ import torch
 
 from mlcc._errors import SideEffectError
 from mlcc.capture import code_owners, reach, reads, trace_symbols
-from mlcc.capture.calls import CONSTANTS, Call
+from mlcc.capture.calls import CONSTANTS, Call, plain_function
 from mlcc.capture.guards import DERIVED, ModuleSnapshot
 from mlcc.capture.traced_results import Results
 from mlcc.rewrite import recurrent
@@ -203,7 +203,3 @@ class TracedModule(torch.nn.Module):
                 raise SideEffectError(f"a result is a {type(leaf).__name__}")
         self.results = Results(places, structure, ranks)
         return results
-
-
-def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function.forward if isinstance(function, torch.nn.Module) else function

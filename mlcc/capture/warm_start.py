@@ -21,7 +21,15 @@ from mlcc import config
 from mlcc._errors import Error
 from mlcc.capture import call_checks, compiled_graph, frame_files, inductor_options
 from mlcc.logging import get_logger
-from mlcc.torch_private import aot, aot_key, artifacts, fingerprints, frames, trace_state
+from mlcc.torch_private import (
+    aot,
+    aot_key,
+    artifacts,
+    fingerprints,
+    frames,
+    settings,
+    trace_state,
+)
 from mlcc.torch_private.graph_source import GraphSource, source_of
 
 
@@ -84,7 +92,7 @@ class WarmStart(frames.Store):
             *compiled_graph.code_key(options),
             mode,
             sorted(own.items()),
-            frames.settings(),
+            settings.of_frames(),
             trace_state.global_state(),
             aot_key.torch_code(),
             frame.is_whole,

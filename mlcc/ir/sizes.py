@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-import sympy
-
 from mlcc.torch_private import symints
 
 Size = int | str  # an integer, or the text of a symbolic expression
@@ -233,7 +231,7 @@ class SizePrinter:
         return "0"
 
     def _check_divisor(self, b: Any, e: Any) -> None:
-        if b.is_positive or (isinstance(b, sympy.Expr) and b.is_nonnegative):
+        if b.is_positive or getattr(b, "is_nonnegative", False):  # relations have no sign
             return
         low = symints.lower_bound(b, self._facts)
         if low is None or low < 0:

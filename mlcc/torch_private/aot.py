@@ -295,10 +295,3 @@ def load_graph(stored: bytes) -> Callable[..., Any]:
 def is_ahead_of_time() -> bool:
     """Whether `torch.compile(...).aot_compile` compiles: what a backend returns must be a SerializableCallable."""
     return bool(getattr(torch._functorch.config, "bypass_autograd_cache_key", False))
-
-
-def cache_folder() -> str:
-    """Where torch's caches stand: TORCHINDUCTOR_CACHE_DIR, or a folder of the user's among temporary files."""
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    return cache_dir()

@@ -6,7 +6,9 @@ import ast
 import contextlib
 import inspect
 import re
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +123,22 @@ def is_traced() -> bool:
     )
 
 
-def no_other_trace() -> contextlib.AbstractContextManager[Any]:
-    """No other thread traces inside: torch's tracing patches modules for all threads."""
-    from torch._dynamo import convert_frame
+_of_jit = threading.RLock()  # of traces that need nothing of Dynamo
 
-    return getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
+
+@contextlib.contextmanager
+def no_other_trace() -> Iterator[None]:
+    """No other thread traces inside: torch's tracing patches modules for all threads. Does not import Dynamo."""
+    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
+    lock = getattr(convert_frame, "compile_lock", None) or contextlib.nullcontext()
+    with lock, _of_jit:
+        yield
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """The same for who is going to trace."""
+    import torch._dynamo.convert_frame  # noqa: F401 (whose lock is taken)
+
+    with no_other_trace():
+        yield

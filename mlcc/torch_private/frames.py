@@ -11,8 +11,6 @@ import builtins
 import contextlib
 import functools
 import importlib
-import os
-import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -297,24 +295,6 @@ def _open(store: Store, frame: Frame) -> Any:
         return None
 
 
-def settings() -> tuple[Any, ...]:
-    """What a trace of Dynamo's depends on beside the frame and its guards.
-
-    NoFingerprintError where that cannot be told to another process.
-    """
-    return (
-        *map(_of_config, (torch._dynamo.config, torch._functorch.config)),
-        sys.version_info[:3],
-        str(torch.get_default_device()),
-        torch.compiler.config.cache_key_tag,
-        torch.is_inference_mode_enabled(),
-    )
-
-
-def _of_config(config: Any) -> str:
-    return fingerprints.of_value(config.save_config_portable(ignore_private_configs=False))
-
-
 def _keep(store: Store, place: Any, frame: Frame, recorder: Recorder) -> None:
     try:
         store.keep(place, recorder.stored(frame.code, _sizes_seen(frame)))
@@ -428,16 +408,3 @@ def _remember_sizes(seen: dict[str, Any], frame: Frame) -> None:
     known = _sizes_of(frame)
     for name, entry in seen.items():
         known[name] |= entry
-
-
-def unstorable_process() -> str:
-    """Why this process neither stores nor loads frames; empty where it may.
-
-    Dynamo takes the place among several processes for a constant that no guard looks at.
-    """
-    distributed = torch.distributed
-    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
-        return "one of several processes"
-    if distributed.is_available() and distributed.is_initialized():
-        return "one of several processes"
-    return ""

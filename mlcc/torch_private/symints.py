@@ -81,8 +81,8 @@ def sym_expr(size: Any) -> Any:
     return size.node.expr
 
 
-def expression(size: int | torch.SymInt) -> Any:
-    """The same, of a plain int too."""
+def as_expression(size: int | torch.SymInt) -> Any:
+    """The expression of sympy of a size that may be a plain int."""
     import sympy
 
     return sym_expr(size) if isinstance(size, torch.SymInt) else sympy.Integer(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,6 +69,11 @@ def global_state() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         matmul_precision(),
     )
+
+
+def no_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Inside, ops compute in the dtypes of their arguments."""
+    return getattr(torch._C, "_DisableAutocast", contextlib.nullcontext)()
 
 
 def is_of_trace(value: Any) -> bool:

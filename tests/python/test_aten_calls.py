@@ -7,7 +7,8 @@ import torch
 
 from benchmarks.inductor_calls import InductorObserver
 from benchmarks.observe import MlccObserver, summarize
-from mlcc.capture.compiled_graph import CompiledGraph, EagerGraph
+from mlcc.capture.aot_graph import EagerGraph
+from mlcc.capture.compiled_graph import CompiledGraph
 
 SHARED = ((CompiledGraph, "_link"), (EagerGraph, "__init__"))
 

@@ -21,7 +21,7 @@ import torch
 import mlcc
 from mlcc import cli, config
 from mlcc.capture import cache_archive, frame_files
-from mlcc.torch_private import aot, artifacts
+from mlcc.torch_private import artifacts, settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,7 +129,7 @@ ENTRIES = dict([kernel(1 << 100, b"one"), kernel(2, b"two"), graph(b"traced"), f
 def places() -> dict[str, Path]:
     folder = config.cache_directory()
     assert folder is not None
-    torch_folder = Path(aot.cache_folder())
+    torch_folder = Path(settings.cache_folder())
     return {
         "kernels": folder / "store",
         "graphs": torch_folder / "aotautograd",

@@ -15,7 +15,7 @@ import mlcc
 from mlcc import _load, cli, config
 from mlcc._load import load_core
 from mlcc.capture import session
-from mlcc.capture.compiled_graph import EagerGraph
+from mlcc.capture.aot_graph import EagerGraph
 from mlcc.capture.session import Session, _compiled, op_table
 from mlcc.importer import fx_graph
 from mlcc.ir.types import GraphUnsupported

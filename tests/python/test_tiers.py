@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import subprocess
 import sys
@@ -146,6 +147,71 @@ def test_arguments_that_are_written(way: Callable[[Any], Any], gate: Gate) -> No
         other = x.clone()
         torch.testing.assert_close(run(x, y), function(other, y))
         torch.testing.assert_close(x, other)
+
+
+def _without_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x * 2 + 1
+
+
+def _in_f32(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x
+
+
+@WAYS
+@pytest.mark.parametrize("function", [_without_gradients, _in_f32, torch.mm], ids=str)
+def test_modes_around_and_inside_of_a_call(
+    function: Any, way: Callable[[Any], Any], gate: Gate
+) -> None:
+    run = way((lambda x: x @ x) if function is torch.mm else function)
+    x = torch.randn(4, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = function(x, x) if function is torch.mm else function(x)
+        for number in range(4):
+            if number == 2:
+                gate.open()
+            found = run(x)
+            assert (found.dtype, found.requires_grad) == (expected.dtype, expected.requires_grad)
+            torch.testing.assert_close(found, expected)
+
+
+@WAYS
+def test_a_parameter_that_is_written_where_no_gradients_are(
+    way: Callable[[Any], Any], gate: Gate
+) -> None:
+    class Average(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.weight.mul_(0.5).add_(x)
+            return x + 1
+
+    one, other = Average(), Average()
+    run = way(one)
+    for number in range(4):
+        if number == 2:
+            gate.open()
+        x = torch.randn(3)
+        torch.testing.assert_close(run(x), other(x))
+        torch.testing.assert_close(one.weight, other.weight)
+
+
+@WAYS
+def test_sizes_that_floats_compute(way: Callable[[Any], Any], gate: Gate) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        side = int(math.sqrt(x.shape[0]))
+        return x.view(side, side, -1).transpose(0, 2) * 2
+
+    run = way(function)
+    for number, rows in enumerate((16, 25, 16, 36)):
+        if number == 2:
+            gate.open()
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(run(x), function(x))
 
 
 def test_a_graph_that_the_core_refuses_goes_on_eagerly(gate: Gate) -> None:
@@ -307,6 +373,24 @@ def test_strides_that_only_running_tells_are_left_alone() -> None:
     torch.testing.assert_close(run([x])[0], x.exp())
 
 
+def test_strides_that_are_no_whole_numbers_are_left_alone() -> None:
+    fakes = tracing.Fakes()
+    fake = fakes.tensor(0, torch.empty(6, 4), dynamic=True)
+    side = torch.sym_sqrt(fake.shape[0] * 6)
+    with fakes.mode:
+        form = fake.new_empty((3, int(side)))
+    text = EagerRun(_graph(form, torch.exp, fake))
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(text([x])[0], x.exp())
+
+
+def test_views_of_arguments_stay_views() -> None:
+    x = torch.randn(3, 4)
+    run = EagerRun(_graph(torch.empty(4, 3).t(), torch.Tensor.detach, x))
+    (result, *_) = run([x])
+    assert result.data_ptr() == x.data_ptr()
+
+
 # -- processes that fork or end meanwhile
 
 _PRELUDE = """
@@ -390,7 +474,86 @@ def test_a_second_process_finds_what_was_compiled_behind(tmp_path: Path) -> None
     assert (second.returncode, second.stderr, second.stdout) == (0, "", "0\n")
 
 
+@pytest.mark.parametrize("way", ["mlcc.jit", "by_compile"])
+def test_a_backward_pass_that_was_stored_before_it_was_refused(way: str, tmp_path: Path) -> None:
+    """The second process learns it in time."""
+    program = f"""
+        def by_compile(function): return torch.compile(function, backend="mlcc")
+        from mlcc.ir.types import GraphUnsupported
+        def refuse(core, source, options):
+            text = source if isinstance(source, str) else source.print()
+            if "@backward" in text:
+                raise GraphUnsupported("no code for it")
+            return compile_now(core, source, options)
+        session._compiled = refuse
+        class Core:
+            def __getattr__(self, name): return getattr(real, name)
+            def compile(self, source, options): return refuse(real, source, options)
+        from mlcc.capture import compiled_graph
+        real = compiled_graph.load_core()
+        compiled_graph.load_core = Core
+        x = torch.randn(4, 3, requires_grad=True)
+        run = {way}(lambda x: x.sin() * x)
+        for _ in range(3):
+            x.grad = None
+            run(x).sum().backward()
+            torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())
+    """
+    for _ in range(2):
+        done = _python(program, 0.0, tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_while_a_fork_waits(tmp_path: Path) -> None:
+    """The fork waits on, and the program is interrupted after it."""
+    program = """
+        import signal
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            child = os.fork()
+            if child == 0:
+                assert torch.allclose(run(x), x.exp() + 1)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = _python(program, 1.0, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
 # -- jobs
+
+
+def test_a_job_that_is_interrupted_is_still_to_be_done() -> None:
+    tries: list[int] = []
+
+    def work() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise KeyboardInterrupt
+        return "done"
+
+    job = background.Job(work)
+    with pytest.raises(KeyboardInterrupt):
+        job.result()
+    assert not job.wait(0)
+    assert job.result() == "done"
+
+
+def test_the_traceback_of_a_failure_does_not_grow() -> None:
+    def fail() -> None:
+        raise ValueError("so")
+
+    job = background.Job(fail)
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(ValueError, match="so") as caught:
+            job.result()
+        lengths.append(len(caught.traceback))
+    assert lengths[0] == lengths[1] == lengths[2]
 
 
 def test_jobs_are_done_in_order_and_once() -> None:

@@ -76,7 +76,7 @@ struct HeldDict {
 // What stands under some names of a dict: equal plain values, or the very objects.
 struct HeldNames {
   py::dict dict;
-  std::vector<std::pair<py::object, py::object>> values;
+  std::vector<std::pair<py::object, py::object>> values;  // null: nothing has the name
   bool by_identity;
   // Of the dict, if it matters: a new name may hide what the trace found in a class.
   std::optional<Py_ssize_t> size;
@@ -408,6 +408,12 @@ class Entry {
     read_names(facts["plain"], {.by_identity = false, .sized = true});
     read_names(facts["identical"], {.by_identity = true, .sized = true});
     read_names(facts["globals"], {.by_identity = false, .sized = false});
+    for (py::handle row : facts["absent"]) {
+      auto [dict, names] = py::cast<std::pair<py::dict, std::vector<py::object>>>(row);
+      HeldNames held{std::move(dict), {}, true, std::nullopt};
+      for (py::object& name : names) held.values.emplace_back(std::move(name), py::object());
+      names_.push_back(std::move(held));
+    }
     for (py::handle row : facts["containers"]) {
       auto [container, items] =
           py::cast<std::pair<py::object, std::vector<std::pair<py::object, bool>>>>(row);
