@@ -160,7 +160,9 @@ def _in_f32(x: torch.Tensor) -> torch.Tensor:
 
 
 @WAYS
-@pytest.mark.parametrize("function", [_without_gradients, _in_f32, torch.mm], ids=str)
+@pytest.mark.parametrize(
+    "function", [_without_gradients, _in_f32, torch.mm], ids=lambda function: function.__name__
+)
 def test_modes_around_and_inside_of_a_call(
     function: Any, way: Callable[[Any], Any], gate: Gate
 ) -> None:
