@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_PAUSE = 0.01  # seconds after a fork until it is told that Ctrl-C was pressed meanwhile
+_PAUSE = 0.25  # seconds after a fork until it is told that Ctrl-C was pressed meanwhile
 
 
 class Job:

@@ -49,6 +49,8 @@ def _has_layout(value: Any) -> bool:
 
 
 def _laid_out(result: Any, stride: Sequence[int], arguments: Sequence[Any]) -> Any:
+    if not _has_layout(result) or result.dim() != len(stride):  # which the trace foretold wrongly
+        return result
     sizes = list(zip(result.shape, result.stride(), stride, strict=True))
     if result.numel() == 0 or all(size == 1 or has == told for size, has, told in sizes):
         return result
@@ -72,8 +74,14 @@ def _sources(gm: GraphModule) -> dict[str, tuple[str, int]]:
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             sizes = {f"{name}.shape[{dim}]": size for dim, size in enumerate(value.shape)}
         for text, size in sizes.items():
-            if isinstance(size, torch.SymInt) and symints.is_atom(size) and size.node.has_hint():
-                sources.setdefault(symints.sym_name(size), (text, symints.hint_of(size)))
+            if (
+                isinstance(size, torch.SymInt)
+                and symints.has_expression(size)
+                and symints.is_atom(size)
+            ):
+                hint = size.node.hint
+                if type(hint) is int:
+                    sources.setdefault(symints.sym_name(size), (text, hint))
     return sources
 
 
@@ -85,6 +93,8 @@ def _strides_of(
     symbolic = [one for one in stride if isinstance(one, torch.SymInt)]
     if not symbolic:
         return lambda arguments: stride
+    if not all(symints.has_expression(one) for one in symbolic):
+        return None
     names = {facts.name for one in symbolic for facts in symints.symbol_facts(one)}
     if not names <= sources.keys():
         return None

@@ -81,6 +81,11 @@ def sym_expr(size: Any) -> Any:
     return size.node.expr
 
 
+def has_expression(size: torch.SymInt) -> bool:
+    """Whether it is a size of a trace: lengths in a nested tensor are told by no expression."""
+    return hasattr(size.node, "expr")
+
+
 def as_expression(size: int | torch.SymInt) -> Any:
     """The expression of sympy of a size that may be a plain int."""
     import sympy

@@ -59,7 +59,7 @@ RUN = {
 }
 NOT_VARIED = {
     *("dump_dir", "cache_dir", "torch_caches", "warm_start"),
-    *("disable", "strict", "libcuda", "nvrtc", "measure"),
+    *("disable", "strict", "libcuda", "nvrtc", "measure", "tier"),
 }
 # Their texts differ with it; or what is compiled does.
 CHANGES_KERNELS = {"num_threads", "weights", "verify"}

@@ -386,6 +386,12 @@ def test_strides_that_are_no_whole_numbers_are_left_alone() -> None:
     torch.testing.assert_close(text([x])[0], x.exp())
 
 
+def test_results_of_another_rank_than_the_trace_says_are_left_alone() -> None:
+    x = torch.randn(3, 4)
+    run = EagerRun(_graph(torch.empty(2, 3, 4), torch.exp, x))
+    torch.testing.assert_close(run([x])[0], x.exp())
+
+
 def test_views_of_arguments_stay_views() -> None:
     x = torch.randn(3, 4)
     run = EagerRun(_graph(torch.empty(4, 3).t(), torch.Tensor.detach, x))
@@ -506,24 +512,35 @@ def test_a_backward_pass_that_was_stored_before_it_was_refused(way: str, tmp_pat
         assert done.returncode == 0, done.stderr
 
 
-def test_ctrl_c_while_a_fork_waits(tmp_path: Path) -> None:
+def test_ctrl_c_while_a_fork_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork waits on, and the program is interrupted after it."""
-    program = """
-        import signal
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        try:
-            child = os.fork()
-            if child == 0:
-                assert torch.allclose(run(x), x.exp() + 1)
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-            time.sleep(60)
-        except KeyboardInterrupt:
-            print("interrupted")
-    """
-    done = _python(program, 1.0, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    told: list[Any] = []
+    waits: list[int] = []
+    worker = background._Worker()
+    hold = threading.Event()
+    worker.add(background.Job(lambda: hold.wait(60)), is_first=False)
+    wait = worker._idle.wait
+
+    def interrupted() -> bool:
+        waits.append(1)
+        if len(waits) < 3:
+            raise KeyboardInterrupt
+        hold.set()
+        return wait(60)
+
+    class Timer:
+        def __init__(self, seconds: float, function: Any) -> None:
+            told.append(function)
+
+        def start(self) -> None: ...
+
+    monkeypatch.setattr(worker._idle, "wait", interrupted)
+    monkeypatch.setattr(threading, "Timer", Timer)
+    worker.before_fork()
+    assert len(waits) == 3
+    assert not told
+    worker.after_in_parent()
+    assert len(told) == 1
 
 
 # -- jobs
