@@ -186,7 +186,7 @@ class MlccObserver:
     def _facts(self, graph: Any) -> GraphFacts:
         seconds = self._seconds.get(id(graph), [])
         if isinstance(graph, self._eager_graph):
-            nodes = count_nodes(graph._gm)
+            nodes = count_nodes(graph.gm)
             return GraphFacts(nodes=nodes, externs=nodes, seconds=seconds)
         stats, imported = graph.stats, graph.imported
         externs = dict(imported.externs)

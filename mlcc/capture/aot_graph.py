@@ -40,6 +40,7 @@ class EagerGraph(aot.OutputCode):
         super().__init__()
         self.num_inputs, self.written = aot_metadata.written_inputs()
         self.returns_views = bool(aot_metadata.outputs_made_again())
+        self.gm = gm
         self._run = EagerRun(gm)
         self._boxed_call = True
         self._time_taken_ns = 0

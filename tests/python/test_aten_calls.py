@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
+import mlcc
 from benchmarks.inductor_calls import InductorObserver
 from benchmarks.observe import MlccObserver, summarize
+from mlcc.capture import session
 from mlcc.capture.aot_graph import EagerGraph
 from mlcc.capture.compiled_graph import CompiledGraph
+from mlcc.ir.types import GraphUnsupported
 
 SHARED = ((CompiledGraph, "_link"), (EagerGraph, "__init__"))
 
@@ -48,6 +53,19 @@ def test_checks_are_no_calls_that_compute() -> None:
     counted = summarize(ours.graphs())
     assert counted.aten_ops == {"aten._assert_async.msg": 1}
     assert counted.aten_calls == 0
+
+
+def test_a_graph_that_runs_eagerly_is_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise GraphUnsupported("no counterpart")
+
+    monkeypatch.setattr(session.fx_graph, "import_graph", refuse)
+    ours = MlccObserver()
+    torch._dynamo.reset()
+    with mlcc.config.patch(torch_caches=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore", mlcc.EagerFallbackWarning)
+        torch.compile(lambda x: x.sin() + 1, backend=ours.backend)(torch.ones(3))
+    assert summarize(ours.graphs()).aten_ops == {"aten.sin.default": 1, "aten.add.Tensor": 1}
 
 
 def test_graphs_that_inductor_counts_run_eagerly_forward_and_backward() -> None:
