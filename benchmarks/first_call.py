@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.fresh_process import record_of  # noqa: E402 (behind the path)
 
 _TIMEOUT = 900  # seconds that one process may take
 
@@ -124,20 +124,8 @@ def _child(name: str, backend: str, small: bool) -> None:
 
 
 def _measure(name: str, backend: str, folder: str, small: bool) -> dict[str, float]:
-    caches = {"MLCC_CACHE_DIR": f"{folder}/mlcc", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"}
-    environment = os.environ | caches | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", name, backend, str(int(small))],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{name} {backend}:\n{done.stderr[-2000:]}")
-    record: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    arguments = [name, backend, str(int(small))]
+    record: dict[str, float] = record_of(__file__, arguments, folder, _TIMEOUT)
     return record
 
 

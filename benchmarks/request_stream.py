@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.fresh_process import record_of  # noqa: E402 (behind the path)
 
 _STALL = 0.05  # seconds over the median of a size
 _LONGEST, _LARGEST = 512, 16  # length and batch
@@ -105,18 +105,9 @@ def _child(backend: str, count: int, small: bool) -> None:
 
 def _measure(backend: str, count: int, small: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mlcc-stream-") as folder:
-        caches = {"MLCC_CACHE_DIR": f"{folder}/mlcc", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"}
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", backend, str(count), str(int(small))],
-            env=os.environ | caches | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        sys.exit(f"{backend}:\n{done.stderr[-2000:]}")
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return record
+        arguments = [backend, str(count), str(int(small))]
+        record: dict[str, Any] = record_of(__file__, arguments, folder, None)
+        return record
 
 
 def main() -> None:

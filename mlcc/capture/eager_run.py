@@ -11,7 +11,8 @@ from torch.fx import GraphModule, Node
 
 from mlcc.torch_private import symints, trace_state, tracing
 
-_Strides = list[Sequence[int]]
+# Where a size stands among the arguments of a graph: a place, and a dimension (None: it is a number).
+_Place = tuple[int, int | None]
 
 
 class EagerRun:
@@ -65,28 +66,24 @@ def _laid_out(result: Any, stride: Sequence[int], arguments: Sequence[Any]) -> A
     return other.copy_(result)
 
 
-def _sources(gm: GraphModule) -> dict[str, tuple[str, int]]:
-    """Where the symbols of a graph come from, and their values in the trace: "s0" -> ("arguments[1].shape[0]", 8)."""
-    sources: dict[str, tuple[str, int]] = {}
-    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        value, name = node.meta.get("val"), f"arguments[{place}]"
-        sizes = {name: value}
+def _sources(gm: GraphModule) -> dict[str, tuple[_Place, int]]:
+    """Where the symbols of a graph come from, and their values in the trace."""
+    sources: dict[str, tuple[_Place, int]] = {}
+    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        value = node.meta.get("val")
+        sizes: dict[_Place, Any] = {(number, None): value}
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            sizes = {f"{name}.shape[{dim}]": size for dim, size in enumerate(value.shape)}
-        for text, size in sizes.items():
-            if (
-                isinstance(size, torch.SymInt)
-                and symints.has_expression(size)
-                and symints.is_atom(size)
-            ):
-                hint = size.node.hint
-                if type(hint) is int:
-                    sources.setdefault(symints.sym_name(size), (text, hint))
+            sizes = {(number, dim): size for dim, size in enumerate(value.shape)}
+        for place, size in sizes.items():
+            symbol = symints.symbol_of(size)
+            if symbol is not None:
+                name, hint = symbol
+                sources.setdefault(name, (place, hint))
     return sources
 
 
 def _strides_of(
-    value: torch.Tensor, sources: Mapping[str, tuple[str, int]]
+    value: torch.Tensor, sources: Mapping[str, tuple[_Place, int]]
 ) -> Callable[[Sequence[Any]], Sequence[int]] | None:
     """A function from the arguments to the strides that the trace says of a value; None where they do not tell."""
     stride = value.stride()
@@ -95,19 +92,22 @@ def _strides_of(
         return lambda arguments: stride
     if not all(symints.has_expression(one) for one in symbolic):
         return None
-    names = {facts.name for one in symbolic for facts in symints.symbol_facts(one)}
-    if not names <= sources.keys():
+    names = list({facts.name for one in symbolic for facts in symints.symbol_facts(one)})
+    if not sources.keys() >= set(names):
         return None
-    scope: dict[str, Any] = {"math": math, "torch": torch}
     text = ", ".join(tracing.python_texts([symints.as_expression(one) for one in stride]))
     try:
-        exec(f"def strides({', '.join(names)}): return [{text}]", scope)
-        exec(
-            f"def of(arguments): return strides({', '.join(f'{n}={sources[n][0]}' for n in names)})",
-            scope,
-        )
-        told = scope["strides"](**{name: sources[name][1] for name in names})
+        formula = eval(f"lambda {', '.join(names)}: [{text}]", {"math": math, "torch": torch})
+        told = formula(*(sources[name][1] for name in names))
     except Exception:  # what has no text that Python evaluates
         return None
-    of: Callable[[Sequence[Any]], Sequence[int]] = scope["of"]
-    return of if all(type(one) is int for one in told) else None
+    if not all(type(one) is int for one in told):
+        return None
+    places = [sources[name][0] for name in names]
+    return lambda arguments: formula(*(_size_at(arguments, place) for place in places))
+
+
+def _size_at(arguments: Sequence[Any], place: _Place) -> int:
+    number, dim = place
+    size: int = arguments[number] if dim is None else arguments[number].shape[dim]
+    return size

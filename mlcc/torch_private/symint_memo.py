@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 # Of two ints, those whose result depends on nothing but the operands: remainders depend on ranges too.
@@ -15,14 +16,14 @@ _METHODS = (
     *("_add", "_sub", "_mul", "_int_floordiv", "_sym_max", "_sym_min"),
     *("_eq", "_ne", "_lt", "_le", "_gt", "_ge"),
 )
-_RESULTS = "_mlcc_results"  # of a ShapeEnv that remembers, and of a tracer
+_MEMO = "_mlcc_memo"  # of a ShapeEnv that remembers
+_RESULTS = "_mlcc_results"  # of a tracer, for the graph under way
 
 
-class _Results(dict[Any, Any]):
-    """By operation and operands."""
-
-    def __init__(self, in_graphs: bool) -> None:
-        self.in_graphs = in_graphs
+@dataclass(frozen=True)
+class _Memo:
+    in_graphs: bool
+    results: dict[Any, Any] = field(default_factory=dict)  # by operation and operands
 
 
 def remember(shape_env: Any, *, in_graphs: bool) -> None:
@@ -32,14 +33,7 @@ def remember(shape_env: Any, *, in_graphs: bool) -> None:
     come from a gradient, and what the forward pass computes from it would belong to the backward pass.
     """
     if _install() and not getattr(shape_env, "_translation_validation_enabled", True):
-        setattr(shape_env, _RESULTS, _Results(in_graphs))
-
-
-def _results_of(tracer: Any) -> dict[Any, Any]:
-    if not hasattr(tracer, _RESULTS):
-        setattr(tracer, _RESULTS, {})
-    found: dict[Any, Any] = getattr(tracer, _RESULTS)
-    return found
+        setattr(shape_env, _MEMO, _Memo(in_graphs))
 
 
 @functools.cache
@@ -67,8 +61,8 @@ def _remembering(
     @functools.wraps(compute)
     def computed(left: Any, right: Any) -> Any:
         env = left.shape_env
-        results = getattr(env, _RESULTS, None)
-        if results is None or type(left._hint) is not int or type(right._hint) is not int:
+        memo: _Memo | None = getattr(env, _MEMO, None)
+        if memo is None or type(left._hint) is not int or type(right._hint) is not int:
             return compute(left, right)
         operands = (
             name,
@@ -83,15 +77,15 @@ def _remembering(
         mode = proxy_mode()
         if mode is not None:
             # The graph under way has to have the operation. Its tracer asks again, without the mode.
-            if not results.in_graphs:
+            if not memo.in_graphs:
                 return compute(left, right)
-            results = _results_of(mode.tracer)
+            results: dict[Any, Any] = vars(mode.tracer).setdefault(_RESULTS, {})
             if operands not in results:
                 results[operands] = compute(left, right)
             return results[operands]
-        result = results.get(operands)
+        result = memo.results.get(operands)
         if result is None:
-            result = results[operands] = compute(left, right)
+            result = memo.results[operands] = compute(left, right)
             return result
         # A tracer tells the sizes of two tensors apart by their nodes, although they are equal.
         return type(result)(
@@ -109,13 +103,13 @@ def _remembering_value(maybe_as_int: Callable[[Any], int | None]) -> Callable[[A
     @functools.wraps(maybe_as_int)
     def value(size: Any) -> int | None:
         env = size.shape_env
-        results = getattr(env, _RESULTS, None)
-        if results is None:
+        memo: _Memo | None = getattr(env, _MEMO, None)
+        if memo is None:
             return maybe_as_int(size)
         key = "maybe_as_int", size._expr, env._replacements_version_counter
-        if key not in results:
-            results[key] = maybe_as_int(size)
-        result: int | None = results[key]
+        if key not in memo.results:
+            memo.results[key] = maybe_as_int(size)
+        result: int | None = memo.results[key]
         return result
 
     return value

@@ -86,6 +86,14 @@ def has_expression(size: torch.SymInt) -> bool:
     return hasattr(size.node, "expr")
 
 
+def symbol_of(size: Any) -> tuple[str, int] | None:
+    """The name of a size that is one symbol, and its value when tracing; None of anything else. Adds no guard."""
+    if not isinstance(size, torch.SymInt) or not has_expression(size) or not is_atom(size):
+        return None
+    hint = size.node.hint
+    return (sym_name(size), hint) if type(hint) is int else None
+
+
 def as_expression(size: int | torch.SymInt) -> Any:
     """The expression of sympy of a size that may be a plain int."""
     import sympy

@@ -56,7 +56,7 @@ def _proxy_mode() -> Callable[[], Any]:
 def test_results_are_those_of_torch(op: Callable[..., Any]) -> None:
     _, sizes = _sizes(6, 4)
     _, others = _sizes(6, 4)
-    del others[0].node.shape_env.__dict__[symint_memo._RESULTS]
+    del others[0].node.shape_env.__dict__[symint_memo._MEMO]
     for left, right in ((0, 1), (1, 0), (0, 0)):
         for _ in range(2):
             found, expected = op(sizes[left], sizes[right]), op(others[left], others[right])
@@ -101,7 +101,7 @@ def test_shape_envs_of_others_are_left_alone() -> None:
     env = ShapeEnv()
     size = env.create_unbacked_symint()
     assert (size + 1).node is not (size + 1).node
-    assert symint_memo._RESULTS not in vars(env)
+    assert symint_memo._MEMO not in vars(env)
 
 
 @pytest.mark.parametrize("grad", [False, True])
