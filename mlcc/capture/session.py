@@ -94,7 +94,7 @@ class Session:
                 backward=self.compiler("backward"),
                 inference=self.compiler("inference"),
                 partition=recompute.partition(op_table().overloads(), self.options),
-                decompositions=decomposition_table(),
+                decompositions=decomposition_table(_may_need_gradients(inputs)),
                 cache_key=key,
             )
 
@@ -362,6 +362,13 @@ def _check_is_differentiable(gm: GraphModule) -> None:
             raise NotImplementedError("an LSTM whose weights are trained")
 
 
+def _may_need_gradients(inputs: Sequence[Any]) -> bool:
+    """Whether AOTAutograd may trace a backward pass too."""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in inputs
+    )
+
+
 _op_table: OpTable | None = None
 
 
@@ -373,6 +380,6 @@ def op_table() -> OpTable:
     return _op_table
 
 
-def decomposition_table() -> dict[Any, Callable[..., Any]]:
+def decomposition_table(has_gradients: bool) -> dict[Any, Callable[..., Any]]:
     """The decompositions that a trace for mlcc uses."""
-    return decompositions.table(frozenset(op_table().overloads()))
+    return decompositions.table(frozenset(op_table().overloads()), has_gradients)

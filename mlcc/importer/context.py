@@ -213,7 +213,7 @@ class Context(ABC):
             if device != self.imported.gpu:
                 raise GraphUnsupported(f"{name}: devices {self.imported.gpu} and {device}")
         shape = self.sizes.sizes(value.shape)
-        strides = None if _is_row_major(value) else self.sizes.sizes(value.stride())
+        strides = None if is_row_major(value) else self.sizes.sizes(value.stride())
         return TensorType(DTYPES[value.dtype], shape, strides, device)
 
     def lookup(self, node: Node) -> Any:
@@ -352,7 +352,7 @@ def _common_size(sizes: Sequence[Size], broadcasts: bool) -> Size:
     return next(iter(numbers or counted), 1)
 
 
-def _is_row_major(value: torch.Tensor) -> bool:
+def is_row_major(value: torch.Tensor) -> bool:
     """Whether the strides are exactly torch's for a contiguous tensor of that shape; adds no guard."""
     expected: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):

@@ -36,6 +36,13 @@ from mlcc.importer.ops.index_maps import (
     unbind,
     unsafe_index,
 )
+from mlcc.importer.ops.normalizations import (
+    batch_norm_without_training,
+    layer_norm,
+    log_softmax,
+    safe_softmax,
+    softmax,
+)
 from mlcc.importer.ops.padding import (
     constant_pad,
     extended,
@@ -166,6 +173,16 @@ HANDLERS: dict[str, Handler] = {
     **_aten(std, "std.default", "std.dim", "std.correction"),
     **_aten(var_mean, "var_mean.default", "var_mean.dim", "var_mean.correction"),
     **_aten(std_mean, "std_mean.default", "std_mean.dim", "std_mean.correction"),
+    # norms
+    **_aten(
+        batch_norm_without_training,
+        "_native_batch_norm_legit_no_training.default",
+        "_batch_norm_no_update.default",
+    ),
+    **_aten(layer_norm, "native_layer_norm.default"),
+    **_aten(softmax, "_softmax.default"),
+    **_aten(log_softmax, "_log_softmax.default"),
+    **_aten(safe_softmax, "_safe_softmax.default"),
     # gathers
     **_aten(embedding, "embedding.default"),
     **_aten(index_select, "index_select.default"),

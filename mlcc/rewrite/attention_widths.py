@@ -42,11 +42,11 @@ def fix_widths(gm: GraphModule) -> None:
     """
     for product in gm.graph.find_nodes(op="call_function", target=_aten.bmm.default):
         weights, values = product.args
-        exponentials = _exponentials_of(weights)
-        if exponentials is None:
+        softmax = _softmax_of(weights)
+        if softmax is None:
             continue
         _, keys, width = values.meta["val"].shape
-        terms = [below.args[0].meta["val"].shape[-1] for below in _products_below(exponentials)]
+        terms = [below.args[0].meta["val"].shape[-1] for below in _products_below(softmax)]
         become_numbers(gm.graph, keys, [width, *terms])
 
 
@@ -71,12 +71,14 @@ def become_numbers(graph: Graph, keys: Any, widths: Sequence[Any]) -> bool:
     return all(symints.is_known(size == symints.hint_of(size)) for size in symbols)
 
 
-def _exponentials_of(weights: Any) -> Node | None:
-    """The numerators of exp(..) / sum(exp(..)), where no row is empty or such rows are filled."""
+def _softmax_of(weights: Any) -> Node | None:
+    """What weights come from: a softmax, or the numerators of exp(..) / sum(exp(..)); rows of nothing may be filled."""
     while _is_call(weights, *_PASSED):
         weights = weights.args[0]
     if _is_call(weights, _aten.where.self):
         weights = weights.args[2]
+    if _is_call(weights, _aten._softmax.default, _aten._safe_softmax.default):
+        return weights
     if not _is_call(weights, _aten.div.Tensor):
         return None
     numerators, sums = weights.args

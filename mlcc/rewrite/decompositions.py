@@ -5,6 +5,9 @@ kernel does: 16-bit inputs are computed in f32 and rounded once. An op that eage
 kernel, and that we do not generate (matmul, convolution, attention, sort), does not stand here: it is imported whole,
 as an ATen call. Composite ops (`layer_norm`, `cross_entropy`, `linear`, ...) need no row, since AOTAutograd never hands
 them on.
+
+Norms and softmax are a dozen ops each, of a millisecond in torch's trace. The importer knows them whole, and they are
+taken apart in traces with gradients only: what the backward pass reads is chosen among their parts.
 """
 
 from __future__ import annotations
@@ -30,6 +33,12 @@ _NORMALIZATIONS = """
 
 _SOFTMAX = """
     _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax logsumexp
+"""
+
+# What the importer has handlers for.
+_WHOLE = """
+    native_layer_norm _native_batch_norm_legit_no_training _batch_norm_no_update
+    _softmax _log_softmax _safe_softmax
 """
 
 _LOSSES = """
@@ -244,11 +253,24 @@ def _foreach() -> dict[Any, Callable[..., Any]]:
     return found
 
 
+def _unless_in_eager_layout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition where torch's trace of the whole op mistakes the strides of the result."""
+
+    @functools.wraps(decomposition)
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.is_contiguous(memory_format=dispatch.eager_memory_format(x)):
+            return NotImplemented
+        return decomposition(x, *args, **kwargs)
+
+    return run
+
+
 @functools.cache
-def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+def table(generated: frozenset[str], has_gradients: bool = False) -> dict[Any, Callable[..., Any]]:
     """Op overload -> function that computes it by other ops; what AOTAutograd takes as `decompositions`.
 
-    Overloads in `generated`, those with a row in the op table, are left whole.
+    Overloads in `generated`, those with a row in the op table, are left whole, and norms unless the trace
+    `has_gradients`.
     """
     found = dispatch.decompositions_of(names())
     kept = {op: function for op, function in found.items() if str(op) not in generated}
@@ -256,8 +278,17 @@ def table(generated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
         kept[_overload(name)] = wrapper(kept[_overload(name)])
     for name in _IN_EAGER_LAYOUT:
         kept[_overload(name)] = _in_eager_layout(kept[_overload(name)])
+    if not has_gradients:
+        _leave_whole(kept)
     ours = {_overload(name): function for name, function in _OWN.items()}
     return kept | _foreach() | ours
+
+
+def _leave_whole(kept: dict[Any, Callable[..., Any]]) -> None:
+    for name in _WHOLE.split():
+        decomposition = kept.pop(_overload(name))
+        if "batch_norm" in name:
+            kept[_overload(name)] = _unless_in_eager_layout(decomposition)
 
 
 def _overload(name: str) -> Any:

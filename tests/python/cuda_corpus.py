@@ -63,7 +63,7 @@ class Program:
         with mode:
             arguments = [made.fake(mode, self.is_dynamic) for made in self.inputs]
             function = self._with_gradients if self.trains else self.function
-            table = decomposition_table()
+            table = decomposition_table(self.trains)
             gm = make_fx(_flat(function), decomposition_table=table)(*arguments)
         gm.graph.eliminate_dead_code()
         builder = load_core().GraphBuilder("g")

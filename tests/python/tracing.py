@@ -99,7 +99,7 @@ def through_aot(function: Any, graphs: list[Imported]) -> Any:
             partition=recompute.partition(
                 GENERATED, {"contractions": False, "fallback_random": False}
             ),
-            decompositions=decompositions.table(GENERATED),
+            decompositions=decompositions.table(GENERATED, has_gradients=True),
             cache_key=None,
         )
 

@@ -65,9 +65,9 @@ def element_count(
 ) -> Tensor:
     """How many elements a reduction over `dims` takes in, less a correction (not below 0), as a 0-d constant."""
     count: Any = math.prod([fake.shape[d] for d in dims])
-    if isinstance(count, int):
-        return context.number(max(0, count - less), dtype)
     size = context.size(count)
+    if isinstance(size, int):
+        return context.number(max(0, size - less), dtype)
     if less and int(less) != less:
         raise Unsupported("correction is no integer")
     text = f"max(0, {size} - {int(less)})" if less else size
@@ -167,14 +167,25 @@ def _variance(context: Context, node: Node) -> tuple[Tensor, Tensor]:
         raise Unsupported(f"variance of {dtype}")
     x = context.cast(context.tensor(bound["self"]), computed)
     dims, keepdim = _dims(context, node)
-    count = element_count(context, fake, dims, computed)
+    variance, centre = variance_of(context, x, fake, dims, keepdim, _correction(bound))
+    shape = context.shape(_first(node.meta["val"]))
+    return variance, centre if keepdim or not dims else context.reshape(centre, shape)
+
+
+def variance_of(
+    context: Context,
+    x: Tensor,
+    fake: torch.Tensor,
+    dims: Sequence[int],
+    keepdim: bool,
+    correction: float = 0,
+) -> tuple[Tensor, Tensor]:
+    """(variance, mean) by two passes in the dtype of `x`, f32 or f64; `fake` has its shape. The mean keeps dims."""
+    count = element_count(context, fake, dims, x.dtype)
     centre = context.pointwise("div", context.reduce("sum", x, dims, True), count)
     squares = context.pointwise("square", context.pointwise("sub", x, centre))
     total = context.reduce("sum", squares, dims, keepdim)
-    correction = _correction(bound)
-    divisor = element_count(context, fake, dims, computed, correction) if correction else count
-    shape = context.shape(_first(node.meta["val"]))
-    centre = centre if keepdim or not dims else context.reshape(centre, shape)
+    divisor = element_count(context, fake, dims, x.dtype, correction) if correction else count
     return context.pointwise("div", total, divisor), centre
 
 
