@@ -5,6 +5,7 @@
 #include "fusion/node_kinds.h"
 #include "fusion/reads.h"
 #include "fusion/scores.h"
+#include "graph/contraction.h"
 #include "graph/index_map.h"
 
 namespace mlcc::fusion {
@@ -43,6 +44,16 @@ bool is_read_by_one(const Node& node) {
            return user == users.front() &&
                   graph::op_info(user->op()).op_class == OpClass::kPointwise;
          });
+}
+
+// Whether the contraction computes panels of the node's result.
+bool computes_panels(const Node& contraction, const Node& node) {
+  if (contraction.op() != Op::kContract) return false;
+  const auto computes = [&](size_t operand) {
+    return contraction.operand(operand) == node.result() &&
+           graph::is_computed_in_panels(contraction, operand);
+  };
+  return computes(0) || computes(1);
 }
 
 bool reads_a_part(const Node& node, const SymExpr& points) {
@@ -125,6 +136,10 @@ void Inlining::decide(const Node& node) {
   const Node& reader = *readers.front();
   if (is_read_elsewhere(*node.result(), reader)) return;
   const bool only_copies = copies_words(reader) && node.op() != Op::kPad && node.op() != Op::kCat;
+  if (computes_panels(reader, node)) {
+    mark_inlined(node, inlined_nodes(node));
+    return;
+  }
   if (reader.op() == Op::kExtern || is_indirect(reader) || only_copies) return;
   // A reader with more points than this value has elements would repeat the work. Of a widening
   // cast (a bf16 bias) that is less than a kernel of its own and reading more bytes.

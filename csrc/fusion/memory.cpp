@@ -6,6 +6,7 @@
 #include "fusion/reads.h"
 #include "fusion/scores.h"
 #include "graph/attention.h"
+#include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
 
@@ -30,7 +31,8 @@ void find_required(Planning& planning) {
   for (Value* output : planning.graph.outputs()) require(planning, output);
   for (const Node* node : planning.nodes) {
     if (node->op() == Op::kExtern || is_contraction(*node))
-      for (Value* operand : node->operands()) require(planning, operand);
+      for (size_t i = 0; i < node->operands().size(); ++i)
+        if (!graph::is_computed_in_panels(*node, i)) require(planning, node->operand(i));
     if (is_attention(*node))
       for (Value* operand : rows_read(*node)) require(planning, operand);
     if (is_indirect(*node) && !is_taken(*node->operand(0))) require(planning, node->operand(0));

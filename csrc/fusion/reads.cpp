@@ -79,9 +79,15 @@ class LeafCollector {
       collect_leaves(producer->operand(i), operand_index(*producer, i, access.index));
   }
 
-  void collect_whole(const Node& contraction) {
-    for (Value* operand : contraction.operands())
-      leaves_.push_back({graph::strided_view(operand)->base, {}});
+  void collect_whole(const Node& node) {
+    for (Value* operand : node.operands()) {
+      Value* base = graph::strided_view(operand)->base;
+      const Node* producer = base->producer();
+      if (producer == nullptr || !is_folded(plan_, *producer))
+        leaves_.push_back({base, {}});
+      else
+        collect_whole(*producer);  // a panel that the kernel computes
+    }
   }
 
   // As graph::resolve, but stops at copies.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "graph/static_values.h"
+
 namespace mlcc::graph {
 namespace {
 
@@ -70,6 +72,23 @@ std::optional<std::vector<int64_t>> dims_of_3x3_filters(const std::vector<SymExp
     dims.push_back(found - rhs.begin());
   }
   return dims;
+}
+
+bool is_computed_value(const Value& value) {
+  const Node* producer = value.producer();
+  return producer != nullptr && op_info(producer->op()).op_class == OpClass::kPointwise &&
+         is_cheap(producer->op());
+}
+
+bool is_computed_in_panels(const Node& contraction, size_t operand) {
+  if (contraction.op() != Op::kContract || operand > 1) return false;
+  const Value& value = *contraction.operand(operand);
+  const auto& index = contraction.attr<std::vector<SymExpr>>(operand == 0 ? "lhs" : "rhs");
+  return is_computed_value(value) && value.users().size() == 1 &&
+         std::any_of(index.begin(), index.end(), [](const SymExpr& e) {
+           const std::vector<SymExpr::Function> functions = e.functions();
+           return functions.size() == 1 && functions.front().kind == AtomKind::kMod;
+         });
 }
 
 }  // namespace mlcc::graph

@@ -17,18 +17,11 @@
 namespace mlcc::graph {
 namespace {
 
-// What stands in the way of one pass over memory as little as a cast does. `copy` is not among
-// them: it asks for a tensor of its own.
+// Beside index maps and constants.
 constexpr std::array kCheapOps = std::to_array<Op>(
     {Op::kAdd, Op::kSub, Op::kRsub, Op::kMul, Op::kNeg,     Op::kAbs,  Op::kMaximum,
      Op::kAnd, Op::kOr,  Op::kXor,  Op::kNot, Op::kMinimum, Op::kEq,   Op::kNe,
      Op::kLt,  Op::kLe,  Op::kGt,   Op::kGe,  Op::kWhere,   Op::kRelu, Op::kCast});
-
-bool is_cheap(Op op) {
-  const OpClass op_class = op_info(op).op_class;
-  return op_class == OpClass::kIndexMap || op_class == OpClass::kCreation ||
-         std::find(kCheapOps.begin(), kCheapOps.end(), op) != kCheapOps.end();
-}
 
 // On the CPU, of sizes that are known.
 bool is_fixed(const Value& value) {
@@ -271,6 +264,12 @@ class Cutter {
 };
 
 }  // namespace
+
+bool is_cheap(Op op) {
+  const OpClass op_class = op_info(op).op_class;
+  return op_class == OpClass::kIndexMap || op_class == OpClass::kCreation ||
+         std::find(kCheapOps.begin(), kCheapOps.end(), op) != kCheapOps.end();
+}
 
 bool is_static_value(const Value& value) {
   std::unordered_set<const Value*> seen;  // membership only

@@ -41,6 +41,10 @@ std::vector<StaticCone> cut_static_values(Graph& graph);
 // inputs.
 Value* compute_cone(const StaticCone& cone, Graph& into, const std::vector<Value*>& inputs);
 
+// Whether the op stands in the way of one pass over memory as little as a cast does. A `copy` does
+// not count: it asks for a tensor of its own.
+bool is_cheap(Op op);
+
 // Whether a value is computed from static inputs and constants alone: unless it is a view, or one
 // of those above, it is kept.
 bool is_static_value(const Value& value);

@@ -57,6 +57,12 @@ struct CacheParts {
   static constexpr int64_t kRun = 4;    // a quarter: panels that each tile goes across
   static constexpr int64_t kRunBesideRows = 2;  // a half: the same where the rows do not stay there
   static constexpr int64_t kEighthsOfTurns = 5;  // rows and sums of panels that take turns
+  static constexpr int64_t kComputedPanel = 2;  // a half of a first-level cache: terms of a panel
+};
+
+// Panels that a kernel computes.
+struct ComputedPanels {
+  static constexpr int64_t kLeastTerms = 32;  // at a time
 };
 
 // Iterations of the parallel loop that are enough for any number of threads.
@@ -273,6 +279,23 @@ void go_across(ContractionTiles& tiles, const ContractionFacts& facts, const Mac
   tiles.goes_across = true;
 }
 
+// Panels that are computed a few terms at a time, which stay in a first-level cache while all rows
+// of a block are multiplied with them: as many rows as threads leave.
+void take_computed_panels(ContractionTiles& tiles, const ContractionFacts& facts,
+                          const Machine& machine, int64_t all) {
+  const int64_t term_bytes = tiles.columns * facts.computed_bytes;
+  const int64_t terms = std::min(
+      tiles.depth, machine.first_level_bytes / CacheParts::kComputedPanel / term_bytes);
+  take_few_terms(tiles, facts, std::max(terms, ComputedPanels::kLeastTerms));
+  const int64_t sums = tiles.parts_of_sum > 1 ? 2 : 1;  // of all, and of parts
+  const int64_t tile_bytes =
+      sums * facts.products * tiles.rows.front() * tiles.columns * dtype_size(facts.accumulator);
+  const int64_t fitting = std::max<int64_t>(
+      1, (kMostLocalBytes - tiles.depth * term_bytes) / tile_bytes - spare_tiles(tiles));
+  tiles.tiles = facts.rows > 0 ? std::min(all, fitting) : fitting;
+  tiles.iterations = machine.threads;
+}
+
 void choose_depth(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine) {
   if (facts.is_in_tile_registers) {
     tiles.depth = std::max(facts.depth, Depth::kTileRegisters);
@@ -384,6 +407,10 @@ ContractionTiles choose_tiles(const ContractionFacts& facts, const Machine& mach
                                                 (tile_rows * (row_bytes + kept_bytes)));
   if (kept_bytes > 0)
     most_tiles = std::min(most_tiles, tiles_in_stack(tiles, tile_rows * kept_bytes));
+  if (facts.computed_bytes > 0) {
+    take_computed_panels(tiles, facts, machine, all);
+    return tiles;
+  }
   if (facts.is_in_tile_registers && facts.kept_products == 0) {
     go_across(tiles, facts, machine, column_tiles, all);
     return tiles;

@@ -44,6 +44,8 @@ struct ContractionFacts {
   // short piece of a long row.
   bool reads_pieces_of_rows = false;
   bool is_in_tile_registers = false;  // see Machine::multiplies_tiles
+  // Bytes of an element of columns that the kernel computes; 0: they are read.
+  int64_t computed_bytes = 0;
   // Whether columns lie in panels that are likely beyond a second-level cache.
   bool has_far_panels = false;
 };

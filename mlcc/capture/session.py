@@ -63,6 +63,7 @@ class Session:
         self._num_own = 0  # parameters and buffers of the module, which become the first inputs
         self._num_inputs = 0  # they and the arguments
         self._lasting: frozenset[int] = frozenset()  # arguments that live for many calls
+        self._inner: list[range] = []  # of each input: the graph's inputs that it becomes
         self.sharing: sharing.Sharing = ()  # of all inputs, where some of them overlap
         self._backward_compilers: list[Any] = []  # torch's
 
@@ -80,6 +81,7 @@ class Session:
         self._lasting = frozenset(self._num_own + place for place in lasting)
         if self.options["weights"] == "steal":
             watch_weights(inputs)
+        self._inner = aot_metadata.inner_places(inputs)
         self.sharing = sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         with (
@@ -150,11 +152,14 @@ class Session:
     def _static_inputs(self, gm: GraphModule) -> frozenset[int]:
         """Places of parameters and buffers among the inputs of the graph that AOTAutograd made."""
         num_tokens = aot_metadata.num_tokens()
-        if len(gm.graph.find_nodes(op="placeholder")) != num_tokens + self._num_inputs:
+        count = len(gm.graph.find_nodes(op="placeholder")) - num_tokens
+        if count != (self._inner[-1].stop if self._inner else 0):
             return frozenset()  # AOTAutograd made other inputs of those that it was given
-        lifted = aot_metadata.static_inputs(self._num_inputs)
-        places = [*range(self._num_own), *self._lasting, *lifted]
-        return frozenset(num_tokens + place for place in places)
+        lasting = [*range(self._num_own), *self._lasting]
+        places = [inner for place in lasting for inner in self._inner[place]]
+        return frozenset(
+            num_tokens + place for place in (*places, *aot_metadata.static_inputs(count))
+        )
 
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def _metadata() -> Any:
@@ -49,6 +51,28 @@ def static_inputs(count: int) -> list[int]:
     info = getattr(metadata, "input_info", None) or []
     lifted = getattr(metadata, "static_input_indices", None) or []
     return list(lifted) if len(info) == count else []
+
+
+def inner_places(inputs: Sequence[Any]) -> list[range]:
+    """Of each input of a traced function: the places of what AOTAutograd's graph takes for it.
+
+    One place but for tensor subclasses, instead of which their parts are passed, sizes that are symbols behind them.
+    """
+    found = []
+    start = 0
+    for one in inputs:
+        stop = start + _num_parts(one)
+        found.append(range(start, stop))
+        start = stop
+    return found
+
+
+def _num_parts(value: Any) -> int:
+    if not isinstance(value, torch.Tensor) or not is_traceable_wrapper_subclass(value):
+        return 1
+    names, _ = value.__tensor_flatten__()
+    symbols = [one for one in (*value.shape, *value.stride()) if isinstance(one, torch.SymInt)]
+    return len(symbols) + sum(_num_parts(getattr(value, name)) for name in names)
 
 
 def changed_inputs(metadata: Any, count: int) -> list[int]:

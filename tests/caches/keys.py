@@ -38,7 +38,7 @@ CODE = {
     "cuda_arch": ["sm_80"],
     "prefer": ["code", "call"],
     "contractions": ["0"],
-    "matmul_precision": ["highest", "high", "medium"],
+    "matmul_precision": ["high", "medium"],  # torch's own is highest
     "join_products": ["0"],
     "winograd": ["0"],
     "fallback_random": ["1"],

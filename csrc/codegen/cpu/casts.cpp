@@ -42,8 +42,8 @@ llvm::Value* f32_to_bf16_by_integers(const OpContext& c, llvm::Value* value) {
 }
 
 // The instruction of AVX-512 takes denormals for zeros: vectors with some go by integers, on a way
-// of their own, for which all vectors are looked at together.
-Parts f32_to_bf16(const OpContext& c, const Parts& values) {
+// of their own, for which all vectors are looked at together. Integers never are denormals.
+Parts f32_to_bf16(const OpContext& c, const Parts& values, bool are_integers = false) {
   const auto all = [&](const auto& convert) {
     Parts results;
     for (llvm::Value* value : values) results.push_back(convert(value));
@@ -58,6 +58,14 @@ Parts f32_to_bf16(const OpContext& c, const Parts& values) {
                                 like(value, c.ir.getInt16Ty()));
     });
   if (!c.has.avx512bf16 || lanes_of(values[0]) != 16) return by_integers();
+  const auto by_instruction = [&] {
+    return all([&](llvm::Value* value) {
+      llvm::Value* rounded =
+          c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {value});
+      return c.ir.CreateBitCast(rounded, like(value, c.ir.getInt16Ty()));
+    });
+  };
+  if (are_integers) return by_instruction();
   constexpr uint32_t kDenormals = 0x20;  // a class of vfpclassps
   llvm::Value* are_denormal = nullptr;
   for (llvm::Value* value : values) {
@@ -69,11 +77,7 @@ Parts f32_to_bf16(const OpContext& c, const Parts& values) {
   llvm::Function* function = before->getParent();
   llvm::BasicBlock* rare = llvm::BasicBlock::Create(c.ir.getContext(), "denormals", function);
   llvm::BasicBlock* after = llvm::BasicBlock::Create(c.ir.getContext(), "rounded", function);
-  const Parts usual = all([&](llvm::Value* value) {
-    llvm::Value* rounded =
-        c.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {value});
-    return c.ir.CreateBitCast(rounded, like(value, c.ir.getInt16Ty()));
-  });
+  const Parts usual = by_instruction();
   // How often each branch is taken, for LLVM, which then lays the rare one out of the way.
   static constexpr uint32_t kRareWeight = 1, kUsualWeight = 1000;
   llvm::MDNode* weights =
@@ -180,6 +184,7 @@ llvm::Value* integer_to_float(const OpContext& c, DType from, DType to, llvm::Va
   llvm::Type* type = like(value, to == DType::kF64 ? c.ir.getDoubleTy() : c.ir.getFloatTy());
   llvm::Value* converted =
       is_signed_integer(from) ? c.ir.CreateSIToFP(value, type) : c.ir.CreateUIToFP(value, type);
+  if (to == DType::kBF16) return f32_to_bf16(c, {converted}, /*are_integers=*/true)[0];
   return to == DType::kF64 ? converted : float_to_float(c, DType::kF32, to, converted);
 }
 

@@ -85,6 +85,7 @@ struct TilePlace {
   SymExpr first_row, first_column, panel, rows, live_columns;
   JoinedRows joined;
   SymExpr number;  // of the tile
+  const loop::Buffer* computed = nullptr;  // the panel at the terms that are added up, if it is
 };
 
 }  // namespace mlcc::lower

@@ -1,6 +1,7 @@
 #include "lower/contractions/depth_parts.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace mlcc::lower {
@@ -28,12 +29,21 @@ DepthSplit split_depth(const ContractionNest& nest) {
   return split;
 }
 
-// Loops over the axes [0, end), of which the last is cut into parts of at most `most`.
+// What a part of the axis that is cut is a multiple of, so that with the axes inside of it it is one
+// of so many words.
+int64_t step_of(const ContractionNest& nest, const DepthSplit& split) {
+  const int64_t step = nest.tiles().depth_step;
+  return step / std::gcd(step, std::max<int64_t>(1, split.terms / nest.terms_of_word()));
+}
+
+// Loops over the axes before those that are whole, of which the last is cut into parts.
 class PartLoops {
  public:
-  PartLoops(ContractionNest& nest, size_t end, int64_t most, std::vector<DepthAxis> inner,
+  PartLoops(ContractionNest& nest, const DepthSplit& split, std::vector<DepthAxis> inner,
             const OfTerms& make, const OfParts& join)
-      : nest_(nest), end_(end), most_(most), inner_(std::move(inner)), make_(make), join_(join) {}
+      : nest_(nest), end_(split.first),
+        most_(std::max<int64_t>(1, nest.tiles().depth / split.terms)),
+        step_(step_of(nest, split)), inner_(std::move(inner)), make_(make), join_(join) {}
 
   // Over the axes [i, end).
   Block over_axes(size_t i) {
@@ -60,7 +70,7 @@ class PartLoops {
 
   // Parts of equal length, as far as that is known.
   Block over_parts_of(const Axis& axis) {
-    const int64_t step = nest_.tiles().depth_step;
+    const int64_t step = step_;
     const auto extent = axis.extent.as_constant();
     const int64_t count = extent ? (*extent + most_ - 1) / most_ : 0;
     const int64_t even = extent && count > 0 ? (*extent + count - 1) / count : most_;
@@ -89,7 +99,7 @@ class PartLoops {
 
   ContractionNest& nest_;
   const size_t end_;
-  const int64_t most_;
+  const int64_t most_, step_;
   const std::vector<DepthAxis> inner_;
   const OfTerms& make_;
   const OfParts& join_;
@@ -114,8 +124,7 @@ Block over_parts(ContractionNest& nest, const OfTerms& make, const OfParts& join
   for (size_t i = split.first; i < depth.size(); ++i)
     whole.push_back({depth[i], 0, depth[i]->extent});
   if (split.first == 0) return make(whole);
-  const int64_t most = std::max<int64_t>(1, nest.tiles().depth / split.terms);
-  return PartLoops(nest, split.first, most, std::move(whole), make, join).over_axes(0);
+  return PartLoops(nest, split, std::move(whole), make, join).over_axes(0);
 }
 
 }  // namespace mlcc::lower

@@ -134,10 +134,15 @@ bool MicroKernel::has_narrow_panel() const {
 loop::TileRef MicroKernel::operand_of(size_t operand, const SymExpr& along, const TilePlace& place,
                                       const std::vector<DepthAxis>& depth) {
   const TileRoles& roles = nest_.roles();
-  const loop::Buffer* buffer = nest_.buffer_of(operand, place.product);
-  SymExpr origin = roles.origin(operand, place.first_row, place.first_column, place.panel);
-  for (const DepthAxis& axis : depth)
-    origin = origin + roles.step(operand, *axis.axis) * axis.begin;
+  const bool is_computed = place.computed != nullptr && operand == roles.vector();
+  const loop::Buffer* buffer =
+      is_computed ? place.computed : nest_.buffer_of(operand, place.product);
+  SymExpr origin = 0;
+  if (!is_computed) {
+    origin = roles.origin(operand, place.first_row, place.first_column, place.panel);
+    for (const DepthAxis& axis : depth)
+      origin = origin + roles.step(operand, *axis.axis) * axis.begin;
+  }
   std::vector<Expr> steps = {nest_.expr(along)};
   for (const DepthAxis& axis : depth) steps.push_back(nest_.expr(roles.step(operand, *axis.axis)));
   if (depth.empty()) steps.push_back(nest_.constant(0));

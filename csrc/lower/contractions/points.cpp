@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/contraction.h"
 #include "schedule/schedule.h"
 
 namespace mlcc::lower {
@@ -16,9 +17,23 @@ using schedule::Axis;
 
 namespace {
 
-Expr sum_with_product(ContractionNest& nest, size_t product, Expr sum) {
+Expr computed_element(ContractionNest& nest, size_t product, size_t operand, Block& block) {
+  const graph::Node& node = *nest.stages().products()[product];
+  nest.evaluator().push(&block);
+  const Expr element = nest.evaluator().evaluate(
+      node.operand(operand), node.attr<std::vector<SymExpr>>(operand == 0 ? "lhs" : "rhs"));
+  nest.evaluator().pop();
+  return element;
+}
+
+Expr sum_with_product(ContractionNest& nest, size_t product, Expr sum, Block& block) {
   std::vector<Expr> factors;
   for (const size_t operand : {0, 1}) {
+    if (graph::is_computed_in_panels(*nest.stages().products()[product], operand)) {
+      const Expr element = computed_element(nest, product, operand, block);
+      factors.push_back(loop::Cast::make(nest.arena(), nest.accumulator(), element));
+      continue;
+    }
     const loop::Buffer* buffer = nest.buffer_of(operand, product);
     const Expr element = nest.load(buffer, nest.roles().operand(operand).offset);
     factors.push_back(loop::Cast::make(nest.arena(), nest.accumulator(), element));
@@ -30,7 +45,7 @@ Expr sum_with_product(ContractionNest& nest, size_t product, Expr sum) {
 
 Expr sum_over(ContractionNest& nest, const std::vector<const Axis*>& axes, size_t i, size_t product,
               Expr init, Block& block) {
-  if (i == axes.size()) return sum_with_product(nest, product, init);
+  if (i == axes.size()) return sum_with_product(nest, product, init, block);
   const Variable* at = nest.variable(axes[i]->name);
   nest.evaluator().bind_axis(axes[i]->name, at);
   const auto fresh = [&] {

@@ -38,7 +38,7 @@ PanelPrefetch::PanelPrefetch(ContractionNest& nest, const SymExpr& tiles, const 
 Prefetch PanelPrefetch::choose(int64_t rows, bool are_few) const {
   const schedule::Machine& machine = nest_.context().machine;
   const SymExpr all_rows = nest_.all_rows();
-  if (!nest_.roles().is_packed()) return Prefetch::kNothing;
+  if (!nest_.roles().is_packed() || nest_.roles().is_computed()) return Prefetch::kNothing;
   if (!all_rows.is_constant() && pack_bytes() * kPartOfSmallPack <= machine.second_level_bytes)
     return Prefetch::kNothing;
   if (!are_few) return nest_.tiles().goes_across ? Prefetch::kNothing : Prefetch::kNextPanel;

@@ -72,6 +72,8 @@ schedule::ContractionTiles choose_tiles(const ContractionNest& nest) {
   facts.reads_pieces_of_rows = !roles.is_packed() && roles.depth().size() == 1 &&
                                roles.column_step().equals_constant(1) &&
                                roles.shared_outer().empty();
+  if (roles.is_computed())
+    facts.computed_bytes = dtype_size(roles.operand(roles.vector()).base->type().dtype);
   facts.is_in_tile_registers = is_in_tile_registers(context, nest.stages(), roles);
   facts.has_far_panels =
       roles.is_packed() && context.plan.input_bytes > context.machine.second_level_bytes;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lower/contractions/computed_panels.h"
 #include "lower/contractions/depth_parts.h"
 #include "lower/contractions/epilogue.h"
 #include "lower/contractions/joined_rows.h"
@@ -68,7 +69,7 @@ class TileOrder {
   void emit_turns(const TileRange& range, Block& block) {
     MLCC_CHECK(tiles_.panels == 1, "lowering: panels side by side take no turns");
     const Panels all = panels_of(range, block);
-    if (!nest_.tells_few_from_many()) return emit_turns(range, all, block);
+    if (!nest_.tells_few_from_many() || tiles_.turns == 1) return emit_turns(range, all, block);
     // Few rows are through with a panel soon: each goes over all of its terms, as they lie.
     const SymExpr count = nest_.select(nest_.are_few_rows(), 1, tiles_.turns, "turns", block);
     append(block, nest_.loop_over("turn", 0, ceil_div(all.end - all.first, count), {},
@@ -183,11 +184,15 @@ class TileOrder {
       for (Sums& of_one : place.sums) of_one.buffer = parts;
       return place;
     };
-    const auto each = [&](const OfTile& body) {
+    // Before the tiles of a panel of a product.
+    using OfProduct = std::function<void(const TileRange&, size_t product, Block&)>;
+    const auto each = [&](const OfTile& body, const OfProduct& before = {}) {
       return over_panels(range, panels,
                          [&](const TileRange& of_one, const SymExpr& number, Block& b) {
-                           for (size_t product = 0; product < num_products(); ++product)
+                           for (size_t product = 0; product < num_products(); ++product) {
+                             if (before) before(of_one, product, b);
                              append(b, tiles_of(of_one, number, product, body));
+                           }
                          });
     };
     append(block, each([&](const TilePlace& place, Block& b) {
@@ -197,9 +202,18 @@ class TileOrder {
     append(block, over_parts(
                       nest_,
                       [&](const std::vector<DepthAxis>& depth) {
-                        return each([&](const TilePlace& place, Block& b) {
-                          append(b, kernel_.contractions(parts_of(place), depth, true));
-                        });
+                        const loop::Buffer* computed = nullptr;
+                        const auto compute = [&](const TileRange& of_one, size_t product,
+                                                 Block& b) {
+                          if (nest_.roles().is_computed())
+                            computed = compute_panel(nest_, product, of_one.panel, depth, b);
+                        };
+                        const auto add = [&](const TilePlace& place, Block& b) {
+                          TilePlace part = parts_of(place);
+                          part.computed = computed;
+                          append(b, kernel_.contractions(part, depth, true));
+                        };
+                        return each(add, compute);
                       },
                       [&] {
                         return each([&](const TilePlace& place, Block& b) {
@@ -234,7 +248,7 @@ class TileOrder {
 void emit_tiles_of(ContractionNest& nest, PanelPrefetch& prefetch, const TileRange& range,
                    Block& block) {
   TileOrder order(nest, prefetch);
-  if (nest.tiles().turns > 1)
+  if (nest.tiles().turns > 1 || nest.roles().is_computed())
     order.emit_turns(range, block);
   else
     order.emit_products(range, block);

@@ -5,6 +5,7 @@
 #include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/strided_view.h"
+#include "lower/element/evaluator.h"
 
 namespace mlcc::lower {
 
@@ -59,7 +60,15 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   }
   if (packing) {
     is_packed_ = true;
+    packed_axis_ = packing->axis;
     vector_ = packing->operand;
+    is_computed_ = graph::is_computed_in_panels(contraction, vector_);
+    if (is_computed_) {
+      const Index place =
+          index_in_panel(contraction, SymExpr::symbol(kPanel), SymExpr::symbol(kLane), 1);
+      for (SymExpr& index : record_value(context, contraction.operand(vector_), place).indices)
+        indices.push_back(std::move(index));
+    }
     indices.push_back(SymExpr::symbol(fusion::axis_name(packing->axis)));
   }
   if (is_cut) {
@@ -75,6 +84,20 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   }
   if (packing) packed_column_ = axes_->map(SymExpr::symbol(fusion::axis_name(packing->axis)));
   if (lanes_ > 0) find_roles();
+}
+
+Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel,
+                                const SymExpr& place, int64_t terms) const {
+  const int64_t columns = vectors_ * lanes_;
+  Assumptions assumptions = context_.graph.assumptions();
+  assumptions.set_index(*place.as_symbol(), columns * terms);
+  const SymExpr column =
+      (panel + first_panel_) * columns + SymExpr::floordiv(place, terms);
+  Index index = product.attr<Index>(vector_ == 0 ? "lhs" : "rhs");
+  for (SymExpr& e : index)
+    e = assumptions.simplify(e.replaced(fusion::axis_name(packed_axis_), column));
+  if (terms > 1) index.back() = SymExpr::mod(place, terms);
+  return index;
 }
 
 // Of which panels of so many columns are made; 0: of none.

@@ -36,6 +36,12 @@ class TileRoles {
   size_t broadcast() const { return 1 - vector_; }
   // Whether the vector operand lies in panels of a tile's columns, the last one padded.
   bool is_packed() const { return is_packed_; }
+  // Whether the kernel computes that operand, panel by panel.
+  bool is_computed() const { return is_computed_; }
+  // Where a product's operand of columns has an element of a panel, over the domain's axes: `place`
+  // counts columns and the terms of a word inside of them.
+  std::vector<SymExpr> index_in_panel(const graph::Node& product, const SymExpr& panel,
+                                      const SymExpr& place, int64_t terms) const;
   const schedule::Axis& columns() const { return *columns_; }
   int64_t vectors() const { return vectors_; }          // of a tile's columns
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
@@ -93,6 +99,8 @@ class TileRoles {
   std::optional<NestAxes> axes_;
   size_t vector_ = 1;
   bool is_packed_ = false;
+  size_t packed_axis_ = 0;  // of the domain
+  bool is_computed_ = false;
   int64_t lanes_;
   int64_t vectors_ = schedule::kVectorsOfTile;
   SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes

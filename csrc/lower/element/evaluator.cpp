@@ -492,4 +492,15 @@ Index Evaluator::indexed_position(const Node& node, const Index& index) {
   return at;
 }
 
+Recording record_value(const Context& context, Value* value, const Index& index) {
+  Recording recording;
+  KernelBuffers scratch(context);
+  Evaluator recorder(context, scratch, context.group.domain, nullptr, &recording);
+  loop::Block block;
+  recorder.push(&block);
+  recorder.evaluate(value, index);
+  recorder.pop();
+  return recording;
+}
+
 }  // namespace mlcc::lower

@@ -168,4 +168,8 @@ class Evaluator {
   Joined joined_;
 };
 
+// What evaluating a value at an index over the domain comes to.
+Recording record_value(const Context& context, graph::Value* value,
+                       const std::vector<SymExpr>& index);
+
 }  // namespace mlcc::lower

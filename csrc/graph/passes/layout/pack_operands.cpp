@@ -6,6 +6,7 @@
 
 #include "graph/attention.h"
 #include "graph/contraction.h"
+#include "graph/passes/layout/panels_of_parts.h"
 #include "graph/rewriter.h"
 #include "graph/static_values.h"
 #include "graph/strided_view.h"
@@ -408,6 +409,46 @@ std::optional<int64_t> terms_to_fill(const Node& node, int64_t rows, int64_t col
   return is_needed || is_worth ? std::optional(wanted) : std::nullopt;
 }
 
+// Of a matrix that is computed from less than it takes: how it lies in panels. Only where these hold
+// whole words, since nothing is filled up.
+std::optional<PanelsOfParts> parts_of(const Node& node, const Columns& columns, int64_t terms,
+                                      const Graph& graph) {
+  Value& value = *node.operand(columns.operand);
+  const size_t axes = columns.dims.size();
+  if (value.type().shape.size() != 2 || node.attr<Shape>("reduced").size() != 1 ||
+      columns.dims[axes - 1] < 0 || !is_float(value.type().dtype))
+    return std::nullopt;
+  auto parts = PanelsOfParts::of(value,
+                                 {.column_dim = static_cast<size_t>(columns.dims[columns.axis]),
+                                  .term_dim = static_cast<size_t>(columns.dims[axes - 1]),
+                                  .column_axis = columns.axis,
+                                  .term_axis = axes - 1},
+                                 graph.assumptions());
+  return parts && parts->allows(terms) ? parts : std::nullopt;
+}
+
+// The contraction with the matrix in panels of its parts. Single terms of 16 bits are widened while
+// the panels are computed.
+Value* with_parts(Graph& graph, const Node& node, const Columns& columns,
+                  const PanelsOfParts& parts, int64_t terms, DType accumulator,
+                  const TileOptions& tiles) {
+  std::vector<Value*> operands = node.operands();
+  const DType dtype = operands[columns.operand]->type().dtype;
+  const DType wide = terms == 1 ? accumulator : dtype;
+  const int64_t width =
+      panel_columns(node, columns, wide, accumulator, terms, graph, tiles);
+  auto [value, index] = parts.pack(graph, wide, {width, terms});
+  operands[columns.operand] = value;
+  operands[1 - columns.operand] = graph.cast(operands[1 - columns.operand], wide);
+  Shape lhs = node.attr<Shape>("lhs"), rhs = node.attr<Shape>("rhs");
+  (columns.operand == 0 ? lhs : rhs) = std::move(index);
+  const TensorType& type = node.result()->type();
+  Value* sums = graph.contract(operands[0], operands[1], std::move(lhs), std::move(rhs),
+                               node.attr<Shape>("reduced"), type.shape,
+                               wide == dtype ? type.dtype : accumulator);
+  return graph.cast(sums, type.dtype);
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (node->operands().size() > 2) return rewriter.no_match(*node, "its filters are transformed");
   const std::optional<Columns> columns = find_columns(*node);
@@ -436,6 +477,10 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const auto whole = terms_to_fill(*node, rows, graph.expected(value->type().shape[dim]), terms,
                                    may_be_filled, *options.tiles);
   const bool is_copied = is_apart || whole;
+  if (const auto parts = parts_of(*node, *columns, terms, graph))
+    return rewriter.replace_by_new(node, [&] {
+      return with_parts(graph, *node, *columns, *parts, terms, *accumulator, *options.tiles);
+    });
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
     const auto wider = dtype_to_widen_to(*node, *columns, terms, graph, *options.tiles);

@@ -1,0 +1,210 @@
+#include "graph/passes/layout/panels_of_parts.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "graph/contraction.h"
+#include "graph/index_map.h"
+#include "graph/static_values.h"
+#include "support/error.h"
+
+namespace mlcc::graph {
+namespace {
+
+using Index = std::vector<SymExpr>;
+
+// A place in the matrix while its parts are looked for.
+constexpr const char* kColumn = "column";
+constexpr const char* kTerm = "term";
+
+// Ops for an element that a kernel may spend on what it need not read.
+constexpr int64_t kMostOps = 16;
+// The part of its memory, in quarters, that what a matrix is computed from takes at most.
+constexpr int64_t kMostQuarters = 3;
+
+int64_t elements_of(const Value& value) {
+  return product(value.type().shape).as_constant().value_or(INT64_MAX);
+}
+
+// Whether each element is rounded to 16 bits, which takes longer than to read it.
+bool is_rounded(const Value& value) {
+  const DType dtype = value.type().dtype;
+  const bool is_short = dtype == DType::kBF16 || dtype == DType::kF16;
+  const Node& node = *value.producer();
+  return is_short && !(node.op() == Op::kCast && !is_float(node.operand(0)->type().dtype));
+}
+
+bool is_number(const Value& value) {
+  return value.producer() != nullptr && value.producer()->op() == Op::kFull;
+}
+
+}  // namespace
+
+std::optional<PanelsOfParts> PanelsOfParts::of(Value& matrix, const MatrixAxes& axes,
+                                               const Assumptions& assumptions) {
+  const auto& shape = matrix.type().shape;
+  if (!is_static_value(matrix) || shape.size() != 2 || !are_constant(shape)) return std::nullopt;
+  PanelsOfParts panels(matrix, axes);
+  panels.columns_ = *shape[axes.column_dim].as_constant();
+  panels.terms_ = *shape[axes.term_dim].as_constant();
+  if (panels.columns_ == 0 || panels.terms_ == 0) return std::nullopt;
+  Assumptions inside = assumptions;
+  inside.set_index(kColumn, panels.columns_);
+  inside.set_index(kTerm, panels.terms_);
+  if (!panels.find_parts(&matrix, panels.place(), inside) || !panels.find_group())
+    return std::nullopt;
+  std::unordered_set<const Value*> seen;
+  int64_t bytes = 0;
+  for (const Access& part : panels.parts_)
+    if (seen.insert(part.value).second)
+      bytes += elements_of(*part.value) * dtype_size(part.value->type().dtype);
+  const int64_t whole = elements_of(matrix) * dtype_size(matrix.type().dtype);
+  if (panels.ops_ == 0 || bytes * 4 > whole * kMostQuarters) return std::nullopt;
+  return panels;
+}
+
+Index PanelsOfParts::place() const {
+  Index index(2);
+  index[axes_.column_dim] = SymExpr::symbol(kColumn);
+  index[axes_.term_dim] = SymExpr::symbol(kTerm);
+  return index;
+}
+
+bool PanelsOfParts::find_parts(Value* value, const Index& index, const Assumptions& assumptions) {
+  const Access access = resolve(value, index, assumptions);
+  if (is_number(*access.value)) return true;
+  if (!is_computed_value(*access.value)) {
+    Index simple;
+    for (const SymExpr& e : access.index) simple.push_back(assumptions.simplify(e));
+    parts_.push_back({access.value, std::move(simple)});
+    return are_constant(access.value->type().shape);
+  }
+  if (++ops_ > kMostOps || is_rounded(*access.value)) return false;
+  const auto& operands = access.value->producer()->operands();
+  return std::all_of(operands.begin(), operands.end(), [&](Value* operand) {
+    return find_parts(operand, broadcast_index(operand->type().shape, access.index), assumptions);
+  });
+}
+
+// The terms that share a scale, the same for all parts; whether each part runs along columns,
+// terms or groups of them.
+bool PanelsOfParts::find_group() {
+  group_ = terms_;
+  for (const Access& part : parts_)
+    for (const SymExpr& e : part.index)
+      for (const SymExpr::Function& function : e.functions()) {
+        const auto terms = function.divisor.as_constant();
+        if (function.kind != AtomKind::kFloorDiv || !terms ||
+            function.numerator != SymExpr::symbol(kTerm))
+          return false;
+        if (group_ != terms_ && group_ != *terms) return false;
+        group_ = *terms;
+      }
+  if (terms_ % group_ != 0) return false;
+  return std::all_of(parts_.begin(), parts_.end(), [&](const Access& part) {
+    Part seen;
+    for (size_t dim = 0; dim < part.index.size(); ++dim) {
+      const auto runs = along(part.index[dim]);
+      if (!runs) return false;
+      if (*runs == Along::kNothing) {
+        if (!part.value->type().shape[dim].equals_constant(1)) return false;
+        continue;
+      }
+      if (std::find(seen.begin(), seen.end(), *runs) != seen.end()) return false;
+      seen.push_back(*runs);
+    }
+    return true;
+  });
+}
+
+std::optional<PanelsOfParts::Along> PanelsOfParts::along(const SymExpr& index) const {
+  if (index.equals_constant(0)) return Along::kNothing;
+  if (index == SymExpr::symbol(kColumn)) return Along::kColumns;
+  if (index == SymExpr::symbol(kTerm)) return Along::kTerms;
+  if (index == SymExpr::floordiv(SymExpr::symbol(kTerm), group_)) return Along::kGroups;
+  return std::nullopt;
+}
+
+// Dimensions: panels, groups, words of a group, columns of a panel, terms of a word.
+PanelsOfParts::Packed PanelsOfParts::pack(Graph& graph, DType dtype, const PanelCut& cut) const {
+  Assumptions inside = graph.assumptions();
+  inside.set_index(kColumn, columns_);
+  inside.set_index(kTerm, terms_);
+  Value* value = graph.cast(packed(graph, &matrix_, place(), cut, inside), dtype);
+  const SymExpr column = SymExpr::symbol(axis_name(axes_.column_axis));
+  const SymExpr term = SymExpr::symbol(axis_name(axes_.term_axis));
+  const bool has_groups = group_ != terms_;
+  const SymExpr group = has_groups ? SymExpr::floordiv(term, group_) : SymExpr(0);
+  const SymExpr in_group = has_groups ? SymExpr::mod(term, group_) : term;
+  return {value,
+          {SymExpr::floordiv(column, cut.columns), group,
+           SymExpr::floordiv(in_group, cut.terms), SymExpr::mod(column, cut.columns),
+           SymExpr::mod(term, cut.terms)}};
+}
+
+Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index, const PanelCut& cut,
+                             const Assumptions& assumptions) const {
+  const Access access = resolve(value, index, assumptions);
+  const Node* producer = access.value->producer();
+  if (is_number(*access.value)) {
+    const TensorType& type = access.value->type();
+    return graph.build(Op::kFull, {}, producer->attrs(),
+                       {.dtype = type.dtype, .shape = {}, .strides = {}, .device = type.device});
+  }
+  if (!is_computed_value(*access.value)) {
+    Index simple;
+    for (const SymExpr& e : access.index) simple.push_back(assumptions.simplify(e));
+    return packed_part(graph, access.value, simple, cut);
+  }
+  std::vector<Value*> operands;
+  for (Value* operand : producer->operands())
+    operands.push_back(packed(graph, operand,
+                              broadcast_index(operand->type().shape, access.index), cut,
+                              assumptions));
+  return graph.build(producer->op(), std::move(operands), producer->attrs(),
+                     {.dtype = access.value->type().dtype,
+                      .shape = {},
+                      .strides = {},
+                      .device = access.value->type().device});
+}
+
+// A copy in the order of the panels, of 1 along dimensions that the part does not run along.
+Value* PanelsOfParts::packed_part(Graph& graph, Value* base, const Index& index,
+                                  const PanelCut& cut) const {
+  constexpr size_t kPanels = 0, kGroups = 1, kWords = 2, kColumns = 3, kTermsOfWord = 4;
+  const int64_t panels = (columns_ + cut.columns - 1) / cut.columns;
+  const int64_t words = group_ / cut.terms;
+  const std::vector<SymExpr> whole = {panels, terms_ / group_, words, cut.columns, cut.terms};
+  std::vector<size_t> dims;  // of the panels, as the part's dimensions have them
+  for (size_t dim = 0; dim < index.size(); ++dim) switch (*along(index[dim])) {
+    case Along::kNothing: break;
+    case Along::kColumns: {
+      if (const int64_t filled = panels * cut.columns; filled != columns_) {
+        const Attr zero = is_float(base->type().dtype) ? Attr(0.0) : Attr(int64_t{0});
+        base = graph.pad(base, static_cast<int64_t>(dim), 0, filled, zero);
+      }
+      dims.insert(dims.end(), {kPanels, kColumns});
+      break;
+    }
+    case Along::kTerms: dims.insert(dims.end(), {kGroups, kWords, kTermsOfWord}); break;
+    case Along::kGroups: dims.push_back(kGroups); break;
+    }
+  std::vector<SymExpr> cut_shape, shape(whole.size(), 1);
+  for (const size_t dim : dims) {
+    cut_shape.push_back(whole[dim]);
+    shape[dim] = whole[dim];
+  }
+  std::vector<int64_t> order(dims.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return dims[static_cast<size_t>(a)] < dims[static_cast<size_t>(b)];
+  });
+  Value* value = graph.permute(graph.reshape(base, cut_shape), std::move(order));
+  value = graph.reshape(value, shape);
+  // What columns share stands beside each term of a word: vectors go over both.
+  if (!shape[kColumns].equals_constant(1)) shape[kTermsOfWord] = cut.terms;
+  return graph.pointwise(Op::kCopy, {graph.expand(value, shape)});
+}
+
+}  // namespace mlcc::graph

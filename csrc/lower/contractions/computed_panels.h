@@ -1,0 +1,20 @@
+// Panels of an operand that the kernel computes (graph/passes/layout/panels_of_parts.h): some terms
+// of a panel at a time, in a buffer on the stack that all tiles of a block are multiplied from.
+//
+//   alloc %panel: stack f32[96 * 32]
+//   for %k in 0..96 { for %c in 0..32 vector(16) { store %panel[..] = f32(%b1[..]) * %b2[..] } }
+#pragma once
+
+#include <vector>
+
+#include "loop/ir.h"
+#include "lower/contractions/contraction_nest.h"
+#include "lower/contractions/depth_parts.h"
+
+namespace mlcc::lower {
+
+// The buffer with these terms of the panel, of the operand of columns of a product.
+const loop::Buffer* compute_panel(ContractionNest& nest, size_t product, const SymExpr& panel,
+                                  const std::vector<DepthAxis>& depth, loop::Block& block);
+
+}  // namespace mlcc::lower
