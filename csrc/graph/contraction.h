@@ -38,8 +38,11 @@ std::optional<std::vector<int64_t>> dims_of_3x3_filters(const std::vector<SymExp
 // Whether a pointwise op that costs next to nothing makes the value, and no copy.
 bool is_computed_value(const Value& value);
 
+// Whether such ops compute the value from clearly less memory than it takes.
+bool is_computed_from_less(const Value& value);
+
 // Whether a kernel computes this operand of a contraction, panel by panel, instead of reading it
-// (passes/layout/panels_of_parts.h): it lies in panels and is no copy.
+// (passes/layout/panels_of_parts.h): it lies in panels and is computed from less.
 bool is_computed_in_panels(const Node& contraction, size_t operand);
 
 }  // namespace mlcc::graph

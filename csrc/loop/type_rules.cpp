@@ -86,7 +86,8 @@ TypeError tile_type_error(const TileRef& tile, size_t axes, size_t rows = 0) {
 
 bool is_contract_operand(DType accumulator, DType operand) {
   if (accumulator == DType::kF32)
-    return operand == DType::kF32 || operand == DType::kBF16 || operand == DType::kF16;
+    return operand == DType::kF32 || operand == DType::kBF16 || operand == DType::kF16 ||
+           operand == DType::kI8 || operand == DType::kU8;
   if (accumulator == DType::kF64 || accumulator == DType::kI64) return operand == accumulator;
   return accumulator == DType::kI32 && (operand == DType::kU8 || operand == DType::kI8 ||
                                         operand == DType::kI16 || operand == DType::kI32);

@@ -57,7 +57,7 @@ struct CacheParts {
   static constexpr int64_t kRun = 4;    // a quarter: panels that each tile goes across
   static constexpr int64_t kRunBesideRows = 2;  // a half: the same where the rows do not stay there
   static constexpr int64_t kEighthsOfTurns = 5;  // rows and sums of panels that take turns
-  static constexpr int64_t kComputedPanel = 2;  // a half of a first-level cache: terms of a panel
+  static constexpr int64_t kComputedPanel = 2;   // a half of a first-level cache: terms of a panel
 };
 
 // Panels that a kernel computes.
@@ -284,8 +284,8 @@ void go_across(ContractionTiles& tiles, const ContractionFacts& facts, const Mac
 void take_computed_panels(ContractionTiles& tiles, const ContractionFacts& facts,
                           const Machine& machine, int64_t all) {
   const int64_t term_bytes = tiles.columns * facts.computed_bytes;
-  const int64_t terms = std::min(
-      tiles.depth, machine.first_level_bytes / CacheParts::kComputedPanel / term_bytes);
+  const int64_t terms =
+      std::min(tiles.depth, machine.first_level_bytes / CacheParts::kComputedPanel / term_bytes);
   take_few_terms(tiles, facts, std::max(terms, ComputedPanels::kLeastTerms));
   const int64_t sums = tiles.parts_of_sum > 1 ? 2 : 1;  // of all, and of parts
   const int64_t tile_bytes =

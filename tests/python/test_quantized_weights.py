@@ -1,4 +1,4 @@
-"""Weights of few bits: dequantized in the kernel of the product, packed at their own size, static inside of subclasses."""
+"""Weights of few bits: dequantized in the product's kernel, packed at their own size, static inside of subclasses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def kept_bytes() -> int:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 33, 100])
-@pytest.mark.parametrize(("columns", "terms", "group"), [(64, 64, 32), (77, 96, 16), (130, 256, 256), (3, 32, 8)])
+@pytest.mark.parametrize(
+    ("columns", "terms", "group"), [(64, 64, 32), (77, 96, 16), (130, 256, 256), (3, 32, 8)]
+)
 def test_sizes(rows: int, columns: int, terms: int, group: int) -> None:
     check(Quantized(columns, terms, group), torch.randn(rows, terms))
     check(OfColumns(columns, terms), torch.randn(rows, terms))
@@ -99,7 +101,9 @@ def test_sizes(rows: int, columns: int, terms: int, group: int) -> None:
 
 @pytest.mark.parametrize("cpu", ["", "haswell"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("rows", "terms", "group"), [(1, 1024, 32), (7, 2080, 1040), (40, 1024, 128)])
+@pytest.mark.parametrize(
+    ("rows", "terms", "group"), [(1, 1024, 32), (7, 2080, 1040), (40, 1024, 128)]
+)
 def test_dtypes(dtype: torch.dtype, rows: int, terms: int, group: int, cpu: str) -> None:
     with mlcc.config.patch(cpu=cpu):
         x = torch.randn(rows, terms).to(dtype)
@@ -168,7 +172,9 @@ def test_gates_that_multiply_the_same_rows() -> None:
     class Gated(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.gate, self.up, self.down = (Quantized(*size, 32) for size in [(96, 64), (96, 64), (64, 96)])
+            self.gate, self.up, self.down = (
+                Quantized(*size, 32) for size in [(96, 64), (96, 64), (64, 96)]
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
@@ -217,7 +223,9 @@ class InParts(torch.Tensor):
         raise NotImplementedError(op)
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is torch.nn.functional.linear:
             x, weight = args[0], args[1]
             bias = args[2] if len(args) > 2 else (kwargs or {}).get("bias")

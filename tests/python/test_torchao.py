@@ -87,9 +87,7 @@ def test_packs_take_what_integers_take(kind: str, most: float, capture: str) -> 
     x = torch.randn(4, 128)
     before: Any = mlcc.cache_info()["pack_bytes"]
     with torch.no_grad():
-        compiled = (
-            mlcc.jit(model) if capture == "jit" else torch.compile(model, backend="mlcc")
-        )
+        compiled = mlcc.jit(model) if capture == "jit" else torch.compile(model, backend="mlcc")
         compiled(x)
     packed = mlcc.cache_info()["pack_bytes"] - before
     filled = 128 * 192 + 192 * 96  # columns of whole panels

@@ -87,6 +87,11 @@ void lower_contraction(const Context& context, KernelBuffers& buffers, LoweredKe
   const auto computed = [&](int64_t rows) {
     return schedule::computed_rows(rows, machine, roles.vectors());
   };
+  if (roles.has_tiles() && roles.may_convert()) {
+    const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
+    const auto all = (extent_of(roles.shared_outer()) * rows).as_constant();
+    if (all && *all <= schedule::most_rows(machine, roles.vectors())) roles.convert_in_tiles();
+  }
   if (roles.has_tiles()) roles.join_rows(computed, !is_in_tile_registers(context, stages, roles));
   Evaluator evaluator(context, buffers, context.group.domain, &roles.axes(), nullptr);
   ContractionNest nest(context, evaluator, lowered, roles, stages, recorded.ops);

@@ -16,6 +16,8 @@ Expr ContractionNest::zero() const {
 }
 
 Value* ContractionNest::base_of(size_t operand, size_t product) const {
+  if (operand == roles_.vector() && roles_.may_convert())
+    return bytes_behind(*stages_.products()[product], operand);
   if (operand == 0) return roles_.operand(0).base;
   return graph::strided_view(stages_.products()[product]->operand(1))->base;
 }

@@ -84,7 +84,7 @@ struct TilePlace {
   size_t product;  // that is added up
   SymExpr first_row, first_column, panel, rows, live_columns;
   JoinedRows joined;
-  SymExpr number;  // of the tile
+  SymExpr number;                          // of the tile
   const loop::Buffer* computed = nullptr;  // the panel at the terms that are added up, if it is
 };
 

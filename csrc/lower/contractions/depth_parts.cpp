@@ -29,8 +29,8 @@ DepthSplit split_depth(const ContractionNest& nest) {
   return split;
 }
 
-// What a part of the axis that is cut is a multiple of, so that with the axes inside of it it is one
-// of so many words.
+// What a part of the axis that is cut is a multiple of, so that with the axes inside of it it is
+// one of so many words.
 int64_t step_of(const ContractionNest& nest, const DepthSplit& split) {
   const int64_t step = nest.tiles().depth_step;
   return step / std::gcd(step, std::max<int64_t>(1, split.terms / nest.terms_of_word()));
@@ -42,8 +42,8 @@ class PartLoops {
   PartLoops(ContractionNest& nest, const DepthSplit& split, std::vector<DepthAxis> inner,
             const OfTerms& make, const OfParts& join)
       : nest_(nest), end_(split.first),
-        most_(std::max<int64_t>(1, nest.tiles().depth / split.terms)),
-        step_(step_of(nest, split)), inner_(std::move(inner)), make_(make), join_(join) {}
+        most_(std::max<int64_t>(1, nest.tiles().depth / split.terms)), step_(step_of(nest, split)),
+        inner_(std::move(inner)), make_(make), join_(join) {}
 
   // Over the axes [i, end).
   Block over_axes(size_t i) {

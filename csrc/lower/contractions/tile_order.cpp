@@ -199,27 +199,32 @@ class TileOrder {
              append(b, kernel_.zeros(place));
              if (has_parts_apart) append(b, kernel_.zeros(parts_of(place)));
            }));
-    append(block, over_parts(
-                      nest_,
-                      [&](const std::vector<DepthAxis>& depth) {
-                        const loop::Buffer* computed = nullptr;
-                        const auto compute = [&](const TileRange& of_one, size_t product,
-                                                 Block& b) {
-                          if (nest_.roles().is_computed())
-                            computed = compute_panel(nest_, product, of_one.panel, depth, b);
-                        };
-                        const auto add = [&](const TilePlace& place, Block& b) {
-                          TilePlace part = parts_of(place);
-                          part.computed = computed;
-                          append(b, kernel_.contractions(part, depth, true));
-                        };
-                        return each(add, compute);
-                      },
-                      [&] {
-                        return each([&](const TilePlace& place, Block& b) {
-                          append(b, kernel_.add_parts(place, parts_of(place)));
-                        });
-                      }));
+    append(
+        block,
+        over_parts(
+            nest_,
+            [&](const std::vector<DepthAxis>& depth) {
+              const loop::Buffer* computed = nullptr;
+              const auto add = [&](const TilePlace& place, Block& b) {
+                TilePlace part = parts_of(place);
+                part.computed = computed;
+                append(b, kernel_.contractions(part, depth, true));
+              };
+              const TileRoles& roles = nest_.roles();
+              if (!roles.is_computed()) return each(add);
+              const Block converted =
+                  roles.may_convert() && nest_.tells_few_from_many() ? each(add) : Block();
+              const Block whole = each(add, [&](const TileRange& of_one, size_t product, Block& b) {
+                computed = compute_panel(nest_, product, of_one.panel, depth, b);
+              });
+              if (converted.empty()) return whole;
+              return Block{loop::If::make(nest_.arena(), nest_.are_few_rows(), converted, whole)};
+            },
+            [&] {
+              return each([&](const TilePlace& place, Block& b) {
+                append(b, kernel_.add_parts(place, parts_of(place)));
+              });
+            }));
     append(
         block,
         over_panels(range, panels, [&](const TileRange& of_one, const SymExpr& number, Block& b) {

@@ -63,6 +63,7 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     packed_axis_ = packing->axis;
     vector_ = packing->operand;
     is_computed_ = graph::is_computed_in_panels(contraction, vector_);
+    may_convert_ = is_computed_ && bytes_behind(contraction, vector_) != nullptr;
     if (is_computed_) {
       const Index place =
           index_in_panel(contraction, SymExpr::symbol(kPanel), SymExpr::symbol(kLane), 1);
@@ -84,20 +85,30 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   }
   if (packing) packed_column_ = axes_->map(SymExpr::symbol(fusion::axis_name(packing->axis)));
   if (lanes_ > 0) find_roles();
+  may_convert_ = may_convert_ && column_step_.equals_constant(1);
 }
 
-Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel,
-                                const SymExpr& place, int64_t terms) const {
+Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel, const SymExpr& place,
+                                int64_t terms) const {
   const int64_t columns = vectors_ * lanes_;
   Assumptions assumptions = context_.graph.assumptions();
   assumptions.set_index(*place.as_symbol(), columns * terms);
-  const SymExpr column =
-      (panel + first_panel_) * columns + SymExpr::floordiv(place, terms);
+  const SymExpr column = (panel + first_panel_) * columns + SymExpr::floordiv(place, terms);
   Index index = product.attr<Index>(vector_ == 0 ? "lhs" : "rhs");
   for (SymExpr& e : index)
     e = assumptions.simplify(e.replaced(fusion::axis_name(packed_axis_), column));
   if (terms > 1) index.back() = SymExpr::mod(place, terms);
   return index;
+}
+
+// The bytes that a computed operand is a cast of, if it is.
+Value* bytes_behind(const Node& product, size_t operand) {
+  const Node* producer = product.operand(operand)->producer();
+  if (producer == nullptr || producer->op() != graph::Op::kCast) return nullptr;
+  Value* bytes = producer->operand(0);
+  const DType dtype = bytes->type().dtype;
+  const bool lies_in_panels = bytes->producer() == nullptr && bytes->type().strides.empty();
+  return lies_in_panels && (dtype == DType::kI8 || dtype == DType::kU8) ? bytes : nullptr;
 }
 
 // Of which panels of so many columns are made; 0: of none.

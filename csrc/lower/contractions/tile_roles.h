@@ -38,6 +38,10 @@ class TileRoles {
   bool is_packed() const { return is_packed_; }
   // Whether the kernel computes that operand, panel by panel.
   bool is_computed() const { return is_computed_; }
+  // Whether all there is to compute is a cast of bytes that lie so in memory, which tiles can make
+  // themselves; and that they are to, whatever the number of rows.
+  bool may_convert() const { return may_convert_; }
+  void convert_in_tiles() { is_computed_ = false; }
   // Where a product's operand of columns has an element of a panel, over the domain's axes: `place`
   // counts columns and the terms of a word inside of them.
   std::vector<SymExpr> index_in_panel(const graph::Node& product, const SymExpr& panel,
@@ -100,7 +104,7 @@ class TileRoles {
   size_t vector_ = 1;
   bool is_packed_ = false;
   size_t packed_axis_ = 0;  // of the domain
-  bool is_computed_ = false;
+  bool is_computed_ = false, may_convert_ = false;
   int64_t lanes_;
   int64_t vectors_ = schedule::kVectorsOfTile;
   SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes
@@ -113,5 +117,8 @@ class TileRoles {
   std::optional<schedule::Axis> joined_;  // rows_, where they are
   std::vector<const schedule::Axis*> row_parts_, depth_, outer_;
 };
+
+// The bytes that a product's operand of columns is a cast of, if it is no more than that.
+graph::Value* bytes_behind(const graph::Node& product, size_t operand);
 
 }  // namespace mlcc::lower

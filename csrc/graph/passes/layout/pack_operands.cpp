@@ -43,6 +43,9 @@ constexpr int64_t kRowsWorthWholeWords = 16, kColumnsWorthWholeWords = 64;
 // Terms that may be copied for each column.
 constexpr int64_t kTermsOfColumn = 3;
 
+// Rows whose tiles convert bytes themselves sooner than words of them are made in a buffer.
+constexpr int64_t kRowsConverted = 1;
+
 // Where a measurement is worth its time: products with a static matrix of fewer rows and of fewer
 // products, where calls take about as long as what stands around them.
 constexpr double kRowsInDoubt = 8, kFewProducts = 1 << 17;
@@ -409,8 +412,8 @@ std::optional<int64_t> terms_to_fill(const Node& node, int64_t rows, int64_t col
   return is_needed || is_worth ? std::optional(wanted) : std::nullopt;
 }
 
-// Of a matrix that is computed from less than it takes: how it lies in panels. Only where these hold
-// whole words, since nothing is filled up.
+// Of a matrix that is computed from less than it takes: how it lies in panels. Only where these
+// hold whole words, since nothing is filled up.
 std::optional<PanelsOfParts> parts_of(const Node& node, const Columns& columns, int64_t terms,
                                       const Graph& graph) {
   Value& value = *node.operand(columns.operand);
@@ -435,8 +438,7 @@ Value* with_parts(Graph& graph, const Node& node, const Columns& columns,
   std::vector<Value*> operands = node.operands();
   const DType dtype = operands[columns.operand]->type().dtype;
   const DType wide = terms == 1 ? accumulator : dtype;
-  const int64_t width =
-      panel_columns(node, columns, wide, accumulator, terms, graph, tiles);
+  const int64_t width = panel_columns(node, columns, wide, accumulator, terms, graph, tiles);
   auto [value, index] = parts.pack(graph, wide, {width, terms});
   operands[columns.operand] = value;
   operands[1 - columns.operand] = graph.cast(operands[1 - columns.operand], wide);
@@ -477,10 +479,14 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const auto whole = terms_to_fill(*node, rows, graph.expected(value->type().shape[dim]), terms,
                                    may_be_filled, *options.tiles);
   const bool is_copied = is_apart || whole;
-  if (const auto parts = parts_of(*node, *columns, terms, graph))
+  if (const auto parts = parts_of(*node, *columns, terms, graph)) {
+    const bool are_few =
+        rows_beside(*node, columns->operand).is_constant() && rows <= kRowsConverted;
+    const int64_t of_word = are_few && parts->is_cast() ? 1 : terms;
     return rewriter.replace_by_new(node, [&] {
-      return with_parts(graph, *node, *columns, *parts, terms, *accumulator, *options.tiles);
+      return with_parts(graph, *node, *columns, *parts, of_word, *accumulator, *options.tiles);
     });
+  }
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
     const auto wider = dtype_to_widen_to(*node, *columns, terms, graph, *options.tiles);

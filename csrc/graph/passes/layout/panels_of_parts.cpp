@@ -1,7 +1,6 @@
 #include "graph/passes/layout/panels_of_parts.h"
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "graph/contraction.h"
@@ -20,13 +19,6 @@ constexpr const char* kTerm = "term";
 
 // Ops for an element that a kernel may spend on what it need not read.
 constexpr int64_t kMostOps = 16;
-// The part of its memory, in quarters, that what a matrix is computed from takes at most.
-constexpr int64_t kMostQuarters = 3;
-
-int64_t elements_of(const Value& value) {
-  return product(value.type().shape).as_constant().value_or(INT64_MAX);
-}
-
 // Whether each element is rounded to 16 bits, which takes longer than to read it.
 bool is_rounded(const Value& value) {
   const DType dtype = value.type().dtype;
@@ -39,12 +31,21 @@ bool is_number(const Value& value) {
   return value.producer() != nullptr && value.producer()->op() == Op::kFull;
 }
 
+// The matrix may be a view of what is computed.
+bool takes_less(Value& matrix) {
+  const Value* value = &matrix;
+  while (value->producer() != nullptr && is_single_index_map(value->producer()->op()))
+    value = value->producer()->operand(0);
+  return is_computed_from_less(*value);
+}
+
 }  // namespace
 
 std::optional<PanelsOfParts> PanelsOfParts::of(Value& matrix, const MatrixAxes& axes,
                                                const Assumptions& assumptions) {
   const auto& shape = matrix.type().shape;
   if (!is_static_value(matrix) || shape.size() != 2 || !are_constant(shape)) return std::nullopt;
+  if (!takes_less(matrix)) return std::nullopt;
   PanelsOfParts panels(matrix, axes);
   panels.columns_ = *shape[axes.column_dim].as_constant();
   panels.terms_ = *shape[axes.term_dim].as_constant();
@@ -54,13 +55,6 @@ std::optional<PanelsOfParts> PanelsOfParts::of(Value& matrix, const MatrixAxes& 
   inside.set_index(kTerm, panels.terms_);
   if (!panels.find_parts(&matrix, panels.place(), inside) || !panels.find_group())
     return std::nullopt;
-  std::unordered_set<const Value*> seen;
-  int64_t bytes = 0;
-  for (const Access& part : panels.parts_)
-    if (seen.insert(part.value).second)
-      bytes += elements_of(*part.value) * dtype_size(part.value->type().dtype);
-  const int64_t whole = elements_of(matrix) * dtype_size(matrix.type().dtype);
-  if (panels.ops_ == 0 || bytes * 4 > whole * kMostQuarters) return std::nullopt;
   return panels;
 }
 
@@ -138,9 +132,8 @@ PanelsOfParts::Packed PanelsOfParts::pack(Graph& graph, DType dtype, const Panel
   const SymExpr group = has_groups ? SymExpr::floordiv(term, group_) : SymExpr(0);
   const SymExpr in_group = has_groups ? SymExpr::mod(term, group_) : term;
   return {value,
-          {SymExpr::floordiv(column, cut.columns), group,
-           SymExpr::floordiv(in_group, cut.terms), SymExpr::mod(column, cut.columns),
-           SymExpr::mod(term, cut.terms)}};
+          {SymExpr::floordiv(column, cut.columns), group, SymExpr::floordiv(in_group, cut.terms),
+           SymExpr::mod(column, cut.columns), SymExpr::mod(term, cut.terms)}};
 }
 
 Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index, const PanelCut& cut,
@@ -159,9 +152,8 @@ Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index, con
   }
   std::vector<Value*> operands;
   for (Value* operand : producer->operands())
-    operands.push_back(packed(graph, operand,
-                              broadcast_index(operand->type().shape, access.index), cut,
-                              assumptions));
+    operands.push_back(packed(graph, operand, broadcast_index(operand->type().shape, access.index),
+                              cut, assumptions));
   return graph.build(producer->op(), std::move(operands), producer->attrs(),
                      {.dtype = access.value->type().dtype,
                       .shape = {},

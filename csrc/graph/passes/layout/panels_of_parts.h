@@ -41,6 +41,9 @@ class PanelsOfParts {
   // Whether panels of such words can be made of it.
   bool allows(int64_t terms) const { return group_ % terms == 0; }
 
+  // Whether all there is to compute is a cast.
+  bool is_cast() const { return ops_ == 1 && parts_.size() == 1; }
+
   // The matrix in `dtype`, panel by panel, and where a contraction reads it.
   struct Packed {
     Value* value;
@@ -57,8 +60,8 @@ class PanelsOfParts {
   bool find_parts(Value* value, const std::vector<SymExpr>& index, const Assumptions& assumptions);
   bool find_group();
   std::optional<Along> along(const SymExpr& index) const;
-  Value* packed(Graph& graph, Value* value, const std::vector<SymExpr>& index,
-                const PanelCut& cut, const Assumptions& assumptions) const;
+  Value* packed(Graph& graph, Value* value, const std::vector<SymExpr>& index, const PanelCut& cut,
+                const Assumptions& assumptions) const;
   Value* packed_part(Graph& graph, Value* base, const std::vector<SymExpr>& index,
                      const PanelCut& cut) const;
   std::vector<SymExpr> place() const;
