@@ -18,6 +18,9 @@ bool is_small_float(DType dtype) {
 // instead is worth the computation.
 constexpr double kMostOfMemory = 0.75;
 
+// Of a matrix in panels: panels, groups, words of a group, columns of a panel, terms of a word.
+constexpr size_t kDimsOfPanels = 5, kPanelDim = 0, kColumnDim = 3;
+
 bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
 
 }  // namespace
@@ -112,12 +115,16 @@ bool is_computed_in_panels(const Node& contraction, size_t operand) {
   if (contraction.op() != Op::kContract || operand > 1) return false;
   const Value& value = *contraction.operand(operand);
   const auto& index = contraction.attr<std::vector<SymExpr>>(operand == 0 ? "lhs" : "rhs");
-  return value.users().size() == 1 &&
-         std::any_of(index.begin(), index.end(),
-                     [](const SymExpr& e) {
-                       const std::vector<SymExpr::Function> functions = e.functions();
-                       return functions.size() == 1 && functions.front().kind == AtomKind::kMod;
-                     }) &&
+  if (index.size() != kDimsOfPanels || value.users().size() != 1) return false;
+  const auto is_of_column = [](const SymExpr& e, AtomKind kind) {
+    const std::vector<SymExpr::Function> functions = e.functions();
+    return functions.size() == 1 && functions.front().kind == kind &&
+           functions.front().divisor.is_constant() && functions.front().numerator.as_symbol();
+  };
+  const SymExpr &panel = index[kPanelDim], &column = index[kColumnDim];
+  return is_of_column(panel, AtomKind::kFloorDiv) && is_of_column(column, AtomKind::kMod) &&
+         panel.functions().front().numerator == column.functions().front().numerator &&
+         panel.functions().front().divisor == column.functions().front().divisor &&
          is_computed_from_less(value);
 }
 

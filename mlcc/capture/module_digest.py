@@ -21,6 +21,14 @@ def of_module(module: torch.nn.Module | None, named: Collection[str]) -> str:
     return fingerprints.of_value(_Reading(module, named).parts() if module is not None else ())
 
 
+# Of hooks: which of them are called in another way, by their numbers.
+_FLAGS = (
+    ("_forward_hooks", "_forward_hooks_with_kwargs"),
+    ("_forward_hooks", "_forward_hooks_always_called"),
+    ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+)
+
+
 class _Reading:
     """Tensors and submodules by the order in which they are met, so that what is shared counts."""
 
@@ -60,7 +68,11 @@ class _Reading:
             for name, value in attributes.items()
             if name not in OWN
         ]
-        return [type(module), members, others]
+        flags = [
+            [number in attributes[flag] for number in attributes[hooks]] for hooks, flag in _FLAGS
+        ]
+        own = module.training, attributes["_is_full_backward_hook"], flags
+        return [type(module), own, members, others]
 
     def _digest(self, name: str, value: Any) -> str:
         """Of an attribute."""

@@ -676,6 +676,14 @@ def _() -> Any:
     return net, [(x(),)]
 
 
+@program("a module in the other mode")
+def _() -> Any:
+    net = torch.nn.Sequential(
+        torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3, track_running_stats=False)
+    )
+    return net.requires_grad_(False).train(PHASE == 0), [(x(),)]
+
+
 def double(module: Any, given: Any, result: torch.Tensor) -> torch.Tensor:
     return result * 2
 

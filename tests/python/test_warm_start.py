@@ -65,6 +65,7 @@ def test_traces_of_jit_in_five_processes(tmp_path: Path) -> None:
     assert left < traced
     changed = _programs(1, tmp_path, "jit")
     assert changed["a number among the globals"] and changed["a hook of a module"]
+    assert changed["a module in the other mode"]
     assert not changed["plain"]
     for phase in (1, 0):
         warm = _programs(phase, tmp_path, "jit")
