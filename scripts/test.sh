@@ -13,8 +13,9 @@ part() {
 
 run_lit() { "$VENV/bin/lit" -s -v "--param=build=$BUILD" tests/lit; }
 run_pytest() {
-  local options=(-q -n 2 --dist loadfile --durations=25)
-  [ "$what" = quick ] && options+=(-m "not slow")
+  local left_out="not nightly"
+  [ "$what" = quick ] && left_out="not nightly and not slow"
+  local options=(-q -n 2 --dist loadfile --durations=25 -m "$left_out")
   OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest "${options[@]}" tests/python tests/distributed
 }
 

@@ -89,6 +89,12 @@ def semantics(scale: Scale) -> list[Command]:
     return [clear, tests, tests, clear]
 
 
+def tests(scale: Scale) -> list[Command]:
+    """Tests that are too long for each change."""
+    ends = [] if scale.share == 1 else ["--collect-only"]
+    return [[sys.executable, "-m", "pytest", "-q", "-m", "nightly", "tests/python", *ends]]
+
+
 def _python(path: str, *options: str) -> Command:
     return [sys.executable, f"tests/{path}", *options]
 
@@ -109,6 +115,7 @@ PARTS = {
     "models": models,
     "models-warm": lambda scale: models(scale, "--warm"),
     "semantics": semantics,
+    "tests": tests,
     "caches": lambda scale: [_python("caches/run.py", "--scale", str(scale.share))],
     "tsan": lambda scale: [["scripts/tsan.sh"]],
     "upstream": lambda scale: [],  # of the file that is given

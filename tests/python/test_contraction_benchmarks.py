@@ -72,6 +72,7 @@ def test_judging(capsys: pytest.CaptureFixture[str]) -> None:
     assert words == ["pass", "SHORT", "SHORT", "-"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", matmul.DTYPES)
 @pytest.mark.parametrize("form", ["function", "module"])
 def test_a_matmul_is_measured(dtype: str, form: str) -> None:
@@ -186,6 +187,7 @@ def test_decoding_leaves_out_what_is_causal() -> None:
     assert [(row.form, row.heads) for row in rows] == [("plain", 2), ("float_mask", 2)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("net", "size", "dtype"),
     [("mlp", "4x8x16", "f32"), ("transformer", "2x8x64", "f32"), ("unet", "1x16x8", "autocast")],

@@ -70,7 +70,7 @@ def problems(functions: Sequence[Function], shared_bytes: int) -> list[Function]
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("arch", SHARED_BYTES)
 def test_corpus(corpus: list[LoopKernel], arch: str, tmp_path: Path) -> None:
     files = in_batches(corpus, tmp_path)

@@ -29,7 +29,7 @@ def load(path: str) -> Any:
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     not (ROOT / "mlcc" / "libmlcc_emulator.so").exists() or shutil.which("g++") is None,
     reason="there is no emulator",

@@ -79,7 +79,7 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
 # -- ops and models
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_one_sample_of_some_ops(dtype: str, tmp_path: Path) -> None:
     """Forward and backward; `run.py --gpu=emulate --every=1` takes all."""
@@ -92,7 +92,7 @@ def test_one_sample_of_some_ops(dtype: str, tmp_path: Path) -> None:
     assert len(records) == len(tasks) > 60
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", models.NAMES)
 def test_model(name: str) -> None:
     pytest.importorskip("transformers")
