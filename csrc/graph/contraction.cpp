@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <unordered_set>
 
 #include "graph/static_values.h"
 
@@ -14,12 +12,9 @@ bool is_small_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-// The part of its memory that what a value is computed from takes at most, so that reading that
-// instead is worth the computation.
-constexpr double kMostOfMemory = 0.75;
-
-// Of a matrix in panels: panels, groups, words of a group, columns of a panel, terms of a word.
-constexpr size_t kDimsOfPanels = 5, kPanelDim = 0, kColumnDim = 3;
+// The part of its memory, in quarters, that what a value is computed from takes at most, so that
+// reading that instead is worth the computation.
+constexpr int64_t kMostQuarters = 3;
 
 bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
 
@@ -91,37 +86,21 @@ bool is_computed_value(const Value& value) {
 
 bool is_computed_from_less(const Value& value) {
   if (!is_computed_value(value)) return false;
-  const auto bytes_of = [](const Value& one) {
-    const auto elements = product(one.type().shape).as_constant();
-    return elements ? static_cast<double>(*elements * dtype_size(one.type().dtype)) : HUGE_VAL;
-  };
-  double bytes = 0;
-  std::unordered_set<const Value*> seen;  // membership only
-  std::vector<const Value*> open = {&value};
-  while (!open.empty()) {
-    const Value* next = open.back();
-    open.pop_back();
-    if (!seen.insert(next).second) continue;
-    const Node* producer = next->producer();
-    if (producer == nullptr || !is_cheap(producer->op()))
-      bytes += bytes_of(*next);
-    else
-      open.insert(open.end(), producer->operands().begin(), producer->operands().end());
-  }
-  return bytes <= kMostOfMemory * bytes_of(value);
+  const auto read = bytes_behind_cheap_ops(value), own = bytes_of(value);
+  return read && own && *read * 4 <= *own * kMostQuarters;
 }
 
 bool is_computed_in_panels(const Node& contraction, size_t operand) {
   if (contraction.op() != Op::kContract || operand > 1) return false;
   const Value& value = *contraction.operand(operand);
   const auto& index = contraction.attr<std::vector<SymExpr>>(operand == 0 ? "lhs" : "rhs");
-  if (index.size() != kDimsOfPanels || value.users().size() != 1) return false;
+  if (index.size() != PanelDims::kCount || value.users().size() != 1) return false;
   const auto is_of_column = [](const SymExpr& e, AtomKind kind) {
     const std::vector<SymExpr::Function> functions = e.functions();
     return functions.size() == 1 && functions.front().kind == kind &&
            functions.front().divisor.is_constant() && functions.front().numerator.as_symbol();
   };
-  const SymExpr &panel = index[kPanelDim], &column = index[kColumnDim];
+  const SymExpr &panel = index[PanelDims::kPanels], &column = index[PanelDims::kColumns];
   return is_of_column(panel, AtomKind::kFloorDiv) && is_of_column(column, AtomKind::kMod) &&
          panel.functions().front().numerator == column.functions().front().numerator &&
          panel.functions().front().divisor == column.functions().front().divisor &&

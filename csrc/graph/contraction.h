@@ -41,6 +41,13 @@ bool is_computed_value(const Value& value);
 // Whether such ops compute the value from clearly less memory than it takes.
 bool is_computed_from_less(const Value& value);
 
+// Dimensions of a matrix whose panels a kernel computes: panels, groups of terms, words of a group,
+// columns of a panel, terms of a word.
+struct PanelDims {
+  static constexpr size_t kPanels = 0, kGroups = 1, kWords = 2, kColumns = 3, kTermsOfWord = 4;
+  static constexpr size_t kCount = 5;
+};
+
 // Whether a kernel computes this operand of a contraction, panel by panel, instead of reading it
 // (passes/layout/panels_of_parts.h): it lies in panels and is computed from less.
 bool is_computed_in_panels(const Node& contraction, size_t operand);

@@ -29,12 +29,6 @@ bool is_fixed(const Value& value) {
          are_constant(value.type().shape) && are_constant(value.type().strides);
 }
 
-int64_t bytes_of(const Value& value) {
-  int64_t bytes = dtype_size(value.type().dtype);
-  for (const SymExpr& size : value.type().shape) bytes *= *size.as_constant();
-  return bytes;
-}
-
 // Depends on nothing but its operands, in a way that no call changes.
 bool is_fixed(const Node& node) {
   for (const auto& result : node.results())
@@ -165,25 +159,8 @@ class Cutter {
   bool may_keep(Value* value) const {
     if (is_handed_out(graph_, *value) || is_changed(*value)) return false;
     if (strided_view(value)->base != value) return false;
-    return !is_cheap(value->producer()->op()) || bytes_of(*value) <= bytes_of_leaves(*value);
-  }
-
-  // Of what the cheap nodes that lead to the value read.
-  int64_t bytes_of_leaves(const Value& value) const {
-    int64_t bytes = 0;
-    std::unordered_set<const Value*> seen;
-    std::vector<const Value*> open = {&value};
-    while (!open.empty()) {
-      const Value* next = open.back();
-      open.pop_back();
-      if (!seen.insert(next).second) continue;
-      const Node* producer = next->producer();
-      if (producer == nullptr || !is_cheap(producer->op()))
-        bytes += bytes_of(*next);
-      else
-        open.insert(open.end(), producer->operands().begin(), producer->operands().end());
-    }
-    return bytes;
+    return !is_cheap(value->producer()->op()) ||
+           *bytes_of(*value) <= *bytes_behind_cheap_ops(*value);
   }
 
   // Nodes behind what they read, operands from left to right: an order that the graph around has no
@@ -269,6 +246,32 @@ bool is_cheap(Op op) {
   const OpClass op_class = op_info(op).op_class;
   return op_class == OpClass::kIndexMap || op_class == OpClass::kCreation ||
          std::find(kCheapOps.begin(), kCheapOps.end(), op) != kCheapOps.end();
+}
+
+std::optional<int64_t> bytes_of(const Value& value) {
+  const auto elements = product(value.type().shape).as_constant();
+  if (!elements) return std::nullopt;
+  return *elements * dtype_size(value.type().dtype);
+}
+
+std::optional<int64_t> bytes_behind_cheap_ops(const Value& value) {
+  int64_t bytes = 0;
+  std::unordered_set<const Value*> seen;  // membership only
+  std::vector<const Value*> open = {&value};
+  while (!open.empty()) {
+    const Value* next = open.back();
+    open.pop_back();
+    if (!seen.insert(next).second) continue;
+    const Node* producer = next->producer();
+    if (producer != nullptr && is_cheap(producer->op())) {
+      open.insert(open.end(), producer->operands().begin(), producer->operands().end());
+      continue;
+    }
+    const auto own = bytes_of(*next);
+    if (!own) return std::nullopt;
+    bytes += *own;
+  }
+  return bytes;
 }
 
 bool is_static_value(const Value& value) {

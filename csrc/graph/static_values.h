@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "graph/graph.h"
@@ -44,6 +45,11 @@ Value* compute_cone(const StaticCone& cone, Graph& into, const std::vector<Value
 // Whether the op stands in the way of one pass over memory as little as a cast does. A `copy` does
 // not count: it asks for a tensor of its own.
 bool is_cheap(Op op);
+
+// Of the memory of a value; nothing where its size is a symbol.
+std::optional<int64_t> bytes_of(const Value& value);
+// Of all that such ops read which lead to the value, each once.
+std::optional<int64_t> bytes_behind_cheap_ops(const Value& value);
 
 // Whether a value is computed from static inputs and constants alone: unless it is a view, or one
 // of those above, it is kept.

@@ -51,29 +51,26 @@ namespace {
 
 // Every node once, every output stored.
 Recording record(const Context& context, const GroupNodes& nodes) {
-  Recording recording;
-  KernelBuffers scratch_buffers(context);
-  Evaluator evaluator(context, scratch_buffers, context.group.domain, nullptr, &recording);
-  Block scratch;
-  evaluator.push(&scratch);
-  for (const Node* node : context.group.nodes) {
-    const Index position = nodes.read_position(*node, evaluator.assumptions());
-    Expr element;
-    if (is_reduction(*node)) {
-      element = evaluator.evaluate(node->operand(0), position);
-      if (!arg_dim_index(*node, position).equals_constant(0))
-        evaluator.index_expr(arg_dim_index(*node, position));
-      element = Variable::make(context.arena, node->result()->type().dtype,
-                               context.arena.fresh_name("row"));
-    } else {
-      element = evaluator.evaluate_node(*node, position);
+  return record(context, context.group.domain, [&](Evaluator& evaluator, Block& block) {
+    evaluator.push(&block);
+    for (const Node* node : context.group.nodes) {
+      const Index position = nodes.read_position(*node, evaluator.assumptions());
+      Expr element;
+      if (is_reduction(*node)) {
+        element = evaluator.evaluate(node->operand(0), position);
+        if (!arg_dim_index(*node, position).equals_constant(0))
+          evaluator.index_expr(arg_dim_index(*node, position));
+        element = Variable::make(context.arena, node->result()->type().dtype,
+                                 context.arena.fresh_name("row"));
+      } else {
+        element = evaluator.evaluate_node(*node, position);
+      }
+      evaluator.define_row(node->result(), element);
+      if (nodes.is_output(node->result()))
+        evaluator.store(node->result(), nodes.position(*node), element);
     }
-    evaluator.define_row(node->result(), element);
-    if (nodes.is_output(node->result()))
-      evaluator.store(node->result(), nodes.position(*node), element);
-  }
-  evaluator.pop();
-  return recording;
+    evaluator.pop();
+  });
 }
 
 // -- the phases

@@ -155,11 +155,15 @@ class Session:
         count = len(gm.graph.find_nodes(op="placeholder")) - num_tokens
         if count != (self._inner[-1].stop if self._inner else 0):
             return frozenset()  # AOTAutograd made other inputs of those that it was given
-        lasting = [*range(self._num_own), *self._lasting]
-        places = [inner for place in lasting for inner in self._inner[place]]
-        return frozenset(
-            num_tokens + place for place in (*places, *aot_metadata.static_inputs(count))
-        )
+        places = {
+            *self._parts_of([*range(self._num_own), *self._lasting]),
+            *aot_metadata.static_inputs(count),
+        }
+        return frozenset(num_tokens + place for place in places)
+
+    def _parts_of(self, inputs: Iterable[int]) -> set[int]:
+        """What AOTAutograd's graph takes for these inputs, by place."""
+        return {part for place in inputs for part in self._inner[place]}
 
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds."""
@@ -176,7 +180,7 @@ class Session:
             if kind == "forward":
                 _check_is_differentiable(gm)
                 aot_metadata.allow_repeated_backward()
-            if not self._lasting.isdisjoint(aot_metadata.written_inputs()[1]):
+            if not self._parts_of(self._lasting).isdisjoint(aot_metadata.written_inputs()[1]):
                 raise StaticInputWrittenError
 
             def imported() -> CompiledGraph:

@@ -52,18 +52,17 @@ class AttentionLowering : private AttentionNest {
   };
 
   void find_masks() {
-    Recording recording;
-    KernelBuffers scratch(context_);
-    Evaluator recorder(context_, scratch, context_.group.domain, nullptr, &recording);
-    Block block;
-    recorder.push(&block);
-    for (const ScoreProduct& one : products_) {
-      graph::Value* product = one.product->result();
-      recorder.define_row(
-          product, Variable::make(arena_, product->type().dtype, arena_.fresh_name("product")));
-    }
-    recorder.evaluate(node_.operand(0), node_.attr<Index>("lhs"));
-    recorder.pop();
+    const auto evaluate_scores = [&](Evaluator& recorder, Block& block) {
+      recorder.push(&block);
+      for (const ScoreProduct& one : products_) {
+        graph::Value* product = one.product->result();
+        recorder.define_row(
+            product, Variable::make(arena_, product->type().dtype, arena_.fresh_name("product")));
+      }
+      recorder.evaluate(node_.operand(0), node_.attr<Index>("lhs"));
+      recorder.pop();
+    };
+    const Recording recording = record(context_, context_.group.domain, evaluate_scores);
     for (const Recording::MemoryAccess& access : recording.accesses) {
       const SymExpr offset = axes_.map(access.offset);
       const auto linear = offset.linear_in(fusion::axis_name(keys_));

@@ -1,7 +1,5 @@
 #include "lower/contractions/computed_panels.h"
 
-#include <algorithm>
-
 namespace mlcc::lower {
 
 using loop::Block;
@@ -24,23 +22,13 @@ class PanelWriter {
   const loop::Buffer* write(Block& block) {
     graph::Value* value = product_.operand(roles_.vector());
     find_streams(*value);
-    buffer_ = nest_.stack("panel", value->type().dtype, most_elements(), block);
+    const int64_t elements = nest_.tiles().columns * most_terms_of_part(nest_);
+    buffer_ = nest_.stack("panel", value->type().dtype, elements, block);
     append(block, over_terms(0, 0));
     return buffer_;
   }
 
  private:
-  // Of as many terms as any part of the sum has.
-  int64_t most_elements() const {
-    const schedule::ContractionTiles& tiles = nest_.tiles();
-    int64_t terms = 1;
-    for (auto axis = depth_.rbegin(); axis != depth_.rend(); ++axis) {
-      const int64_t of_part = tiles.depth / terms + tiles.depth_step;
-      terms *= axis->extent.as_constant().value_or(std::max<int64_t>(1, of_part));
-    }
-    return tiles.columns * terms;
-  }
-
   // The terms of a word lie side by side inside of the columns, and are written with them.
   int64_t terms_of_word() const { return *roles_.column_step().as_constant(); }
 

@@ -87,15 +87,13 @@ void lower_contraction(const Context& context, KernelBuffers& buffers, LoweredKe
   const auto computed = [&](int64_t rows) {
     return schedule::computed_rows(rows, machine, roles.vectors());
   };
-  if (roles.has_tiles() && roles.may_convert()) {
-    const SymExpr rows = roles.rows() == nullptr ? SymExpr(1) : roles.rows()->extent;
-    const auto all = (extent_of(roles.shared_outer()) * rows).as_constant();
-    if (all && *all <= schedule::most_rows(machine, roles.vectors())) roles.convert_in_tiles();
-  }
   if (roles.has_tiles()) roles.join_rows(computed, !is_in_tile_registers(context, stages, roles));
   Evaluator evaluator(context, buffers, context.group.domain, &roles.axes(), nullptr);
   ContractionNest nest(context, evaluator, lowered, roles, stages, recorded.ops);
   if (roles.has_tiles()) {
+    const auto rows = nest.all_rows().as_constant();
+    if (roles.may_convert() && rows && *rows <= schedule::most_rows(machine, roles.vectors()))
+      roles.convert_in_tiles();
     nest.set_tiles(choose_tiles(nest));
     lowered.schedule.tiles = nest.tiles();
     emit_tiles(nest);

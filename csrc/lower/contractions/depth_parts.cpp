@@ -29,6 +29,8 @@ DepthSplit split_depth(const ContractionNest& nest) {
   return split;
 }
 
+int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
 // What a part of the axis that is cut is a multiple of, so that with the axes inside of it it is
 // one of so many words.
 int64_t step_of(const ContractionNest& nest, const DepthSplit& split) {
@@ -36,14 +38,17 @@ int64_t step_of(const ContractionNest& nest, const DepthSplit& split) {
   return step / std::gcd(step, std::max<int64_t>(1, split.terms / nest.terms_of_word()));
 }
 
+int64_t most_of_cut(const ContractionNest& nest, const DepthSplit& split) {
+  return std::max<int64_t>(1, nest.tiles().depth / split.terms);
+}
+
 // Loops over the axes before those that are whole, of which the last is cut into parts.
 class PartLoops {
  public:
   PartLoops(ContractionNest& nest, const DepthSplit& split, std::vector<DepthAxis> inner,
             const OfTerms& make, const OfParts& join)
-      : nest_(nest), end_(split.first),
-        most_(std::max<int64_t>(1, nest.tiles().depth / split.terms)), step_(step_of(nest, split)),
-        inner_(std::move(inner)), make_(make), join_(join) {}
+      : nest_(nest), end_(split.first), most_(most_of_cut(nest, split)),
+        step_(step_of(nest, split)), inner_(std::move(inner)), make_(make), join_(join) {}
 
   // Over the axes [i, end).
   Block over_axes(size_t i) {
@@ -70,11 +75,10 @@ class PartLoops {
 
   // Parts of equal length, as far as that is known.
   Block over_parts_of(const Axis& axis) {
-    const int64_t step = step_;
     const auto extent = axis.extent.as_constant();
     const int64_t count = extent ? (*extent + most_ - 1) / most_ : 0;
     const int64_t even = extent && count > 0 ? (*extent + count - 1) / count : most_;
-    const int64_t length = (even + step - 1) / step * step;
+    const int64_t length = rounded_up(even, step_);
     const auto over = [&](const SymExpr& first, const SymExpr& last) {
       return nest_.loop_over("part", first, last, {}, [&](const SymExpr& part, Block& block) {
         const SymExpr begin = nest_.let(part * length, "begin", block);
@@ -107,6 +111,13 @@ class PartLoops {
 };
 
 }  // namespace
+
+int64_t most_terms_of_part(const ContractionNest& nest) {
+  const DepthSplit split = split_depth(nest);
+  return split.first == 0
+             ? split.terms
+             : rounded_up(most_of_cut(nest, split), step_of(nest, split)) * split.terms;
+}
 
 bool has_parts(const ContractionNest& nest) { return split_depth(nest).first > 0; }
 

@@ -24,6 +24,9 @@ bool has_parts(const ContractionNest& nest);
 // Whether parts of a sum are added up by themselves first, and some at a time then join it.
 bool has_sums_of_parts(const ContractionNest& nest);
 
+// Terms that one micro-kernel goes over at most, where the axes inside of what is cut are whole.
+int64_t most_terms_of_part(const ContractionNest& nest);
+
 // What is made for one micro-kernel's terms, for all of them; `join` is what follows some of the
 // parts where they have sums of their own.
 using OfTerms = std::function<loop::Block(const std::vector<DepthAxis>&)>;

@@ -100,16 +100,16 @@ void ProductStages::emit_element(Evaluator& evaluator, const std::vector<Expr>& 
 }
 
 ProductStages::Recorded ProductStages::record() const {
-  Recorded recorded;
-  KernelBuffers scratch(context_);
-  Evaluator recorder(context_, scratch, context_.group.domain, nullptr, &recorded.accesses);
-  Block block;
   std::vector<Expr> sums;
   for (const Node* product : products_)
     sums.push_back(Variable::make(context_.arena, product->result()->type().dtype,
                                   context_.arena.fresh_name("sum")));
-  emit_element(recorder, sums, all(), block);
-  recorded.ops = loop::ops_of(block);
+  Recorded recorded;
+  const auto emit = [&](Evaluator& recorder, Block& block) {
+    emit_element(recorder, sums, all(), block);
+    recorded.ops = loop::ops_of(block);
+  };
+  recorded.accesses = lower::record(context_, context_.group.domain, emit);
   return recorded;
 }
 

@@ -492,15 +492,22 @@ Index Evaluator::indexed_position(const Node& node, const Index& index) {
   return at;
 }
 
-Recording record_value(const Context& context, Value* value, const Index& index) {
+Recording record(const Context& context, const Index& domain,
+                 const std::function<void(Evaluator&, loop::Block&)>& run) {
   Recording recording;
   KernelBuffers scratch(context);
-  Evaluator recorder(context, scratch, context.group.domain, nullptr, &recording);
+  Evaluator recorder(context, scratch, domain, nullptr, &recording);
   loop::Block block;
-  recorder.push(&block);
-  recorder.evaluate(value, index);
-  recorder.pop();
+  run(recorder, block);
   return recording;
+}
+
+Recording record_value(const Context& context, Value* value, const Index& index) {
+  return record(context, context.group.domain, [&](Evaluator& recorder, loop::Block& block) {
+    recorder.push(&block);
+    recorder.evaluate(value, index);
+    recorder.pop();
+  });
 }
 
 }  // namespace mlcc::lower

@@ -168,7 +168,11 @@ class Evaluator {
   Joined joined_;
 };
 
-// What evaluating a value at an index over the domain comes to.
+// What a run without loops yet comes to, whose code is thrown away.
+Recording record(const Context& context, const std::vector<SymExpr>& domain,
+                 const std::function<void(Evaluator&, loop::Block&)>& run);
+
+// The same of evaluating a value at an index over the group's domain.
 Recording record_value(const Context& context, graph::Value* value,
                        const std::vector<SymExpr>& index);
 

@@ -58,11 +58,9 @@ class ScanLowering {
         position_(fusion::axis_symbols(domain().size())) {}
 
   void lower() {
-    Recording recording;
-    KernelBuffers scratch(context_);
-    Evaluator recorder(context_, scratch, domain(), nullptr, &recording);
-    Block block;
-    point(recorder, initial(), block);
+    const Recording recording = record(context_, domain(), [&](Evaluator& recorder, Block& block) {
+      point(recorder, initial(), block);
+    });
     std::vector<bool> scanned(domain().size());
     scanned[dim_] = true;
     const NestAxes axes(domain(), scanned, recording.indices, context_.graph.assumptions());

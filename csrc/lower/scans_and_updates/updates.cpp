@@ -73,11 +73,7 @@ class UpdateLowering {
     const auto store = [&](Evaluator& evaluator, Block& block) {
       store_base(evaluator, position, block);
     };
-    Recording recording;
-    KernelBuffers scratch(context_);
-    Evaluator recorder(context_, scratch, domain, nullptr, &recording);
-    Block block;
-    store(recorder, block);
+    const Recording recording = record(context_, domain, store);
     const NestAxes axes(domain, std::vector<bool>(domain.size()), recording.indices,
                         context_.graph.assumptions());
     Evaluator evaluator(context_, buffers_, domain, &axes, nullptr);

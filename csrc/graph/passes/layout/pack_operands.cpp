@@ -476,9 +476,6 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
       dim_to_fill(*node, other) && (is_apart || is_read_whole(*node, other, graph));
   const int64_t terms =
       terms_of(*node, *columns, *options.tiles, is_gathered, has_many_rows && may_be_filled);
-  const auto whole = terms_to_fill(*node, rows, graph.expected(value->type().shape[dim]), terms,
-                                   may_be_filled, *options.tiles);
-  const bool is_copied = is_apart || whole;
   if (const auto parts = parts_of(*node, *columns, terms, graph)) {
     const bool are_few =
         rows_beside(*node, columns->operand).is_constant() && rows <= kRowsConverted;
@@ -487,6 +484,9 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
       return with_parts(graph, *node, *columns, *parts, of_word, *accumulator, *options.tiles);
     });
   }
+  const auto whole = terms_to_fill(*node, rows, graph.expected(value->type().shape[dim]), terms,
+                                   may_be_filled, *options.tiles);
+  const bool is_copied = is_apart || whole;
   return rewriter.replace_by_new(node, [&] {
     const bool has_other_sign = wants_other_sign(*node, *columns, terms, *options.tiles);
     const auto wider = dtype_to_widen_to(*node, *columns, terms, graph, *options.tiles);

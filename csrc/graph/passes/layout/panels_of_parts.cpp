@@ -6,7 +6,6 @@
 #include "graph/contraction.h"
 #include "graph/index_map.h"
 #include "graph/static_values.h"
-#include "support/error.h"
 
 namespace mlcc::graph {
 namespace {
@@ -19,6 +18,7 @@ constexpr const char* kTerm = "term";
 
 // Ops for an element that a kernel may spend on what it need not read.
 constexpr int64_t kMostOps = 16;
+
 // Whether each element is rounded to 16 bits, which takes longer than to read it.
 bool is_rounded(const Value& value) {
   const DType dtype = value.type().dtype;
@@ -45,17 +45,18 @@ std::optional<PanelsOfParts> PanelsOfParts::of(Value& matrix, const MatrixAxes& 
                                                const Assumptions& assumptions) {
   const auto& shape = matrix.type().shape;
   if (!is_static_value(matrix) || shape.size() != 2 || !are_constant(shape)) return std::nullopt;
-  if (!takes_less(matrix)) return std::nullopt;
-  PanelsOfParts panels(matrix, axes);
-  panels.columns_ = *shape[axes.column_dim].as_constant();
-  panels.terms_ = *shape[axes.term_dim].as_constant();
-  if (panels.columns_ == 0 || panels.terms_ == 0) return std::nullopt;
-  Assumptions inside = assumptions;
-  inside.set_index(kColumn, panels.columns_);
-  inside.set_index(kTerm, panels.terms_);
-  if (!panels.find_parts(&matrix, panels.place(), inside) || !panels.find_group())
-    return std::nullopt;
+  if (product(shape).equals_constant(0) || !takes_less(matrix)) return std::nullopt;
+  PanelsOfParts panels(matrix, axes, assumptions);
+  if (!panels.find_parts(&matrix, panels.place()) || !panels.find_group()) return std::nullopt;
   return panels;
+}
+
+PanelsOfParts::PanelsOfParts(Value& matrix, const MatrixAxes& axes, const Assumptions& assumptions)
+    : matrix_(matrix), axes_(axes), columns_(*matrix.type().shape[axes.column_dim].as_constant()),
+      terms_(*matrix.type().shape[axes.term_dim].as_constant()), group_(terms_),
+      assumptions_(assumptions) {
+  assumptions_.set_index(kColumn, columns_);
+  assumptions_.set_index(kTerm, terms_);
 }
 
 Index PanelsOfParts::place() const {
@@ -65,26 +66,29 @@ Index PanelsOfParts::place() const {
   return index;
 }
 
-bool PanelsOfParts::find_parts(Value* value, const Index& index, const Assumptions& assumptions) {
-  const Access access = resolve(value, index, assumptions);
+Access PanelsOfParts::behind_views(Value* value, const Index& index) const {
+  Access access = resolve(value, index, assumptions_);
+  for (SymExpr& e : access.index) e = assumptions_.simplify(e);
+  return access;
+}
+
+bool PanelsOfParts::find_parts(Value* value, const Index& index) {
+  const Access access = behind_views(value, index);
   if (is_number(*access.value)) return true;
   if (!is_computed_value(*access.value)) {
-    Index simple;
-    for (const SymExpr& e : access.index) simple.push_back(assumptions.simplify(e));
-    parts_.push_back({access.value, std::move(simple)});
+    parts_.push_back(access);
     return are_constant(access.value->type().shape);
   }
   if (++ops_ > kMostOps || is_rounded(*access.value)) return false;
   const auto& operands = access.value->producer()->operands();
   return std::all_of(operands.begin(), operands.end(), [&](Value* operand) {
-    return find_parts(operand, broadcast_index(operand->type().shape, access.index), assumptions);
+    return find_parts(operand, broadcast_index(operand->type().shape, access.index));
   });
 }
 
 // The terms that share a scale, the same for all parts; whether each part runs along columns,
 // terms or groups of them.
 bool PanelsOfParts::find_group() {
-  group_ = terms_;
   for (const Access& part : parts_)
     for (const SymExpr& e : part.index)
       for (const SymExpr::Function& function : e.functions()) {
@@ -120,12 +124,8 @@ std::optional<PanelsOfParts::Along> PanelsOfParts::along(const SymExpr& index) c
   return std::nullopt;
 }
 
-// Dimensions: panels, groups, words of a group, columns of a panel, terms of a word.
 PanelsOfParts::Packed PanelsOfParts::pack(Graph& graph, DType dtype, const PanelCut& cut) const {
-  Assumptions inside = graph.assumptions();
-  inside.set_index(kColumn, columns_);
-  inside.set_index(kTerm, terms_);
-  Value* value = graph.cast(packed(graph, &matrix_, place(), cut, inside), dtype);
+  Value* value = graph.cast(packed(graph, &matrix_, place(), cut), dtype);
   const SymExpr column = SymExpr::symbol(axis_name(axes_.column_axis));
   const SymExpr term = SymExpr::symbol(axis_name(axes_.term_axis));
   const bool has_groups = group_ != terms_;
@@ -136,51 +136,42 @@ PanelsOfParts::Packed PanelsOfParts::pack(Graph& graph, DType dtype, const Panel
            SymExpr::mod(column, cut.columns), SymExpr::mod(term, cut.terms)}};
 }
 
-Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index, const PanelCut& cut,
-                             const Assumptions& assumptions) const {
-  const Access access = resolve(value, index, assumptions);
-  const Node* producer = access.value->producer();
-  if (is_number(*access.value)) {
-    const TensorType& type = access.value->type();
-    return graph.build(Op::kFull, {}, producer->attrs(),
-                       {.dtype = type.dtype, .shape = {}, .strides = {}, .device = type.device});
-  }
-  if (!is_computed_value(*access.value)) {
-    Index simple;
-    for (const SymExpr& e : access.index) simple.push_back(assumptions.simplify(e));
-    return packed_part(graph, access.value, simple, cut);
-  }
+Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index,
+                             const PanelCut& cut) const {
+  const Access access = behind_views(value, index);
+  if (!is_number(*access.value) && !is_computed_value(*access.value))
+    return packed_part(graph, access, cut);
+  const Node& producer = *access.value->producer();
   std::vector<Value*> operands;
-  for (Value* operand : producer->operands())
-    operands.push_back(packed(graph, operand, broadcast_index(operand->type().shape, access.index),
-                              cut, assumptions));
-  return graph.build(producer->op(), std::move(operands), producer->attrs(),
-                     {.dtype = access.value->type().dtype,
-                      .shape = {},
-                      .strides = {},
-                      .device = access.value->type().device});
+  for (Value* operand : producer.operands())
+    operands.push_back(
+        packed(graph, operand, broadcast_index(operand->type().shape, access.index), cut));
+  const TensorType& type = access.value->type();
+  return graph.build(producer.op(), std::move(operands), producer.attrs(),
+                     {.dtype = type.dtype, .shape = {}, .strides = {}, .device = type.device});
 }
 
 // A copy in the order of the panels, of 1 along dimensions that the part does not run along.
-Value* PanelsOfParts::packed_part(Graph& graph, Value* base, const Index& index,
-                                  const PanelCut& cut) const {
-  constexpr size_t kPanels = 0, kGroups = 1, kWords = 2, kColumns = 3, kTermsOfWord = 4;
+Value* PanelsOfParts::packed_part(Graph& graph, const Access& part, const PanelCut& cut) const {
+  Value* base = part.value;
   const int64_t panels = (columns_ + cut.columns - 1) / cut.columns;
   const int64_t words = group_ / cut.terms;
   const std::vector<SymExpr> whole = {panels, terms_ / group_, words, cut.columns, cut.terms};
   std::vector<size_t> dims;  // of the panels, as the part's dimensions have them
-  for (size_t dim = 0; dim < index.size(); ++dim) switch (*along(index[dim])) {
+  for (size_t dim = 0; dim < part.index.size(); ++dim) switch (*along(part.index[dim])) {
     case Along::kNothing: break;
     case Along::kColumns: {
       if (const int64_t filled = panels * cut.columns; filled != columns_) {
         const Attr zero = is_float(base->type().dtype) ? Attr(0.0) : Attr(int64_t{0});
         base = graph.pad(base, static_cast<int64_t>(dim), 0, filled, zero);
       }
-      dims.insert(dims.end(), {kPanels, kColumns});
+      dims.insert(dims.end(), {PanelDims::kPanels, PanelDims::kColumns});
       break;
     }
-    case Along::kTerms: dims.insert(dims.end(), {kGroups, kWords, kTermsOfWord}); break;
-    case Along::kGroups: dims.push_back(kGroups); break;
+    case Along::kTerms:
+      dims.insert(dims.end(), {PanelDims::kGroups, PanelDims::kWords, PanelDims::kTermsOfWord});
+      break;
+    case Along::kGroups: dims.push_back(PanelDims::kGroups); break;
     }
   std::vector<SymExpr> cut_shape, shape(whole.size(), 1);
   for (const size_t dim : dims) {
@@ -195,7 +186,7 @@ Value* PanelsOfParts::packed_part(Graph& graph, Value* base, const Index& index,
   Value* value = graph.permute(graph.reshape(base, cut_shape), std::move(order));
   value = graph.reshape(value, shape);
   // What columns share stands beside each term of a word: vectors go over both.
-  if (!shape[kColumns].equals_constant(1)) shape[kTermsOfWord] = cut.terms;
+  if (!shape[PanelDims::kColumns].equals_constant(1)) shape[PanelDims::kTermsOfWord] = cut.terms;
   return graph.pointwise(Op::kCopy, {graph.expand(value, shape)});
 }
 

@@ -3,14 +3,13 @@
 //
 //   %0: f32[64, 40] = mul (sub (cast %q), (cast %zeros)), %scales    of i8[40, 64], f32[40, 2]
 //
-// Instead of the operand, what it is computed from is laid out in panels, and what lies so is
-// computed in them: of %q i8[2, 2, 32, 32] (panels, groups, terms of a group, columns), of %scales
-// f32[2, 2, 1, 32]. Packs are kept at the size of what they are made of, and a kernel computes a
-// panel of the operand when it needs it (lower/contractions/computed_panels.h).
+// Instead of the operand, what it is computed from is laid out in panels (PanelDims), and computed
+// with as it lies: of %q i8[2, 2, 32, 32, 1], of %scales f32[2, 2, 1, 32, 1]. Packs are kept at the
+// size of what they are made of, and a kernel computes a panel of the operand when it needs it
+// (lower/contractions/computed_panels.h).
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -56,20 +55,21 @@ class PanelsOfParts {
   enum class Along : uint8_t { kNothing, kColumns, kTerms, kGroups };
   using Part = std::vector<Along>;
 
-  PanelsOfParts(Value& matrix, const MatrixAxes& axes) : matrix_(matrix), axes_(axes) {}
-  bool find_parts(Value* value, const std::vector<SymExpr>& index, const Assumptions& assumptions);
+  PanelsOfParts(Value& matrix, const MatrixAxes& axes, const Assumptions& assumptions);
+  Access behind_views(Value* value, const std::vector<SymExpr>& index) const;
+  bool find_parts(Value* value, const std::vector<SymExpr>& index);
   bool find_group();
   std::optional<Along> along(const SymExpr& index) const;
-  Value* packed(Graph& graph, Value* value, const std::vector<SymExpr>& index, const PanelCut& cut,
-                const Assumptions& assumptions) const;
-  Value* packed_part(Graph& graph, Value* base, const std::vector<SymExpr>& index,
-                     const PanelCut& cut) const;
+  Value* packed(Graph& graph, Value* value, const std::vector<SymExpr>& index,
+                const PanelCut& cut) const;
+  Value* packed_part(Graph& graph, const Access& part, const PanelCut& cut) const;
   std::vector<SymExpr> place() const;
 
   Value& matrix_;
   MatrixAxes axes_;
-  int64_t columns_ = 0, terms_ = 0;  // of the matrix
-  int64_t group_ = 0;                // terms of a group; all of them where there are none
+  int64_t columns_, terms_;  // of the matrix
+  int64_t group_;            // terms of a group; all of them where there are none
+  Assumptions assumptions_;  // of sizes, and of a place in the matrix
   std::vector<Access> parts_;
   int64_t ops_ = 0;
 };
