@@ -69,6 +69,7 @@ class Compiler {
     log_debug(LogChannel::kGraph, result.graph_text);
     dump_.write("graph", "input", result.graph_text);
     graph::verify(*graph_);
+    graph_->drop_promises(graph::is_written);  // what the next call will not find again
     std::vector<runtime::KeptInput> kept;
     if (!is_optimized_) {
       graph::run_pipeline(*graph_, pass_options());
@@ -84,6 +85,8 @@ class Compiler {
     const References references = make_references(chosen.plan);
     runtime::ExecutablePlan plan = plan_executable(*graph_, chosen.plan, regions);
     plan.kept = std::move(kept);
+    plan.promises = promises();
+    if (!plan.promises.empty()) plan.without_promises = general(result.graph_text);
     result.stats.live_bytes = most_live_bytes(plan);
     compile_kernels(chosen);
     result.stats.compiled += chosen.compiled;
@@ -333,6 +336,23 @@ class Compiler {
     const Compilation inner = compiler.compile();
     add(inner.stats, stats);
     return inner.executable;
+  }
+
+  std::vector<runtime::Promise> promises() const {
+    std::vector<runtime::Promise> found;
+    for (size_t i = 0; i < graph_->inputs().size(); ++i)
+      if (const auto& range = graph_->inputs()[i]->range())
+        found.push_back({static_cast<runtime::Slot>(i), *range});
+    return found;
+  }
+
+  // For inputs that are not what was promised of them.
+  std::function<std::shared_ptr<const runtime::Executable>()> general(std::string text) const {
+    return [text = std::move(text), options = options_] {
+      std::unique_ptr<graph::Graph> graph = graph::parse_graph(text);
+      graph->drop_promises([](const graph::Value&) { return true; });
+      return driver::compile(std::move(graph), options).executable;
+    };
   }
 
   // Within this process, which has one compiler for each option.

@@ -54,8 +54,12 @@ std::optional<int64_t> truncate(double value, DType dtype) {
 }  // namespace
 
 std::optional<Constant> constant_of(const Value& value) {
-  const Node* node = value.producer();
-  while (node != nullptr && is_single_index_map(node->op())) node = node->operand(0)->producer();
+  const Value* base = &value;
+  while (base->producer() != nullptr && is_single_index_map(base->producer()->op()))
+    base = base->producer()->operand(0);
+  const Node* node = base->producer();
+  if (const auto& range = base->range(); range && range->low == range->high)
+    return Constant{value.type().dtype, 0, range->low};
   if (node == nullptr || node->op() != Op::kFull) return std::nullopt;
   const DType dtype = value.type().dtype;
   if (is_float(dtype)) return Constant{dtype, round_float(node->attr<double>("value"), dtype), 0};

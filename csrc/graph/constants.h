@@ -13,7 +13,8 @@ struct Constant {
   int64_t integer;  // of the others
 };
 
-// The number, if the value is `full`, also seen through index maps with one operand.
+// The number, if the value is `full`, or promised to be nothing else, also seen through index maps
+// with one operand.
 std::optional<Constant> constant_of(const Value& value);
 
 // Whether it is exactly this number; +0.0 and -0.0 differ, see is_negative_zero.

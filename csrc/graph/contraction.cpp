@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <unordered_set>
 
 #include "graph/static_values.h"
 
@@ -105,6 +106,26 @@ bool is_computed_in_panels(const Node& contraction, size_t operand) {
          panel.functions().front().numerator == column.functions().front().numerator &&
          panel.functions().front().divisor == column.functions().front().divisor &&
          is_computed_from_less(value);
+}
+
+int64_t columns_of_run(const Value& panels) {
+  const auto columns = [](const Value& value, size_t dim) {
+    return value.type().shape[dim].as_constant().value_or(1);
+  };
+  int64_t found = columns(panels, PanelDims::kColumns);
+  std::vector<const Value*> open = {&panels};
+  std::unordered_set<const Value*> seen;  // membership only
+  while (!open.empty()) {
+    const Value* value = open.back();
+    open.pop_back();
+    const Node* node = value->producer();
+    if (node == nullptr || !seen.insert(value).second || !is_cheap(node->op())) continue;
+    const bool joins_runs = node->op() == Op::kReshape &&
+                            node->operand(0)->type().shape.size() == PanelDims::kCount + 1;
+    if (joins_runs) found = std::min(found, columns(*node->operand(0), PanelDims::kRuns + 1));
+    open.insert(open.end(), node->operands().begin(), node->operands().end());
+  }
+  return found;
 }
 
 }  // namespace mlcc::graph

@@ -46,10 +46,16 @@ bool is_computed_from_less(const Value& value);
 struct PanelDims {
   static constexpr size_t kPanels = 0, kGroups = 1, kWords = 2, kColumns = 3, kTermsOfWord = 4;
   static constexpr size_t kCount = 5;
+  // Of what panels are computed from: columns that do not lie side by side are cut into runs of
+  // those that do, by a dimension before them.
+  static constexpr size_t kRuns = kColumns;
 };
 
 // Whether a kernel computes this operand of a contraction, panel by panel, instead of reading it
 // (passes/layout/panels_of_parts.h): it lies in panels and is computed from less.
 bool is_computed_in_panels(const Node& contraction, size_t operand);
+
+// Columns that lie side by side in what such panels are computed from: those of a run, or all.
+int64_t columns_of_run(const Value& panels);
 
 }  // namespace mlcc::graph

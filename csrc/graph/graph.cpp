@@ -126,14 +126,21 @@ void Graph::check_input_name(const std::string& name) const {
     MLCC_USER_CHECK(input->name() != name, "input '", name, "': there is one of this name already");
 }
 
-Value* Graph::add_input(std::string name, TensorType type, bool is_static) {
+Value* Graph::add_input(std::string name, TensorType type, bool is_static,
+                        std::optional<SymRange> range) {
   check_input_name(name);
   auto value = std::make_unique<Value>();
   value->id_ = next_id_++;
   value->name_ = std::move(name);
   value->type_ = normalize(std::move(type));
   value->is_static_ = is_static;
+  value->range_ = range;
   return inputs_.emplace_back(std::move(value)).get();
+}
+
+void Graph::drop_promises(const std::function<bool(const Value&)>& of) {
+  for (const auto& input : inputs_)
+    if (of(*input)) input->range_.reset();
 }
 
 Value* Graph::add_size_input(std::string name, SymExpr size) {

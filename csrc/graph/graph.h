@@ -133,6 +133,8 @@ class Value {
   // Of an input: the caller's promise that the tensor lives for many calls and seldom changes. What
   // is computed from such inputs alone may be kept (graph/static_values.h).
   bool is_static() const { return is_static_; }
+  // Of a static input of integers: the caller's promise that its elements lie within.
+  const std::optional<SymRange>& range() const { return range_; }
   ValueKind kind() const { return kind_; }
   const TensorType& type() const { return type_; }
   const SymExpr& size() const { return size_; }  // of kSize
@@ -148,6 +150,7 @@ class Value {
   std::string name_;
   ValueKind kind_ = ValueKind::kTensor;
   bool is_static_ = false;
+  std::optional<SymRange> range_;
   TensorType type_;
   SymExpr size_;
   Node* producer_ = nullptr;
@@ -245,8 +248,11 @@ class Graph {
   bool is_output(const Value* value) const;
 
   // -- building: nodes are added at the insertion point (the end unless set)
-  Value* add_input(std::string name, TensorType type, bool is_static = false);
+  Value* add_input(std::string name, TensorType type, bool is_static = false,
+                   std::optional<SymRange> range = std::nullopt);
   Value* add_size_input(std::string name, SymExpr size);
+  // Promises of inputs' ranges: of those that a predicate is true of.
+  void drop_promises(const std::function<bool(const Value&)>& of);
   void set_insertion_point(Node* before);  // null: the end
   // Each infers its result's dtype, shape and device and checks its operands; Error naming the op
   // where they do not fit.

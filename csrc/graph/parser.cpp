@@ -6,6 +6,7 @@
 #include "graph/text.h"
 #include "support/error.h"
 #include "support/lexer.h"
+#include "types/interval.h"
 
 namespace mlcc::graph {
 namespace {
@@ -62,25 +63,32 @@ class Parser {
       if (!graph_->inputs().empty()) lexer_.expect(",");
       const Result input = parse_result();
       const bool is_static = !input.is_size && lexer_.accept("static");
+      std::optional<SymRange> range;
+      if (is_static && lexer_.accept("in")) range = parse_range();
       at(input.name, [&] {
-        Value* value = input.is_size ? graph_->add_size_input(input.name.text, input.size)
-                                     : graph_->add_input(input.name.text, input.type, is_static);
+        Value* value = input.is_size
+                           ? graph_->add_size_input(input.name.text, input.size)
+                           : graph_->add_input(input.name.text, input.type, is_static, range);
         values_[input.name.text] = value;
       });
     }
+  }
+
+  SymRange parse_range() {
+    SymRange range = kUnbounded;
+    if (!lexer_.is("..")) range.low = lexer_.expect_integer("a bound");
+    lexer_.expect("..");
+    if (lexer_.is("-") || lexer_.is(TokenKind::kInteger))
+      range.high = lexer_.expect_integer("a bound");
+    return range;
   }
 
   void parse_symbols() {
     lexer_.expect("(");
     do {
       const Token place = lexer_.peek();
-      Symbol symbol{lexer_.expect_identifier("a symbol"), {kUnboundedLow, kUnboundedHigh}, {}};
-      if (lexer_.accept("in")) {
-        if (!lexer_.is("..")) symbol.range.low = lexer_.expect_integer("a bound");
-        lexer_.expect("..");
-        if (lexer_.is("-") || lexer_.is(TokenKind::kInteger))
-          symbol.range.high = lexer_.expect_integer("a bound");
-      }
+      Symbol symbol{lexer_.expect_identifier("a symbol"), kUnbounded, {}};
+      if (lexer_.accept("in")) symbol.range = parse_range();
       if (lexer_.accept("hint")) symbol.hint = lexer_.expect_integer("a hint");
       if (is_declared(symbol.name))
         Lexer::fail_at(place, "symbol ", symbol.name, " is declared twice");

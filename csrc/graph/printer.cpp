@@ -103,17 +103,17 @@ std::string print_node(const Node& node, const NameOf& name_of) {
   return text + print_attrs(node.attrs());
 }
 
+// " in 2..65536"; nothing of what has no bounds.
+std::string print_range(const SymRange& range) {
+  const bool has_low = range.low != kUnboundedLow, has_high = range.high != kUnboundedHigh;
+  if (!has_low && !has_high) return "";
+  return " in " + (has_low ? std::to_string(range.low) : "") + ".." +
+         (has_high ? std::to_string(range.high) : "");
+}
+
 // "s0 in 2..65536 hint 128"
 std::string print_symbol(const Symbol& symbol) {
-  std::string text = symbol.name;
-  const bool has_low = symbol.range.low != kUnboundedLow;
-  const bool has_high = symbol.range.high != kUnboundedHigh;
-  if (has_low || has_high) {
-    text += " in ";
-    if (has_low) text += std::to_string(symbol.range.low);
-    text += "..";
-    if (has_high) text += std::to_string(symbol.range.high);
-  }
+  std::string text = symbol.name + print_range(symbol.range);
   if (symbol.hint) text += " hint " + std::to_string(*symbol.hint);
   return text;
 }
@@ -123,7 +123,8 @@ std::string print_header(const Graph& graph) {
   const char* separator = "%";
   for (const auto& input : graph.inputs()) {
     text += separator + input->name() + ": " + print_value_type(*input) +
-            (input->is_static() ? " static" : "");
+            (input->is_static() ? " static" : "") +
+            (input->range() ? print_range(*input->range()) : "");
     separator = ", %";
   }
   text += ")";

@@ -19,9 +19,10 @@ namespace {
 
 // Beside index maps and constants.
 constexpr std::array kCheapOps = std::to_array<Op>(
-    {Op::kAdd, Op::kSub, Op::kRsub, Op::kMul, Op::kNeg,     Op::kAbs,  Op::kMaximum,
-     Op::kAnd, Op::kOr,  Op::kXor,  Op::kNot, Op::kMinimum, Op::kEq,   Op::kNe,
-     Op::kLt,  Op::kLe,  Op::kGt,   Op::kGe,  Op::kWhere,   Op::kRelu, Op::kCast});
+    {Op::kAdd,     Op::kSub,  Op::kRsub, Op::kMul,       Op::kNeg,       Op::kAbs,
+     Op::kMaximum, Op::kAnd,  Op::kOr,   Op::kXor,       Op::kNot,       Op::kMinimum,
+     Op::kEq,      Op::kNe,   Op::kLt,   Op::kLe,        Op::kGt,        Op::kGe,
+     Op::kWhere,   Op::kRelu, Op::kCast, Op::kShiftLeft, Op::kShiftRight});
 
 // On the CPU, of sizes that are known.
 bool is_fixed(const Value& value) {

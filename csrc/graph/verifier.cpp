@@ -70,6 +70,12 @@ class Verifier {
     require(nullptr, input.producer() == nullptr, "input %", input.name(), " has a producer");
     require(nullptr, !input.is_static() || input.kind() == ValueKind::kTensor, "input %",
             input.name(), " is a size, which cannot be static");
+    if (const auto& range = input.range()) {
+      require(nullptr, input.is_static() && is_integer(input.type().dtype), "input %", input.name(),
+              " has a range, which static inputs of integers only can have");
+      require(nullptr, range->low <= range->high, "input %", input.name(), ": the range ",
+              range->low, "..", range->high, " is empty");
+    }
     for_each_symbol(input, [&](const std::string& symbol) {
       require(nullptr, declared_.contains(symbol), "input %", input.name(), ": symbol ", symbol,
               " is not declared");

@@ -129,6 +129,13 @@ struct KeptInput {
   std::shared_ptr<const Executable> inverse = nullptr;
 };
 
+// What the caller says of the elements of an input, integers. The host looks whether it holds, once
+// for as long as the input holds what it held then.
+struct Promise {
+  Slot slot;
+  SymRange range;
+};
+
 struct ExecutablePlan {
   // Where the arena lies and launches go; launches on the CPU may stand between those of another
   // device.
@@ -139,6 +146,9 @@ struct ExecutablePlan {
   std::vector<Step> steps;
   std::vector<Slot> outputs;
   std::vector<Slot> written_inputs;  // by kernels; calls say themselves what they write
+  std::vector<Promise> promises{};
+  // The same without promises; empty where there are none.
+  std::function<std::shared_ptr<const Executable>()> without_promises{};
 };
 
 // The tensors of one call; implemented where tensors live (csrc/python).

@@ -65,6 +65,7 @@ void KeptValues::clear() {
   const std::lock_guard lock(mutex_);
   dropped.swap(entries_);
   bytes_ = 0;
+  ++clears_;
 }
 
 int64_t KeptValues::sweep() {

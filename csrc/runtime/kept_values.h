@@ -53,6 +53,7 @@ class KeptValues {
   void put(const Hash128& key, KeptValuePtr value);
   void erase(const Hash128& key);  // if there is one
   void clear();
+  int64_t clears() const { return clears_.load(); }  // so far
   // Drops orphans, and returns the bytes that they held.
   int64_t sweep();
 
@@ -80,6 +81,7 @@ class KeptValues {
   std::atomic<int64_t> now_{0};
   std::atomic<int64_t> hits_{0};
   std::atomic<int64_t> misses_{0};
+  std::atomic<int64_t> clears_{0};
 };
 
 }  // namespace mlcc::runtime

@@ -40,11 +40,12 @@ from mlcc.capture.compiled_graph import (
     compiling,
     in_words,
 )
+from mlcc.capture.promises import promised_ranges
 from mlcc.importer import fx_graph
 from mlcc.ir.op_table import OpTable
 from mlcc.ir.types import GraphUnsupported
 from mlcc.logging import get_logger
-from mlcc.rewrite import attention_widths, decompositions, result_views
+from mlcc.rewrite import attention_widths, decompositions, quantization, result_views
 from mlcc.torch_private import aot, aot_metadata, dynamo, patches, trace_state
 from mlcc.training import recompute
 
@@ -64,6 +65,7 @@ class Session:
         self._num_inputs = 0  # they and the arguments
         self._lasting: frozenset[int] = frozenset()  # arguments that live for many calls
         self._inner: list[range] = []  # of each input: the graph's inputs that it becomes
+        self._promises: dict[int, tuple[int, int]] = {}  # of these inputs
         self.sharing: sharing.Sharing = ()  # of all inputs, where some of them overlap
         self._backward_compilers: list[Any] = []  # torch's
 
@@ -82,6 +84,8 @@ class Session:
         if self.options["weights"] == "steal":
             watch_weights(inputs)
         self._inner = aot_metadata.inner_places(inputs)
+        if self.options["pack_weights"]:
+            self._promises = promised_ranges(inputs, self._inner)
         self.sharing = sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         with (
@@ -149,17 +153,17 @@ class Session:
         graphs = [graph for graph in self.graphs if isinstance(graph, CompiledGraph)]
         return [constant for graph in graphs for constant in graph.imported.constants]
 
-    def _static_inputs(self, gm: GraphModule) -> frozenset[int]:
-        """Places of parameters and buffers among the inputs of the graph that AOTAutograd made."""
+    def _static_inputs(self, gm: GraphModule) -> dict[int, tuple[int, int] | None]:
+        """Places of parameters and buffers among the inputs of the graph that AOTAutograd made, and their ranges."""
         num_tokens = aot_metadata.num_tokens()
         count = len(gm.graph.find_nodes(op="placeholder")) - num_tokens
         if count != (self._inner[-1].stop if self._inner else 0):
-            return frozenset()  # AOTAutograd made other inputs of those that it was given
+            return {}  # AOTAutograd made other inputs of those that it was given
         places = {
             *self._parts_of([*range(self._num_own), *self._lasting]),
             *aot_metadata.static_inputs(count),
         }
-        return frozenset(num_tokens + place for place in places)
+        return {num_tokens + place: self._promises.get(place) for place in sorted(places)}
 
     def _parts_of(self, inputs: Iterable[int]) -> set[int]:
         """What AOTAutograd's graph takes for these inputs, by place."""
@@ -168,7 +172,7 @@ class Session:
     def _cache_key(self) -> str:
         """What else decides the code beside what torch's key holds."""
         state = trace_state.global_state(), aot.process_groups(), self.sharing
-        parts = [*code_key(self.options), self.mode, state]
+        parts = [*code_key(self.options), self.mode, state, sorted(self._promises.items())]
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"mlcc-{digest}"
 
@@ -391,4 +395,5 @@ def op_table() -> OpTable:
 
 def decomposition_table(has_gradients: bool) -> dict[Any, Callable[..., Any]]:
     """The decompositions that a trace for mlcc uses."""
-    return decompositions.table(frozenset(op_table().overloads()), has_gradients)
+    own = decompositions.table(frozenset(op_table().overloads()), has_gradients)
+    return own | quantization.table()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -64,12 +65,12 @@ def import_graph(
     builder: Any,
     table: OpTable,
     fallback_random: bool = False,
-    static_inputs: frozenset[int] | None = None,
+    static_inputs: Mapping[int, tuple[int, int] | None] | None = None,
 ) -> ImportedGraph:
     """Fill `builder` (mlcc._C.GraphBuilder) with the nodes of `gm`, a functional ATen graph with fake tensors in its
     metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed. With `fallback_random` draws
-    of random numbers are externs. `static_inputs` are the places of inputs that live for many calls; where they are
-    given, constants are static too."""
+    of random numbers are externs. `static_inputs` are the places of inputs that live for many calls, with the
+    range of integers that is promised of some; where they are given, constants are static too."""
     try:
         importer = Importer(
             expanded(gm, table),
@@ -140,7 +141,7 @@ class Importer(Context):
         table: OpTable,
         region: Region | None = None,
         fallback_random: bool = False,
-        static_inputs: frozenset[int] | None = None,
+        static_inputs: Mapping[int, tuple[int, int] | None] | None = None,
     ) -> None:
         super().__init__(gm, builder, table)
         self._static_inputs = static_inputs
@@ -199,8 +200,10 @@ class Importer(Context):
             form = self.tensor_type(node, value)
             self.input_types.append(form)
             self.bind_sizes(form.shape)
-            static = self._static_inputs is not None and place in self._static_inputs
-            handle = self.builder.add_input(_identifier(node.name), *form, static=static)
+            known = self._static_inputs or {}
+            handle = self.builder.add_input(
+                _identifier(node.name), *form, static=place in known, range=known.get(place)
+            )
             self._env[node] = Tensor(handle, form.dtype)
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             if isinstance(value, torch.SymInt) and symints.is_ragged(value):
@@ -309,7 +312,7 @@ class Importer(Context):
             self.table,
             region,
             self._fallback_random,
-            region.fixed,
+            None if region.fixed is None else dict.fromkeys(region.fixed),
         )
         inner.run()
         for name, count in inner.imported.nodes.items():

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from mlcc.ir.types import overflows
-from mlcc.rewrite import encoder_layers
+from mlcc.rewrite import encoder_layers, quantization
 from mlcc.rewrite import own_decompositions as own
 from mlcc.torch_private import dispatch, symints
 
@@ -173,6 +173,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "_native_multi_head_attention": encoder_layers.native_multi_head_attention,
     "_scaled_dot_product_flash_attention_for_cpu": own.attention_call,
     "_transformer_encoder_layer_fwd": encoder_layers.transformer_encoder_layer,
+    "_weight_int8pack_mm": quantization.weight_int8pack_mm,
     "_weight_norm_interface": own.weight_norm,
     "_weight_norm_interface_backward": own.weight_norm_backward,
     "bmm": own.matrix_product,

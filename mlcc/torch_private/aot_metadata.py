@@ -67,6 +67,14 @@ def inner_places(inputs: Sequence[Any]) -> list[range]:
     return found
 
 
+def parts_of(value: Any) -> list[Any]:
+    """What AOTAutograd's graph takes for an input, but for sizes: the value, or the parts of a tensor subclass."""
+    if not isinstance(value, torch.Tensor) or not is_traceable_wrapper_subclass(value):
+        return [value]
+    names, _ = value.__tensor_flatten__()
+    return [part for name in names for part in parts_of(getattr(value, name))]
+
+
 def _num_parts(value: Any) -> int:
     if not isinstance(value, torch.Tensor) or not is_traceable_wrapper_subclass(value):
         return 1

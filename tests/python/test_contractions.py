@@ -109,8 +109,9 @@ def test_wide_tiles(dtype: torch.dtype, columns: int, depth: int) -> None:
         return F.linear(x, weight, bias).relu() + x[:, :1]
 
     def check_exact(found: torch.Tensor, exact: torch.Tensor) -> None:
-        # Libraries err by 1 to 7 epsilons, as their sums have many parts or few.
-        most = 16 * torch.finfo(dtype).eps * exact.abs().max().item()
+        # Libraries err by 1 to 7 epsilons, as their sums have many parts or few, and in float64 the exact one does too.
+        epsilons = 16 if dtype == torch.float32 else 32
+        most = epsilons * torch.finfo(dtype).eps * exact.abs().max().item()
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=most)
 
     linear = torch.nn.Linear(depth, columns, dtype=dtype)

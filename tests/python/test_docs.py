@@ -315,7 +315,8 @@ def test_public_names_have_docstrings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "arguments"), [("quickstart", []), ("training", ["15"]), ("serving", [])]
+    ("script", "arguments"),
+    [("quickstart", []), ("training", ["15"]), ("serving", []), ("quantize", ["--small"])],
 )
 def test_example(
     script: str, arguments: list[str], fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,7 +328,7 @@ def test_example(
 
 def test_every_example_is_run() -> None:
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert scripts == {"demo", "quickstart", "training", "serving"}  # tests/python/test_demo.py
+    assert scripts == {"demo", "quickstart", "training", "serving", "quantize"}  # test_demo.py
 
 
 def test_notebook(fresh_cache: Path) -> None:

@@ -239,8 +239,9 @@ class TorchBuilder:
         strides: Sequence[Any] | None = None,
         device: str = "cpu",
         static: bool = False,
+        range: tuple[int, int] | None = None,
     ) -> Value:
-        del static  # changes no result
+        del static, range  # which change no result
         assert device == "cpu"
         value = self._new_value()
         self.inputs.append((value, list(shape)))

@@ -9,6 +9,7 @@
 #include "graph/passes/contractions/contractions.h"
 #include "graph/passes/contractions/convolution_gradients.h"
 #include "graph/passes/contractions/convolutions.h"
+#include "graph/passes/contractions/integer_products.h"
 #include "graph/passes/contractions/narrow_products.h"
 #include "graph/passes/contractions/row_sums.h"
 #include "graph/passes/contractions/winograd.h"
@@ -131,6 +132,8 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   runner.run(Pass::kKeyRanges);
   // Once equal computations are one: the exponentials that are divided are those that are summed.
   runner.run(Pass::kDivideOnce);
+  // Once the numbers that scales and zero points are have met the integers.
+  runner.run(Pass::kIntegerProducts);
   // No pass but cse sees the copies: equal ones become one. Filters that are transformed are not
   // packed.
   bool has_copies = runner.run(Pass::kWinograd);

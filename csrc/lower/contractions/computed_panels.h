@@ -17,4 +17,10 @@ namespace mlcc::lower {
 const loop::Buffer* compute_panel(ContractionNest& nest, size_t product, const SymExpr& panel,
                                   const std::vector<DepthAxis>& depth, loop::Block& block);
 
+// Whether there is one row, which is multiplied with elements of the panel as they are computed;
+// and the code for it.
+bool multiplies_one_row(const ContractionNest& nest);
+void add_products_of_row(ContractionNest& nest, const TilePlace& place,
+                         const std::vector<DepthAxis>& depth, loop::Block& block);
+
 }  // namespace mlcc::lower

@@ -66,7 +66,7 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     may_convert_ = is_computed_ && bytes_behind(contraction, vector_) != nullptr;
     if (is_computed_) {
       const Index place =
-          index_in_panel(contraction, SymExpr::symbol(kPanel), SymExpr::symbol(kLane), 1);
+          index_in_panel(contraction, SymExpr::symbol(kPanel), {}, SymExpr::symbol(kLane), 1);
       for (SymExpr& index : record_value(context, contraction.operand(vector_), place).indices)
         indices.push_back(std::move(index));
     }
@@ -88,12 +88,13 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   may_convert_ = may_convert_ && column_step_.equals_constant(1);
 }
 
-Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel, const SymExpr& place,
-                                int64_t terms) const {
+Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel, const Run& run,
+                                const SymExpr& place, int64_t terms) const {
   const int64_t columns = vectors_ * lanes_;
   Assumptions assumptions = context_.graph.assumptions();
-  assumptions.set_index(*place.as_symbol(), columns * terms);
-  const SymExpr column = (panel + first_panel_) * columns + SymExpr::floordiv(place, terms);
+  assumptions.set_index(*place.as_symbol(), (run.count > 0 ? run.count : columns) * terms);
+  const SymExpr column =
+      (panel + first_panel_) * columns + run.first + SymExpr::floordiv(place, terms);
   Index index = product.attr<Index>(vector_ == 0 ? "lhs" : "rhs");
   for (SymExpr& e : index)
     e = assumptions.simplify(e.replaced(fusion::axis_name(packed_axis_), column));

@@ -42,10 +42,14 @@ class TileRoles {
   // themselves; and that they are to, whatever the number of rows.
   bool may_convert() const { return may_convert_; }
   void convert_in_tiles() { is_computed_ = false; }
+  // Columns of a panel that lie side by side: all of them where `count` is 0.
+  struct Run {
+    int64_t first = 0, count = 0;
+  };
   // Where a product's operand of columns has an element of a panel, over the domain's axes: `place`
-  // counts columns and the terms of a word inside of them.
+  // counts columns of the run and the terms of a word inside of them.
   std::vector<SymExpr> index_in_panel(const graph::Node& product, const SymExpr& panel,
-                                      const SymExpr& place, int64_t terms) const;
+                                      const Run& run, const SymExpr& place, int64_t terms) const;
   const schedule::Axis& columns() const { return *columns_; }
   int64_t vectors() const { return vectors_; }          // of a tile's columns
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row

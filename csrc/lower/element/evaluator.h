@@ -102,6 +102,10 @@ class Evaluator {
 
   KernelBuffers& buffers() { return buffers_; }
   const Assumptions& assumptions() const { return assumptions_; }
+  // That a loop's variable, by which places are told, lies in [0, extent).
+  void assume_index(std::string_view variable, const SymExpr& extent) {
+    assumptions_.set_index(variable, extent);
+  }
 
  private:
   struct Key {

@@ -244,12 +244,14 @@ void bind_inputs(Builder& builder) {
           "add_input",
           [](const GraphBuilder& b, const std::string& name, const std::string& dtype,
              const py::sequence& shape, const py::object& strides, const std::string& device,
-             bool is_static) {
-            return b.handle(
-                b.graph().add_input(name, to_type(dtype, shape, strides, device), is_static));
+             bool is_static, const std::optional<std::pair<int64_t, int64_t>>& range) {
+            std::optional<SymRange> promised;
+            if (range) promised = SymRange{range->first, range->second};
+            return b.handle(b.graph().add_input(name, to_type(dtype, shape, strides, device),
+                                                is_static, promised));
           },
           py::arg("name"), py::arg("dtype"), py::arg("shape"), py::arg("strides") = py::none(),
-          py::arg("device") = "cpu", py::arg("static") = false)
+          py::arg("device") = "cpu", py::arg("static") = false, py::arg("range") = py::none())
       .def(
           "add_size_input",
           [](const GraphBuilder& b, const std::string& name, const py::object& size) {

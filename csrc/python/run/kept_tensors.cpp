@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/aminmax.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -68,6 +69,15 @@ void unpack(const TensorProgram& inverse, const at::Tensor& value, const at::Ten
   MLCC_CHECK(outputs[0].toTensor().is_same(place), "a weight is restored in another place");
 }
 
+struct BrokenPromise {};
+
+bool is_within(const at::Tensor& tensor, const SymRange& range) {
+  if (tensor.numel() == 0) return true;
+  const RecipeModes modes;
+  const auto [low, high] = at::aminmax(tensor);
+  return low.item<int64_t>() >= range.low && high.item<int64_t>() <= range.high;
+}
+
 // The inputs that one recipe reads, and nothing else does.
 std::vector<bool> find_replaced(const runtime::ExecutablePlan& plan) {
   std::vector<int> uses(static_cast<size_t>(plan.num_slots), 0);
@@ -110,6 +120,7 @@ struct KeptTensors::Recipe {
 
 // What stood in the slots, and what was kept of it.
 struct KeptTensors::Found {
+  int64_t clears = 0;                                  // of the store, when promises were looked at
   std::vector<std::optional<TensorIdentity>> sources;  // nothing: not to be looked at
   // Weak, so that the store alone decides what is kept.
   std::vector<std::weak_ptr<const KeptTensor>> values;
@@ -124,6 +135,7 @@ class KeptTensors::Filling {
   // Null where `before` still says all there is to know.
   std::shared_ptr<const Found> fill() {
     find_changes();
+    check_promises();
     int64_t hits = 0;
     for (size_t i = 0; i < kept_.recipes_.size(); ++i) {
       if (is_unchanged(kept_.recipes_[i]) && !is_time_to_steal(kept_.recipes_[i])) {
@@ -153,6 +165,20 @@ class KeptTensors::Filling {
     }
   }
 
+  void check_promises() {
+    const int64_t clears = KeptValues::process().clears();
+    for (const Promised& promised : kept_.promises_) {
+      if (changes_[promised.source] == Change::kNone && clears == before_.clears) continue;
+      begin_found();
+      found_->clears = clears;
+      if (is_within(tensor_in(slots_, kept_.sources_[promised.source]), promised.range)) continue;
+      log(LogChannel::kCache, "input ", kept_.sources_[promised.source],
+          ": found a weight outside of ", promised.range.low, "..", promised.range.high,
+          "; the graph is compiled again without this promise");
+      throw BrokenPromise();
+    }
+  }
+
   Change change_of(size_t source, const at::Tensor& tensor) {
     const std::optional<TensorIdentity>& before = before_.sources[source];
     if (may_be_stolen(source) && is_watched(tensor)) {
@@ -168,8 +194,11 @@ class KeptTensors::Filling {
 
   // The one recipe that reads a source which may be stolen.
   const Recipe& recipe_of(size_t source) const {
-    return *std::find_if(kept_.recipes_.begin(), kept_.recipes_.end(),
-                         [&](const Recipe& recipe) { return recipe.sources[0] == source; });
+    const auto found =
+        std::find_if(kept_.recipes_.begin(), kept_.recipes_.end(),
+                     [&](const Recipe& recipe) { return recipe.sources[0] == source; });
+    MLCC_CHECK(found != kept_.recipes_.end(), "no recipe begins with source ", source);
+    return *found;
   }
 
   WeightHold& hold_of(size_t source) {
@@ -213,8 +242,7 @@ class KeptTensors::Filling {
   void look_at(size_t source) {
     const at::Tensor& tensor = tensor_in(slots_, kept_.sources_[source]);
     found_->sources[source].reset();
-    if (TensorIdentity::is_known(tensor))
-      found_->sources[source].emplace(tensor, kept_.recipes_[0].kept.reads_all);
+    if (TensorIdentity::is_known(tensor)) found_->sources[source].emplace(tensor, kept_.reads_all_);
   }
 
   // Of a source that may be stolen: holds it from here on, and says what it is then.
@@ -332,7 +360,8 @@ class KeptTensors::Filling {
   std::shared_ptr<Found> found_;
 };
 
-KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan) : is_replaced_(find_replaced(plan)) {
+KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan)
+    : is_replaced_(find_replaced(plan)), reads_all_(!plan.kept.empty() && plan.kept[0].reads_all) {
   for (const runtime::KeptInput& kept : plan.kept) {
     const runtime::TensorSpec& spec = plan.inputs[static_cast<size_t>(kept.slot)].spec;
     Recipe recipe{kept,
@@ -342,11 +371,7 @@ KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan) : is_replaced_(fin
                   to_torch(spec.dtype),
                   constants(spec.shape),
                   constants(spec.strides)};
-    for (const runtime::Slot slot : kept.sources) {
-      const auto place = std::find(sources_.begin(), sources_.end(), slot);
-      recipe.sources.push_back(static_cast<size_t>(place - sources_.begin()));
-      if (place == sources_.end()) sources_.push_back(slot);
-    }
+    for (const runtime::Slot slot : kept.sources) recipe.sources.push_back(source_of(slot));
     if (kept.inverse != nullptr && is_replaced(kept.sources[0])) {
       auto inverse = std::make_shared<const TensorProgram>(kept.inverse);
       // A weight is also restored in the midst of an op, under whatever modes torch has then.
@@ -354,21 +379,35 @@ KeptTensors::KeptTensors(const runtime::ExecutablePlan& plan) : is_replaced_(fin
     }
     recipes_.push_back(std::move(recipe));
   }
+  for (const runtime::Promise& promise : plan.promises)
+    promises_.push_back({source_of(promise.slot), promise.range});
   auto nothing = std::make_shared<Found>();
   nothing->sources.resize(sources_.size());
   nothing->values.resize(recipes_.size());
   found_.store(std::move(nothing));
 }
 
+size_t KeptTensors::source_of(runtime::Slot slot) {
+  const auto place = std::find(sources_.begin(), sources_.end(), slot);
+  const auto number = static_cast<size_t>(place - sources_.begin());
+  if (place == sources_.end()) sources_.push_back(slot);
+  return number;
+}
+
 KeptTensors::~KeptTensors() {
   if (!recipes_.empty()) KeptValues::process().sweep();
 }
 
-void KeptTensors::fill(Slots& slots) const {
-  if (recipes_.empty()) return;
+bool KeptTensors::fill(Slots& slots) const {
+  if (sources_.empty()) return true;
   const std::shared_ptr<const Found> before = found_.load();
-  if (std::shared_ptr<const Found> found = Filling(*this, slots, *before).fill())
-    found_.store(std::move(found));
+  try {
+    if (std::shared_ptr<const Found> found = Filling(*this, slots, *before).fill())
+      found_.store(std::move(found));
+  } catch (const BrokenPromise&) {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace mlcc::python

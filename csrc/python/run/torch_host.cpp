@@ -17,6 +17,7 @@
 
 #include "python/process/device.h"
 #include "python/process/parallel.h"
+#include "python/process/without_gil.h"
 #include "python/tensors/stolen_weights.h"
 #include "python/tensors/tensor_allocator.h"
 #include "support/error.h"
@@ -83,9 +84,17 @@ class TensorHost final : public runtime::Host {
       : program_(program), slots_(std::move(inputs)), places_(places) {
     slots_.resize(static_cast<size_t>(program.executable().plan().num_slots));
     for (size_t i = 0; i < program.num_inputs(); ++i) hold_weight(i);
-    program.kept_.fill(slots_);  // from the tensors as they are given
+    keeps_promises_ = program.kept_.fill(slots_);  // from the tensors as they are given
+    if (!keeps_promises_) return;
     for (size_t i = 0; i < program.num_inputs(); ++i)
       if (program.is_kernel_input_[i]) prepare_input(i);
+  }
+
+  // Whether the inputs are what is promised of them; else the call is another program's.
+  bool keeps_promises() const { return keeps_promises_; }
+  std::vector<c10::IValue> take_inputs() {
+    slots_.resize(program_.num_inputs());
+    return std::move(slots_);
   }
 
   std::vector<c10::IValue> take_outputs() {
@@ -211,6 +220,7 @@ class TensorHost final : public runtime::Host {
   Slots slots_;
   std::span<const at::Tensor> places_;
   std::vector<WeightHold> weights_;
+  bool keeps_promises_ = true;
   torch::jit::Stack stack_;
   c10::SmallVector<at::DataPtr, 1> workspaces_;
   std::vector<std::pair<at::Tensor, at::Tensor>>
@@ -293,9 +303,21 @@ std::vector<c10::IValue> TensorProgram::run_nested(std::vector<c10::IValue> inpu
   static const runtime::ParallelFor parallel_for = torch_parallel;
   MLCC_CHECK(inputs.size() == num_inputs(), "executable: found ", inputs.size(),
              " inputs, expected ", num_inputs());
+  if (const TensorProgram* other = general_.load(); other != nullptr)
+    return other->run_nested(std::move(inputs), places);
   TensorHost host(*this, std::move(inputs), places);
+  if (!host.keeps_promises()) return general().run_nested(host.take_inputs(), places);
   executable_->run(host, parallel_for);
   return host.take_outputs();
+}
+
+const TensorProgram& TensorProgram::general() const {
+  std::call_once(make_general_, [&] {
+    const ForkBarrier barrier;
+    owned_general_ = std::make_unique<const TensorProgram>(executable_->plan().without_promises());
+    general_.store(owned_general_.get());
+  });
+  return *owned_general_;
 }
 
 void TensorProgram::check_inputs(const std::vector<c10::IValue>& inputs) const {

@@ -4,7 +4,9 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -47,6 +49,7 @@ class TensorProgram {
   friend class TensorHost;
   void find_extern_calls();
   void find_tensor_uses();
+  const TensorProgram& general() const;  // for inputs that are not what is promised of them
 
   std::shared_ptr<const runtime::Executable> executable_;
   KeptTensors kept_;
@@ -60,6 +63,10 @@ class TensorProgram {
   std::vector<bool> is_mutated_input_;  // per input: an extern op writes into it
   // Per step: the results of an extern step that kernels read, and where they must lie.
   std::vector<std::vector<std::pair<runtime::Slot, c10::Device>>> kernel_results_;
+  // Made when a promise is found broken; from then on it runs all calls.
+  mutable std::once_flag make_general_;
+  mutable std::unique_ptr<const TensorProgram> owned_general_;
+  mutable std::atomic<const TensorProgram*> general_{nullptr};
 };
 
 }  // namespace mlcc::python

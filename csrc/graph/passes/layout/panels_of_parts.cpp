@@ -5,7 +5,9 @@
 
 #include "graph/contraction.h"
 #include "graph/index_map.h"
+#include "graph/passes/layout/few_bits.h"
 #include "graph/static_values.h"
+#include "support/error.h"
 
 namespace mlcc::graph {
 namespace {
@@ -26,6 +28,9 @@ bool is_rounded(const Value& value) {
   const Node& node = *value.producer();
   return is_short && !(node.op() == Op::kCast && !is_float(node.operand(0)->type().dtype));
 }
+
+// What is laid out as it is: what no cheap op computes, and integers that are at their smallest.
+bool is_part(const Value& value) { return !is_computed_value(value) || few_bits(value); }
 
 bool is_number(const Value& value) {
   return value.producer() != nullptr && value.producer()->op() == Op::kFull;
@@ -59,6 +64,10 @@ PanelsOfParts::PanelsOfParts(Value& matrix, const MatrixAxes& axes, const Assump
   assumptions_.set_index(kTerm, terms_);
 }
 
+bool PanelsOfParts::is_cast() const {
+  return ops_ == 1 && parts_.size() == 1 && !few_bits(*parts_[0].value);
+}
+
 Index PanelsOfParts::place() const {
   Index index(2);
   index[axes_.column_dim] = SymExpr::symbol(kColumn);
@@ -75,7 +84,7 @@ Access PanelsOfParts::behind_views(Value* value, const Index& index) const {
 bool PanelsOfParts::find_parts(Value* value, const Index& index) {
   const Access access = behind_views(value, index);
   if (is_number(*access.value)) return true;
-  if (!is_computed_value(*access.value)) {
+  if (is_part(*access.value)) {
     parts_.push_back(access);
     return are_constant(access.value->type().shape);
   }
@@ -100,20 +109,34 @@ bool PanelsOfParts::find_group() {
         group_ = *terms;
       }
   if (terms_ % group_ != 0) return false;
-  return std::all_of(parts_.begin(), parts_.end(), [&](const Access& part) {
-    Part seen;
-    for (size_t dim = 0; dim < part.index.size(); ++dim) {
-      const auto runs = along(part.index[dim]);
-      if (!runs) return false;
-      if (*runs == Along::kNothing) {
-        if (!part.value->type().shape[dim].equals_constant(1)) return false;
-        continue;
-      }
-      if (std::find(seen.begin(), seen.end(), *runs) != seen.end()) return false;
-      seen.push_back(*runs);
-    }
-    return true;
-  });
+  // What repeats elements of less is no matrix that is worth panels.
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [&](const Access& part) { return fits(part); }) &&
+         std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Access& part) { return runs_whole(part); });
+}
+
+// Whether each dimension of a part runs along one thing, and from end to end.
+bool PanelsOfParts::fits(const Access& part) const {
+  Part seen;
+  for (size_t dim = 0; dim < part.index.size(); ++dim) {
+    const auto runs = along(part.index[dim]);
+    if (!runs || !part.value->type().shape[dim].equals_constant(extent_of(*runs))) return false;
+    if (*runs == Along::kNothing) continue;
+    if (std::find(seen.begin(), seen.end(), *runs) != seen.end()) return false;
+    seen.push_back(*runs);
+  }
+  return true;
+}
+
+int64_t PanelsOfParts::extent_of(Along along) const {
+  switch (along) {
+  case Along::kNothing: return 1;
+  case Along::kColumns: return columns_;
+  case Along::kTerms: return terms_;
+  case Along::kGroups: return terms_ / group_;
+  }
+  MLCC_UNREACHABLE("along ", static_cast<int>(along));
 }
 
 std::optional<PanelsOfParts::Along> PanelsOfParts::along(const SymExpr& index) const {
@@ -139,8 +162,7 @@ PanelsOfParts::Packed PanelsOfParts::pack(Graph& graph, DType dtype, const Panel
 Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index,
                              const PanelCut& cut) const {
   const Access access = behind_views(value, index);
-  if (!is_number(*access.value) && !is_computed_value(*access.value))
-    return packed_part(graph, access, cut);
+  if (!is_number(*access.value) && is_part(*access.value)) return packed_part(graph, access, cut);
   const Node& producer = *access.value->producer();
   std::vector<Value*> operands;
   for (Value* operand : producer.operands())
@@ -151,8 +173,25 @@ Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index,
                      {.dtype = type.dtype, .shape = {}, .strides = {}, .device = type.device});
 }
 
-// A copy in the order of the panels, of 1 along dimensions that the part does not run along.
+// A copy in the order of the panels, or what takes it out of bytes.
 Value* PanelsOfParts::packed_part(Graph& graph, const Access& part, const PanelCut& cut) const {
+  Value* panels = in_panels(graph, part, cut);
+  const auto few = few_bits(*part.value);
+  return few && runs_whole(part) ? in_few_bits(graph, panels, *few)
+                                 : graph.pointwise(Op::kCopy, {panels});
+}
+
+// Along columns and terms, so that it has as many elements as the matrix.
+bool PanelsOfParts::runs_whole(const Access& part) const {
+  const auto runs = [&](Along wanted) {
+    return std::any_of(part.index.begin(), part.index.end(),
+                       [&](const SymExpr& e) { return along(e) == wanted; });
+  };
+  return runs(Along::kColumns) && runs(Along::kTerms);
+}
+
+// In the order of the panels, of 1 along dimensions that the part does not run along.
+Value* PanelsOfParts::in_panels(Graph& graph, const Access& part, const PanelCut& cut) const {
   Value* base = part.value;
   const int64_t panels = (columns_ + cut.columns - 1) / cut.columns;
   const int64_t words = group_ / cut.terms;
@@ -187,7 +226,7 @@ Value* PanelsOfParts::packed_part(Graph& graph, const Access& part, const PanelC
   value = graph.reshape(value, shape);
   // What columns share stands beside each term of a word: vectors go over both.
   if (!shape[PanelDims::kColumns].equals_constant(1)) shape[PanelDims::kTermsOfWord] = cut.terms;
-  return graph.pointwise(Op::kCopy, {graph.expand(value, shape)});
+  return graph.expand(value, shape);
 }
 
 }  // namespace mlcc::graph

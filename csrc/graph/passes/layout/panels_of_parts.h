@@ -40,8 +40,8 @@ class PanelsOfParts {
   // Whether panels of such words can be made of it.
   bool allows(int64_t terms) const { return group_ % terms == 0; }
 
-  // Whether all there is to compute is a cast.
-  bool is_cast() const { return ops_ == 1 && parts_.size() == 1; }
+  // Whether all there is to compute is a cast of what lies in memory as it is.
+  bool is_cast() const;
 
   // The matrix in `dtype`, panel by panel, and where a contraction reads it.
   struct Packed {
@@ -63,6 +63,10 @@ class PanelsOfParts {
   Value* packed(Graph& graph, Value* value, const std::vector<SymExpr>& index,
                 const PanelCut& cut) const;
   Value* packed_part(Graph& graph, const Access& part, const PanelCut& cut) const;
+  Value* in_panels(Graph& graph, const Access& part, const PanelCut& cut) const;
+  bool runs_whole(const Access& part) const;
+  bool fits(const Access& part) const;
+  int64_t extent_of(Along along) const;
   std::vector<SymExpr> place() const;
 
   Value& matrix_;

@@ -1,0 +1,166 @@
+"""Models that PT2E quantized to 8 bits: mlcc beside its own float model, eager's and, if asked for, TorchInductor's.
+
+usage: python benchmarks/quantized_models.py [--models linear,bert,resnet] [--seconds S] [--threads N] [--inductor]
+
+A row is a model; its columns are the time of a call in ms, how many times sooner it is than each of the others, and the
+ratio of signal to noise of its results against the float model's in dB. What is compared runs in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import models  # noqa: E402 (behind the path)
+from benchmarks.harness import compare  # noqa: E402
+
+logging.disable(logging.WARNING)  # torchao tells of libraries for GPUs
+warnings.filterwarnings("ignore")
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e  # noqa: E402
+from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86  # noqa: E402
+
+
+def _linear() -> tuple[nn.Module, torch.Tensor]:
+    layers = [nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)]
+    return nn.Sequential(*layers).eval(), torch.randn(64, 1024)
+
+
+class _Encoder(nn.Module):
+    """Layers of BERT-base's size, from parts that torch exports."""
+
+    def __init__(self, layers: int = 4, width: int = 768, heads: int = 12) -> None:
+        super().__init__()
+        self.heads = heads
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "query": nn.Linear(width, width),
+                    "key": nn.Linear(width, width),
+                    "value": nn.Linear(width, width),
+                    "out": nn.Linear(width, width),
+                    "up": nn.Linear(width, 4 * width),
+                    "down": nn.Linear(4 * width, width),
+                    "first": nn.LayerNorm(width),
+                    "second": nn.LayerNorm(width),
+                }
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of [batch, length, width]."""
+        batch, length, width = x.shape
+        for block in self.blocks:
+            parts = (
+                block[name](x).view(batch, length, self.heads, -1).transpose(1, 2)
+                for name in ("query", "key", "value")
+            )
+            seen = nn.functional.scaled_dot_product_attention(*parts)
+            x = block["first"](x + block["out"](seen.transpose(1, 2).reshape(batch, length, width)))
+            x = block["second"](x + block["down"](nn.functional.gelu(block["up"](x))))
+        return x
+
+
+def _bert() -> tuple[nn.Module, torch.Tensor]:
+    return _Encoder().eval(), torch.randn(1, 128, 768)
+
+
+class _Logits(nn.Module):
+    """Of a classifier of transformers."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of images [N, 3, H, W]."""
+        logits: torch.Tensor = self.classifier(x).logits
+        return logits
+
+
+def _resnet() -> tuple[nn.Module, torch.Tensor]:
+    workload = models.build("resnet")
+    return _Logits(workload.module).eval(), workload.input(workload.sizes[0])
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "linear": _linear,
+    "bert": _bert,
+    "resnet": _resnet,
+}
+
+
+def quantized(module: nn.Module, x: torch.Tensor) -> Any:
+    """What PT2E makes of the module, calibrated by `x`."""
+    exported = torch.export.export(copy.deepcopy(module), (x,)).module()
+    config = x86.get_default_x86_inductor_quantization_config()
+    prepared = prepare_pt2e(exported, x86.X86InductorQuantizer().set_global(config))
+    prepared(x)
+    return convert_pt2e(prepared)
+
+
+def decibels(signal: torch.Tensor, other: torch.Tensor) -> float:
+    """Of the signal over what the other differs by."""
+    return 10 * math.log10(float(signal.square().sum() / (signal - other).square().sum()))
+
+
+def measure(name: str, options: argparse.Namespace) -> str:
+    """A row of the table."""
+    torch.manual_seed(0)
+    module, x = MODELS[name]()
+    of_bytes = quantized(module, x)
+
+    def through(function: Any, backend: str) -> Callable[[], Any]:
+        torch._dynamo.reset()
+        call = torch.compile(function, backend=backend, dynamic=False)
+        call(x)
+        return lambda: call(x)
+
+    calls = {
+        "mlcc": through(of_bytes, "mlcc"),
+        "float": through(module, "mlcc"),
+        "eager": lambda: module(x),
+    }
+    if options.inductor:
+        calls["inductor"] = through(module, "inductor")
+        torch._inductor.config.freezing = True
+        calls["inductor int8"] = through(of_bytes, "inductor")
+        torch._inductor.config.freezing = False
+    noise = decibels(module(x), calls["mlcc"]())
+    found = compare(calls, seconds=options.seconds)
+    seconds = {name: min(found.seconds[name]) for name in calls}
+    ratios = [f"{seconds[peer] / seconds['mlcc']:14.2f}" for peer in calls if peer != "mlcc"]
+    return f"{name:8s} {seconds['mlcc'] * 1e3:8.2f} {' '.join(ratios)} {noise:7.1f}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", default="linear,bert,resnet")
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--inductor", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    peers = ["float", "eager", *(["inductor", "inductor int8"] if options.inductor else [])]
+    print(f"{'model':8s} {'ms':>8s} {' '.join(f'/{peer:>13s}' for peer in peers)} {'dB':>7s}")
+    with torch.no_grad():
+        for name in options.models.split(","):
+            print(measure(name, options), flush=True)
+
+
+if __name__ == "__main__":
+    main()

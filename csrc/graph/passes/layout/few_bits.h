@@ -1,0 +1,26 @@
+// Panels of integers that lie so close together that two of them stand in one byte.
+//
+//   %q: i8[2, 1, 64, 32, 1] of -8..7   =>   %bytes: u8[2, 1, 64, 16, 1]
+//
+// The columns of a panel are cut into runs: value i of a byte belongs to run i, so that a kernel
+// takes a vector of bytes apart by one shift and one mask for all of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "graph/graph.h"
+
+namespace mlcc::graph {
+
+struct FewBits {
+  int64_t low;  // which stands in a byte as 0
+};
+
+// Nothing where whole bytes are needed, by what computes the integers or is promised of them.
+std::optional<FewBits> few_bits(const Value& value);
+
+// The panels (PanelDims) as what is computed from a copy of them with two columns in a byte.
+Value* in_few_bits(Graph& graph, Value* panels, const FewBits& few);
+
+}  // namespace mlcc::graph
