@@ -21,7 +21,7 @@ case $purpose in
     # What compiles CUDA text and shows the machine code; neither a GPU nor a driver is needed.
     wheels="$wheels nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.*"
     # Quantizes models.
-    wheels="$wheels torchao==0.18.*"
+    wheels="$wheels torchao==0.18.* gguf"
     ;;
   *) die "usage: setup.sh demo|test|tidy" ;;
 esac
