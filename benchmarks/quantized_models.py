@@ -28,9 +28,11 @@ from benchmarks import models  # noqa: E402 (behind the path)
 from benchmarks.harness import compare  # noqa: E402
 
 logging.disable(logging.WARNING)  # torchao tells of libraries for GPUs
-warnings.filterwarnings("ignore")
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e  # noqa: E402
-from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86  # noqa: E402
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+logging.disable(logging.NOTSET)
 
 
 def _linear() -> tuple[nn.Module, torch.Tensor]:

@@ -21,9 +21,11 @@ import torch
 from torch import nn
 
 logging.disable(logging.WARNING)  # torchao tells of libraries for GPUs
-warnings.filterwarnings("ignore")
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e  # noqa: E402
-from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86  # noqa: E402
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+logging.disable(logging.NOTSET)
 
 
 class Output(nn.Module):

@@ -15,8 +15,10 @@ def common(pair: Processes, name: str) -> list[list[str]]:
 
 def test_a_product_runs_while_a_tensor_is_gathered(pair: Processes) -> None:
     (steps,) = common(pair, "beside_a_product")
-    assert steps[:2] == ["kernel", "gather"]
-    assert steps[2:-2] in (["kernel"], ["product"])
+    begins = steps.index("gather")
+    # What is gathered, and where the product is code, rows in its order, at the same time.
+    assert steps[:begins] in (["kernel"], ["kernel"] * 2)
+    assert steps[begins + 1 : -2] in (["kernel"], ["product"])
     assert steps[-2:] == ["wait", "kernel"]
 
 
@@ -33,7 +35,8 @@ def test_layers_are_gathered_ahead_and_gradients_scattered_behind(pair: Processe
     scattered = [place for place, step in enumerate(backward) if step == "scatter"]
     waited = [place for place, step in enumerate(backward) if step == "wait"]
     assert len(scattered) == len(waited) == 4
-    for place in scattered[:-1]:  # kernels of the next gradients
+    # Kernels of the next gradients; the last two may be made at the same time.
+    for place in scattered[:-2]:
         meanwhile = backward[place + 1 : min(one for one in waited if one > place)]
         assert {"kernel", "product"} & set(meanwhile)
 
