@@ -7,6 +7,7 @@ package `gguf` reads the file.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -203,12 +204,11 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     the file cannot be read, lacks a tensor, or has one of another shape or of a type that is not known.
     """
     file = _File(os.fspath(path))
-    layers = int(getattr(model.config, "num_hidden_layers", 0))
-    names = file.names(layers)
+    names = file.names(int(getattr(model.config, "num_hidden_layers", 0)))
     changes: list[Callable[[], None]] = []
     kept: dict[str, QuantizedWeight] = {}  # by name: an embedding may be the last layer too
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        tensor = file.tensor(names(name), file.tied(names(name)))
+        tensor = file.tensor(names(name))
         path_of_module, _, kind = name.rpartition(".")
         module = model.get_submodule(path_of_module)
         if tuple(parameter.shape) != tensor.shape:
@@ -343,13 +343,14 @@ class _File:
 
         return name_of
 
-    def tied(self, name: str) -> str:
-        """What a file without this tensor has in its place: the embedding for the last layer."""
-        return "token_embd.weight" if name == "output.weight" else name
+    def tensor(self, name: str) -> _Tensor:
+        """The one of this name; for the last layer the embedding, where a file has none of its own.
 
-    def tensor(self, name: str, instead: str) -> _Tensor:
-        """The one of this name; Error where its type is not known, or its bytes are not those of its shape."""
-        found = self._tensors.get(name) or self._tensors.get(instead)
+        Error where there is none, its type is not known, or its bytes are not those of its shape.
+        """
+        found = self._tensors.get(name)
+        if found is None and name == "output.weight":
+            found = self._tensors.get("token_embd.weight")
         if found is None:
             raise Error(f"{self.path}: there is no tensor {name}")
         kind = found.tensor_type.name
@@ -357,9 +358,7 @@ class _File:
             raise Error(f"{self.path}: tensor {name} is {kind}, which is not known")
         shape = tuple(int(size) for size in reversed(found.shape))
         elements, size = self._gguf.GGML_QUANT_SIZES[found.tensor_type]
-        count = 1
-        for extent in shape:
-            count *= extent
+        count = math.prod(shape)
         if (
             count % elements
             or (shape and shape[-1] % elements)

@@ -17,8 +17,6 @@ bool is_small_float(DType dtype) {
 // reading that instead is worth the computation.
 constexpr int64_t kMostQuarters = 3;
 
-bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
-
 }  // namespace
 
 std::optional<DType> accumulator_dtype(DType lhs, DType rhs) {

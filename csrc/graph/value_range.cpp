@@ -1,7 +1,7 @@
 #include "graph/value_range.h"
 
 #include <algorithm>
-#include <vector>
+#include <unordered_map>
 
 #include "graph/index_map.h"
 
@@ -42,10 +42,12 @@ class RangeFinder {
     const Node* node = value.producer();
     if (node == nullptr) return intersect(value.range().value_or(whole), whole);
     if (steps == 0) return whole;
+    // A value that several read is looked at once.
+    if (const auto known = known_.find(&value); known != known_.end()) return known->second;
     // What leaves the dtype comes in again at its other end.
     const auto found = computed(*node, steps - 1);
-    if (!found || is_infinite(found->low) || is_infinite(found->high)) return whole;
-    return is_within(*found, whole) ? *found : whole;
+    const bool is_bounded = found && !is_infinite(found->low) && !is_infinite(found->high);
+    return known_[&value] = is_bounded && is_within(*found, whole) ? *found : whole;
   }
 
  private:
@@ -94,6 +96,8 @@ class RangeFinder {
     }
     return std::nullopt;
   }
+
+  std::unordered_map<const Value*, SymRange> known_;  // looked up only
 };
 
 }  // namespace

@@ -41,7 +41,6 @@ constexpr int64_t kBitsOfWideVectors = 512;
 // Elements below this many bytes are short.
 constexpr int64_t kWholeBytes = 4;
 
-bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
 bool is_short(DType dtype) { return dtype_size(dtype) < kWholeBytes; }
 bool is_short_float(DType dtype) { return is_float(dtype) && dtype_size(dtype) == 2; }
 

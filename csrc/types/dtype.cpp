@@ -50,4 +50,6 @@ bool is_integer(DType dtype) {
   return is_signed_integer(dtype) || row_of(dtype).kind == Kind::kUnsigned;
 }
 
+bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
+
 }  // namespace mlcc

@@ -42,5 +42,6 @@ bool is_foreign(DType dtype);         // no kernel computes it; the predicates b
 bool is_float(DType dtype);           // f16, bf16, f32, f64
 bool is_signed_integer(DType dtype);  // i8 .. i64
 bool is_integer(DType dtype);         // u8, i8 .. i64 (bool is not)
+bool is_byte(DType dtype);            // u8, i8
 
 }  // namespace mlcc

@@ -7,7 +7,7 @@ is compiled without.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,11 +24,13 @@ _ZERO = (0, 0)
 _RANGES = {torch.int8: ((-8, 7), (0, 15)), torch.uint8: ((0, 15),)}
 
 
-def promised_ranges(inputs: Sequence[Any], places: Sequence[range]) -> dict[int, tuple[int, int]]:
-    """Of the graph's inputs that `inputs` become (`places` of each): the range of integers that lie within few bits."""
+def promised_ranges(
+    inputs: Iterable[tuple[Any, range]],
+) -> dict[int, tuple[int, int]]:
+    """Of weights, each with the places of the graph's inputs that it becomes: where integers lie within few bits."""
     found = {}
-    for value, own in zip(inputs, places, strict=True):
-        for place, part in zip(own, aot_metadata.parts_of(value), strict=False):
+    for value, places in inputs:
+        for place, part in zip(places, aot_metadata.parts_of(value), strict=True):
             if (limits := _range_of(part)) is not None:
                 found[place] = limits
     return found

@@ -85,7 +85,12 @@ class Session:
             watch_weights(inputs)
         self._inner = aot_metadata.inner_places(inputs)
         if self.options["pack_weights"]:
-            self._promises = promised_ranges(inputs, self._inner)
+            # What arguments hold changes from call to call: no key may depend on it.
+            lifted = [] if not isinstance(gm, GraphModule) else aot_metadata.lifted_places(gm)
+            live = {*range(len(own)), *self._lasting, *(len(own) + place for place in lifted)}
+            self._promises = promised_ranges(
+                (inputs[place], self._inner[place]) for place in sorted(live)
+            )
         self.sharing = sharing.sharing_of(inputs)
         key = self._cache_key() if self.options["torch_caches"] else None
         with (

@@ -64,7 +64,7 @@ def dequantize_per_tensor(
     if isinstance(scale, torch.Tensor):
         if wide != torch.float32:
             return NotImplemented  # eager multiplies by Python's number, which is not rounded
-        scale = scale.reshape([]).to(wide)
+        scale = scale.reshape([]).float()
     if isinstance(zero_point, torch.Tensor):
         zero_point = zero_point.reshape([])
     return (x.to(wide) - zero_point) * scale

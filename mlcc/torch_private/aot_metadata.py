@@ -53,6 +53,15 @@ def static_inputs(count: int) -> list[int]:
     return list(lifted) if len(info) == count else []
 
 
+def lifted_places(gm: Any) -> list[int]:
+    """Places of parameters and buffers that Dynamo lifted among the arguments of its module."""
+    return [
+        place
+        for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))
+        if node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
+    ]
+
+
 def inner_places(inputs: Sequence[Any]) -> list[range]:
     """Of each input of a traced function: the places of what AOTAutograd's graph takes for it.
 
@@ -61,26 +70,19 @@ def inner_places(inputs: Sequence[Any]) -> list[range]:
     found = []
     start = 0
     for one in inputs:
-        stop = start + _num_parts(one)
+        stop = start + len(parts_of(one))
         found.append(range(start, stop))
         start = stop
     return found
 
 
 def parts_of(value: Any) -> list[Any]:
-    """What AOTAutograd's graph takes for an input, but for sizes: the value, or the parts of a tensor subclass."""
+    """What AOTAutograd's graph takes for an input: the value, or a tensor subclass's parts, its symbols behind them."""
     if not isinstance(value, torch.Tensor) or not is_traceable_wrapper_subclass(value):
         return [value]
     names, _ = value.__tensor_flatten__()
-    return [part for name in names for part in parts_of(getattr(value, name))]
-
-
-def _num_parts(value: Any) -> int:
-    if not isinstance(value, torch.Tensor) or not is_traceable_wrapper_subclass(value):
-        return 1
-    names, _ = value.__tensor_flatten__()
     symbols = [one for one in (*value.shape, *value.stride()) if isinstance(one, torch.SymInt)]
-    return len(symbols) + sum(_num_parts(getattr(value, name)) for name in names)
+    return [*(part for name in names for part in parts_of(getattr(value, name))), *symbols]
 
 
 def changed_inputs(metadata: Any, count: int) -> list[int]:

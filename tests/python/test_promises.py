@@ -68,7 +68,7 @@ def test_what_is_promised() -> None:
     def range_of(low: int, high: int, dtype: torch.dtype = torch.int8, count: int = 5000) -> Any:
         value = torch.randint(low, high + 1, (count,), dtype=dtype)
         value[-2:] = torch.tensor([low, high])
-        return promised_ranges([value], [range(7, 8)]).get(7)
+        return promised_ranges([(value, range(7, 8))]).get(7)
 
     assert range_of(0, 0) == (0, 0)
     assert range_of(-1, 1) == (-8, 7)
@@ -81,7 +81,7 @@ def test_what_is_promised() -> None:
     assert range_of(0, 1, count=64) is None
     strided = torch.zeros(100, 200, dtype=torch.int8)[::2, 1::2]
     strided[-1, -1] = 100
-    assert not promised_ranges([strided, torch.zeros(5000)], [range(1), range(1, 2)])
+    assert not promised_ranges([(strided, range(1)), (torch.zeros(5000), range(1, 2))])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+import mlcc
 from mlcc.capture.sharing import sharing_of
 from mlcc.importer import fx_graph
 from tests.python import warm_programs
@@ -61,6 +62,19 @@ def test_logs_tell_of_a_graph_that_torch_loads(fresh_cache: Path, mlcc_log: Any)
     assert counters["aot_autograd"]["autograd_cache_hit"] == hits + 1
     assert told == [["aten.special_bessel_j0.default: ATen call (no rule for this op)"]] * 2
     assert len(graphs) == 1 and graphs[0].startswith("graph from torch's cache")
+
+
+def test_what_arguments_hold_decides_no_key(fresh_cache: Path) -> None:
+    """Of weights alone it is promised that they are zeros, or few bits."""
+    del fresh_cache
+    hits = counters["aot_autograd"]["autograd_cache_hit"]
+    with torch.no_grad(), mlcc.config.patch(warm_start=False):
+        for value in (0, 3, 100):
+            torch._dynamo.reset()
+            ids = torch.full((5000,), value)
+            found = torch.compile(lambda x: x.float() * 2 + 1, backend="mlcc")(ids)
+            assert torch.equal(found, ids.float() * 2 + 1)
+    assert counters["aot_autograd"]["autograd_cache_hit"] == hits + 2
 
 
 def test_what_meets_in_memory() -> None:

@@ -120,13 +120,13 @@ class PanelWriter {
   // What the panel is made of that is not shared by several of its terms.
   void find_streams() {
     const Context& context = nest_.context();
-    // Of which a byte holds at most so many values.
-    static constexpr int64_t kValuesOfByte = 2;
+    // An element of the streams holds a value of each run.
+    const int64_t runs = nest_.tiles().columns / run_;
     const auto elements = product(value().type().shape).as_constant();
     const auto index =
         roles_.index_in_panel(product_, panel_, {}, SymExpr::symbol(kPlace), terms_of_word());
     for (Recording::MemoryAccess& access : record_value(context, &value(), index).accesses)
-      if (product(access.value->type().shape).as_constant().value_or(0) * kValuesOfByte >= elements)
+      if (product(access.value->type().shape).as_constant().value_or(0) * runs >= elements)
         streams_.push_back(std::move(access));
   }
 

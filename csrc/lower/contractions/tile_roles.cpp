@@ -107,9 +107,8 @@ Value* bytes_behind(const Node& product, size_t operand) {
   const Node* producer = product.operand(operand)->producer();
   if (producer == nullptr || producer->op() != graph::Op::kCast) return nullptr;
   Value* bytes = producer->operand(0);
-  const DType dtype = bytes->type().dtype;
   const bool lies_in_panels = bytes->producer() == nullptr && bytes->type().strides.empty();
-  return lies_in_panels && (dtype == DType::kI8 || dtype == DType::kU8) ? bytes : nullptr;
+  return lies_in_panels && is_byte(bytes->type().dtype) ? bytes : nullptr;
 }
 
 // Of which panels of so many columns are made; 0: of none.

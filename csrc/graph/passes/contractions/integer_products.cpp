@@ -23,8 +23,6 @@ using Shape = std::vector<SymExpr>;
 // Of a zero point, either way.
 constexpr int64_t kMostZero = 255;
 
-bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
-
 // Bytes as a contraction may read them.
 struct Integers {
   Value* bytes;                  // that they are made of
@@ -335,9 +333,9 @@ class Rewrite {
   bool has_plain_axes(const Shape& index) const {
     size_t found = 0;
     for (const SymExpr& e : index) {
-      const auto name = e.as_symbol();
-      if (!name || !is_axis_name(*name)) return false;
-      if (!is_axis_of_result(e)) ++found;
+      const auto axis = axis_of(e);
+      if (!axis) return false;
+      if (*axis >= result_.size()) ++found;
     }
     return found == reduced_.size();
   }

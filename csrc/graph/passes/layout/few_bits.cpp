@@ -10,9 +10,10 @@ namespace {
 
 using Shape = std::vector<SymExpr>;
 
-// Of a value in a byte. With two bits four runs would be needed for a panel, too short for vectors.
-constexpr int64_t kBits = 4, kValuesOfByte = 8 / kBits;
+// Of one of the two values in a byte. Four of two bits would need four runs, too short for vectors.
+constexpr int64_t kBits = 4;
 constexpr int64_t kMask = (int64_t{1} << kBits) - 1;
+constexpr int64_t kNumRuns = 2;
 
 constexpr size_t kRuns = PanelDims::kRuns;
 
@@ -22,57 +23,49 @@ Shape with_runs(Shape shape, int64_t runs, int64_t columns) {
   return shape;
 }
 
-Value* bytes_of(Graph& graph, Value* panels, const FewBits& few, int64_t columns) {
+Value* bytes_of(Graph& graph, Value* panels, int64_t lowest, int64_t columns) {
   const DType dtype = panels->type().dtype;
   const Device device = panels->type().device;
   const auto number = [&](DType of, int64_t value) {
     return graph.full_int({}, of, value, device);
   };
   Value* values = panels;
-  if (few.low != 0) values = graph.pointwise(Op::kSub, {values, number(dtype, few.low)});
+  if (lowest != 0) values = graph.pointwise(Op::kSub, {values, number(dtype, lowest)});
   // Columns beyond the last one are zeros, which need not be among the values.
   values = graph.pointwise(Op::kAnd, {values, number(dtype, kMask)});
   values = graph.cast(values, DType::kU8);
-  const Shape shape = panels->type().shape;
-  values = graph.reshape(values, with_runs(shape, kValuesOfByte, columns));
-  Value* bytes = nullptr;
-  for (int64_t run = 0; run < kValuesOfByte; ++run) {
-    Value* part = graph.slice(values, kRuns, run, 1, 1);
-    if (run == 0) {
-      bytes = part;
-      continue;
-    }
-    part = graph.pointwise(Op::kShiftLeft, {part, number(DType::kU8, run * kBits)});
-    bytes = graph.pointwise(Op::kOr, {bytes, part});
-  }
-  return graph.pointwise(Op::kCopy, {bytes});
+  values = graph.reshape(values, with_runs(panels->type().shape, kNumRuns, columns));
+  Value* low = graph.slice(values, kRuns, 0, 1, 1);
+  Value* high = graph.slice(values, kRuns, 1, 1, 1);
+  high = graph.pointwise(Op::kShiftLeft, {high, number(DType::kU8, kBits)});
+  return graph.pointwise(Op::kCopy, {graph.pointwise(Op::kOr, {low, high})});
 }
 
 }  // namespace
 
-std::optional<FewBits> few_bits(const Value& value) {
+std::optional<int64_t> lowest_of_few(const Value& value) {
   if (!is_integer(value.type().dtype)) return std::nullopt;
   const auto range = value_range(value);
   if (!range || is_infinite(range->low) || is_infinite(range->high)) return std::nullopt;
   const uint64_t others = static_cast<uint64_t>(range->high) - static_cast<uint64_t>(range->low);
   if (others >> kBits != 0) return std::nullopt;
-  return FewBits{range->low};
+  return range->low;
 }
 
-Value* in_few_bits(Graph& graph, Value* panels, const FewBits& few) {
+Value* in_few_bits(Graph& graph, Value* panels, int64_t lowest) {
   const Shape shape = panels->type().shape;
-  const int64_t columns = *shape[PanelDims::kColumns].as_constant() / kValuesOfByte;
+  const int64_t columns = *shape[PanelDims::kColumns].as_constant() / kNumRuns;
   const Device device = panels->type().device;
   const DType dtype = panels->type().dtype;
-  Value* bytes = bytes_of(graph, panels, few, columns);
-  bytes = graph.expand(bytes, with_runs(shape, kValuesOfByte, columns));
-  Value* shifts = graph.iota(kValuesOfByte, DType::kU8, 0, kBits, device);
-  shifts = graph.reshape(shifts, {kValuesOfByte, 1, 1});
+  Value* bytes = bytes_of(graph, panels, lowest, columns);
+  bytes = graph.expand(bytes, with_runs(shape, kNumRuns, columns));
+  Value* shifts = graph.iota(kNumRuns, DType::kU8, 0, kBits, device);
+  shifts = graph.reshape(shifts, {kNumRuns, 1, 1});
   Value* values = graph.pointwise(Op::kShiftRight, {bytes, shifts});
   values = graph.pointwise(Op::kAnd, {values, graph.full_int({}, DType::kU8, kMask, device)});
   values = graph.cast(graph.reshape(values, shape), dtype);
-  if (few.low == 0) return values;
-  return graph.pointwise(Op::kAdd, {values, graph.full_int({}, dtype, few.low, device)});
+  if (lowest == 0) return values;
+  return graph.pointwise(Op::kAdd, {values, graph.full_int({}, dtype, lowest, device)});
 }
 
 }  // namespace mlcc::graph

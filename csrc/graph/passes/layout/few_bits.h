@@ -13,14 +13,12 @@
 
 namespace mlcc::graph {
 
-struct FewBits {
-  int64_t low;  // which stands in a byte as 0
-};
+// The lowest of the sixteen numbers among which integers are, by what computes them or is promised
+// of them. Nothing where they need whole bytes.
+std::optional<int64_t> lowest_of_few(const Value& value);
 
-// Nothing where whole bytes are needed, by what computes the integers or is promised of them.
-std::optional<FewBits> few_bits(const Value& value);
-
-// The panels (PanelDims) as what is computed from a copy of them with two columns in a byte.
-Value* in_few_bits(Graph& graph, Value* panels, const FewBits& few);
+// The panels (PanelDims) as what is computed from a copy of them with two columns in a byte, in
+// which the lowest number stands as 0.
+Value* in_few_bits(Graph& graph, Value* panels, int64_t lowest);
 
 }  // namespace mlcc::graph

@@ -30,7 +30,7 @@ bool is_rounded(const Value& value) {
 }
 
 // What is laid out as it is: what no cheap op computes, and integers that are at their smallest.
-bool is_part(const Value& value) { return !is_computed_value(value) || few_bits(value); }
+bool is_part(const Value& value) { return !is_computed_value(value) || lowest_of_few(value); }
 
 bool is_number(const Value& value) {
   return value.producer() != nullptr && value.producer()->op() == Op::kFull;
@@ -65,7 +65,7 @@ PanelsOfParts::PanelsOfParts(Value& matrix, const MatrixAxes& axes, const Assump
 }
 
 bool PanelsOfParts::is_cast() const {
-  return ops_ == 1 && parts_.size() == 1 && !few_bits(*parts_[0].value);
+  return ops_ == 1 && parts_.size() == 1 && !lowest_of_few(*parts_[0].value);
 }
 
 Index PanelsOfParts::place() const {
@@ -176,9 +176,9 @@ Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index,
 // A copy in the order of the panels, or what takes it out of bytes.
 Value* PanelsOfParts::packed_part(Graph& graph, const Access& part, const PanelCut& cut) const {
   Value* panels = in_panels(graph, part, cut);
-  const auto few = few_bits(*part.value);
-  return few && runs_whole(part) ? in_few_bits(graph, panels, *few)
-                                 : graph.pointwise(Op::kCopy, {panels});
+  const auto lowest = lowest_of_few(*part.value);
+  return lowest && runs_whole(part) ? in_few_bits(graph, panels, *lowest)
+                                    : graph.pointwise(Op::kCopy, {panels});
 }
 
 // Along columns and terms, so that it has as many elements as the matrix.
