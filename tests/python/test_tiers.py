@@ -31,13 +31,14 @@ class Gate:
     """Holds compilations up until it is opened."""
 
     def __init__(self) -> None:
-        self.opened = threading.Event()
+        self.reached, self.opened = threading.Event(), threading.Event()
         self.failure: Exception | None = None
         self.threads: list[threading.Thread] = []
         self._compile = session._compiled
 
     def compiled(self, *args: Any) -> Any:
         self.threads.append(threading.current_thread())
+        self.reached.set()
         assert self.opened.wait(60)
         if self.failure is not None:
             raise self.failure
@@ -77,6 +78,7 @@ def test_calls_are_served_before_and_after(way: Callable[[Any], Any], gate: Gate
         for rows in (4, 5, 4, 7):
             x = torch.randn(rows, 6)
             torch.testing.assert_close(run(x), net(x))
+        assert gate.reached.wait(60)
         assert len(gate.threads) == 1
         assert gate.threads[0] is not threading.current_thread()
         gate.open()
