@@ -416,6 +416,13 @@ class Interpreter {
     return offsets;
   }
 
+  uint64_t load_of_b(const Memory& b, int64_t low_columns, const Tile& tile, int64_t column,
+                     int64_t along_depth) {
+    if (low_columns == 0) return load(b, locate_at(b, tile.at(column) + along_depth));
+    const uint64_t byte = load(b, locate_at(b, tile.at(column % low_columns) + along_depth));
+    return column < low_columns ? byte & 0xf : byte >> 4;
+  }
+
   void run_contract(const Step& step) {
     const auto* contract = as<Contract>(step.stmt);
     std::span<const int> slots = step.operands.slots;
@@ -444,7 +451,7 @@ class Interpreter {
         uint64_t sum = 0;
         for (size_t k = 0; k < along_a.size(); ++k) {
           const uint64_t left = load(a, locate_at(a, tile_a.at(m) + along_a[k]));
-          const uint64_t right = load(b, locate_at(b, tile_b.at(n) + along_b[k]));
+          const uint64_t right = load_of_b(b, contract->b.low_columns, tile_b, n, along_b[k]);
           sum = multiply_add(dtype, a.buffer->dtype, b.buffer->dtype, left, right, sum);
         }
         if (contract->adds) sum = *evaluate(ScalarOp::kAdd, dtype, std::array{sum, load(c, place)});

@@ -337,6 +337,9 @@ struct TileRef {
   // i64, of A only. Where its rows are not equally far apart: how far behind the origin each of
   // them begins, in elements; the step along rows counts for nothing then.
   std::vector<Expr> rows = {};
+  // Of B only, of u8. Not 0: two elements stand in a byte, of a column below these in its lower
+  // half, and in its upper half that of the column which is so many behind.
+  int64_t low_columns = 0;
   friend bool operator==(const TileRef&, const TileRef&) = default;
 };
 

@@ -169,7 +169,7 @@ Stmt Mutator::rebuild_reduce(Stmt stmt) {
 
 TileRef Mutator::mutate(const TileRef& tile) {
   const Buffer* buffer = replace(tile.buffer);
-  return {buffer, mutate(tile.origin), mutate(tile.steps), mutate(tile.rows)};
+  return {buffer, mutate(tile.origin), mutate(tile.steps), mutate(tile.rows), tile.low_columns};
 }
 
 Stmt Mutator::rebuild_contract(Stmt stmt) {

@@ -405,11 +405,13 @@ class KernelParser {
   }
 
   TileRef parse_tile() {
-    TileRef tile{.buffer = exprs_.parse_buffer(), .origin = {}, .steps = {}, .rows = {}};
+    TileRef tile{
+        .buffer = exprs_.parse_buffer(), .origin = {}, .steps = {}, .rows = {}, .low_columns = 0};
     tile.origin = exprs_.parse_indices();
     lexer_.expect("by");
     tile.steps = parse_list();
     if (lexer_.accept("rows")) tile.rows = parse_list();
+    if (lexer_.accept("halves")) tile.low_columns = lexer_.expect_integer("columns of a half");
     return tile;
   }
 

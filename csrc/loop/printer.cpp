@@ -370,9 +370,11 @@ class Printer {
     print_ref(*tile.buffer, tile.origin);
     add(" by ");
     print_list(tile.steps);
-    if (tile.rows.empty()) return;
-    add(" rows");
-    print_list(tile.rows);
+    if (!tile.rows.empty()) {
+      add(" rows");
+      print_list(tile.rows);
+    }
+    if (tile.low_columns > 0) add(" halves ", std::to_string(tile.low_columns));
   }
 
   void print_contract(const Contract& contract) {

@@ -272,6 +272,12 @@ TypeError contract_type_error(const TileRef& c, const TileRef& a, const TileRef&
     if (!is_contract_operand(c.buffer->dtype, tile->buffer->dtype))
       return wrong("contract: %", tile->buffer->name, " is ", dtype_name(tile->buffer->dtype),
                    ", which cannot be accumulated in ", dtype_name(c.buffer->dtype));
+  if (c.low_columns != 0 || a.low_columns != 0)
+    return wrong("contract: only the second operand has two elements in a byte");
+  if (b.low_columns != 0 &&
+      (b.low_columns < 0 || columns > 2 * b.low_columns || b.buffer->dtype != DType::kU8))
+    return wrong("contract: halves of ", b.low_columns, " columns of %", b.buffer->name,
+                 ", expected half of the tile's columns, at least, of u8");
   if (rows < 1 || columns < 1) return wrong("contract: tile of ", rows, " x ", columns);
   if (live_columns != nullptr && live_columns->dtype != DType::kI64)
     return wrong("contract: live columns are ", dtype_name(live_columns->dtype), ", expected i64");

@@ -9,6 +9,7 @@ TileOperand FunctionEmitter::tile_operand(const loop::TileRef& ref) {
   MLCC_CHECK(origin.offset.is_uniform(), "%", ref.buffer->name, ": tile inside a vector loop");
   TileOperand operand;
   operand.dtype = place.dtype;
+  operand.low_columns = ref.low_columns;
   operand.origin = pointer_to(place, origin.base, origin.offset.scalar);
   const auto bytes = [&](loop::Expr elements) {
     return ir_.CreateMul(emit_scalar(elements), index_constant(dtype_size(place.dtype)));

@@ -185,6 +185,32 @@ class ShortPairs : public Product {
   }
 };
 
+// Bytes below 16 with signed ones: sums of two products are exact in 16 bits.
+class SmallQuads : public ByteQuads {
+ public:
+  using ByteQuads::ByteQuads;
+  RegisterNeeds needs() const override { return {.constants = 1}; }
+
+ private:
+  llvm::Value* multiply(const OpContext& c, llvm::Value* a, llvm::Value* b,
+                        llvm::Value* sum) const override {
+    const auto as = [&](llvm::Value* words, llvm::Type* element, unsigned of_word) {
+      return c.ir.CreateBitCast(words,
+                                llvm::FixedVectorType::get(element, of_word * lanes_of(sum)));
+    };
+    const ID pairs =
+        by_width(sum, llvm::Intrinsic::x86_ssse3_pmadd_ub_sw_128,
+                 llvm::Intrinsic::x86_avx2_pmadd_ub_sw, llvm::Intrinsic::x86_avx512_pmaddubs_w_512);
+    const ID both =
+        by_width(sum, llvm::Intrinsic::x86_sse2_pmadd_wd, llvm::Intrinsic::x86_avx2_pmadd_wd,
+                 llvm::Intrinsic::x86_avx512_pmaddw_d_512);
+    llvm::Type *byte = c.ir.getInt8Ty(), *half = c.ir.getInt16Ty();
+    llvm::Value* shorts = c.ir.CreateIntrinsic(pairs, {}, {as(b, byte, 4), as(a, byte, 4)});
+    llvm::Value* ones = llvm::ConstantInt::get(as(a, half, 2)->getType(), 1);
+    return c.ir.CreateAdd(sum, c.ir.CreateIntrinsic(both, {}, {shorts, ones}));
+  }
+};
+
 }  // namespace
 
 // ---- Elements: fma, or multiplication and addition of integers ----------------------------------
@@ -284,6 +310,8 @@ std::unique_ptr<Product> choose_product(const OpContext& c, int64_t vector_bits,
     if (has_vectors && has_quads && a != b) return std::make_unique<MixedQuads>(a, b, sum, 4);
     if (has_vectors && c.has.dotprod && (a == b || c.has.neon_mixed))
       return std::make_unique<NeonQuads>(a, b, sum, 4);
+    if (has_vectors && !c.has.neon && contraction.b.low_columns > 0 && a == DType::kI8)
+      return std::make_unique<SmallQuads>(a, b, sum, 4);
     if (has_vectors && !c.has.neon) return std::make_unique<ShortPairs>(a, b, sum, 4);
     return std::make_unique<Product>(a, b, sum, 4);
   }

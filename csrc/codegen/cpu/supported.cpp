@@ -1,5 +1,7 @@
 #include "codegen/cpu/supported.h"
 
+#include <algorithm>
+
 #include "loop/mutator.h"
 #include "support/error.h"
 
@@ -133,7 +135,19 @@ class Search {
   Reason visit_contract(const loop::Contract& contract) {
     if (lanes_ != 0)
       return because("%", contract.c.buffer->name, ": a contraction inside a vector loop");
+    if (contract.b.low_columns > 0)
+      if (Reason reason = halves_reason(contract)) return reason;
     return visit_all(loop::operands(&contract));
+  }
+
+  // Vectors of columns have one half or the other.
+  Reason halves_reason(const loop::Contract& contract) const {
+    const int64_t lanes =
+        std::max<int64_t>(options_.vector_bits / 8 / dtype_size(contract.c.buffer->dtype), 1);
+    if (contract.live_columns == nullptr && contract.b.low_columns % lanes == 0)
+      return std::nullopt;
+    return because("%", contract.b.buffer->name, ": halves of ", contract.b.low_columns,
+                   " columns for vectors of ", lanes, ", or only some are live");
   }
 
   Reason fma_reason(DType dtype) const {

@@ -43,6 +43,7 @@ class TileEmitter {
     is_contiguous_ = is_constant(tile_.b.steps[0], word_bytes_);
     lanes_ = std::max<int64_t>(vector_bits / (8 * dtype_size(tile_.c.dtype)), 1);
     needs_.registers = schedule::vector_registers(vector_bits);
+    if (tile_.b.low_columns > 0) ++needs_.constants;  // a mask
   }
 
   // `live` null: all columns are.
@@ -52,7 +53,7 @@ class TileEmitter {
     RegisterNeeds needs = needs_;
     // Masks of AVX2 are vectors.
     if (live != nullptr && !c_.has.avx512) ++needs.per_group;
-    for (const ColumnBlocks& columns : cut_columns(tile_.rows, tile_.columns, lanes_, needs))
+    for (const ColumnBlocks& columns : blocks_of_columns(needs))
       emit_columns(columns, integer(columns.first), end_of(columns), needs);
   }
 
@@ -66,6 +67,18 @@ class TileEmitter {
   }
 
   // ---- Blocks
+
+  // Two halves of one block share their loads.
+  std::vector<ColumnBlocks> blocks_of_columns(const RegisterNeeds& needs) const {
+    if (tile_.b.low_columns == 0) return cut_columns(tile_.rows, tile_.columns, lanes_, needs);
+    std::vector<ColumnGroup> groups = group_columns(tile_.columns, lanes_);
+    if (fits_registers(static_cast<int64_t>(groups.size()), needs))
+      return {{0, 1, tile_.columns, std::move(groups)}};
+    std::vector<ColumnBlocks> blocks;
+    for (const ColumnGroup& group : groups)
+      blocks.push_back({group.first, 1, group.width, {{0, group.width}}});
+    return blocks;
+  }
 
   // Where blocks whose first column is live end.
   llvm::Value* end_of(const ColumnBlocks& columns) {
@@ -89,6 +102,7 @@ class TileEmitter {
   void emit_columns(const ColumnBlocks& columns, llvm::Value* begin, llvm::Value* end,
                     const RegisterNeeds& needs) {
     groups_ = columns.groups;
+    first_column_ = columns.first;
     emit_counted_loop(ir_, begin, end, columns.columns, {},
                       [&](llvm::Value* column, llvm::ArrayRef<llvm::Value*>) {
                         make_masks(column);
@@ -355,6 +369,18 @@ class TileEmitter {
   bool has_masked_load() const { return word_bytes_ >= 4 ? c_.has.avx512 : c_.has.avx512bw; }
 
   llvm::Value* load_b(size_t g, llvm::Value* pointer) {
+    const int64_t low = tile_.b.low_columns;
+    if (low == 0) return load_words(g, pointer);
+    const bool is_low = first_column_ + groups_[g].first < low;
+    if (!is_low) pointer = behind(pointer, times(tile_.b.steps[0], -low));
+    llvm::Value* words = load_words(g, pointer);
+    if (!is_low) words = ir_.CreateLShr(words, 4);
+    const llvm::APInt mask =
+        llvm::APInt::getSplat(static_cast<unsigned>(8 * word_bytes_), llvm::APInt(8, 0x0f));
+    return ir_.CreateAnd(words, llvm::ConstantInt::get(words->getType(), mask));
+  }
+
+  llvm::Value* load_words(size_t g, llvm::Value* pointer) {
     const ColumnGroup& group = groups_[g];
     llvm::Type* word = product_->word_b(ir_.getContext());
     llvm::Type* type = with_lanes(word, group.width);
@@ -492,6 +518,7 @@ class TileEmitter {
   std::vector<ColumnGroup> groups_;
   std::vector<Mask> masks_;
   Parts row_offsets_;
+  int64_t first_column_ = 0;
   int64_t rows_ = 0;
   int64_t sets_ = 1;
 };

@@ -17,6 +17,7 @@ struct TileOperand {
   llvm::Value* origin = nullptr;  // pointer
   Parts steps;                    // i64, in bytes; which axes: loop::TileRef
   Parts rows = {};  // i64, in bytes: where each row begins, if they are not equally far apart
+  int64_t low_columns = 0;                           // as loop::TileRef
   std::function<void(llvm::Instruction*)> annotate;  // of each load and store
 };
 

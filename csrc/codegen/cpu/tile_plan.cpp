@@ -26,17 +26,6 @@ int64_t most_rows(int64_t groups, const RegisterNeeds& needs) {
   return std::max<int64_t>(left / groups, groups == 1 ? 1 : 0);
 }
 
-// Vectors of full width, then halves for what is left.
-std::vector<ColumnGroup> group_columns(int64_t columns, int64_t lanes) {
-  std::vector<ColumnGroup> groups;
-  auto width = static_cast<unsigned>(lanes);
-  for (unsigned first = 0; first < columns; first += groups.back().width) {
-    while (width > columns - first) width /= 2;
-    groups.push_back({first, width});
-  }
-  return groups;
-}
-
 std::vector<ColumnBlocks> cut_columns_by(int64_t columns, int64_t block) {
   std::vector<ColumnBlocks> blocks;
   if (columns >= block) blocks.push_back({0, columns / block, block, {}});
@@ -63,6 +52,20 @@ int64_t cost_of(int64_t rows, const std::vector<ColumnBlocks>& columns,
 }
 
 }  // namespace
+
+std::vector<ColumnGroup> group_columns(int64_t columns, int64_t lanes) {
+  std::vector<ColumnGroup> groups;
+  auto width = static_cast<unsigned>(lanes);
+  for (unsigned first = 0; first < columns; first += groups.back().width) {
+    while (width > columns - first) width /= 2;
+    groups.push_back({first, width});
+  }
+  return groups;
+}
+
+bool fits_registers(int64_t groups, const RegisterNeeds& needs) {
+  return most_rows(groups, needs) > 0;
+}
 
 std::vector<ColumnBlocks> cut_columns(int64_t rows, int64_t columns, int64_t lanes,
                                       const RegisterNeeds& needs) {

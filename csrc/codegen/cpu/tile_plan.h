@@ -37,6 +37,12 @@ struct RowBlocks {
   int64_t rows;  // of each
 };
 
+// Vectors of full width, then halves for what is left.
+std::vector<ColumnGroup> group_columns(int64_t columns, int64_t lanes);
+
+// Whether a row of so many groups has its sums in registers.
+bool fits_registers(int64_t groups, const RegisterNeeds& needs);
+
 // Blocks of equal shape stand together: each list has at most two entries.
 std::vector<ColumnBlocks> cut_columns(int64_t rows, int64_t columns, int64_t lanes,
                                       const RegisterNeeds& needs);

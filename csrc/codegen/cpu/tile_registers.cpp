@@ -283,7 +283,9 @@ int64_t words_of_step(int64_t words) {
 bool emit_tile_registers(const OpContext& c, const Contraction& contraction,
                          llvm::function_ref<void(const Contraction&)> emit_rest) {
   const llvm::Intrinsic::ID product = product_of(c, contraction);
-  if (product == llvm::Intrinsic::not_intrinsic || !has_layout(contraction)) return false;
+  if (product == llvm::Intrinsic::not_intrinsic || !has_layout(contraction) ||
+      contraction.b.low_columns > 0)
+    return false;
   llvm::IRBuilder<>& ir = c.ir;
   const size_t axis = contraction.depths.size() - 2;
   llvm::Value* depth = contraction.depths[axis];

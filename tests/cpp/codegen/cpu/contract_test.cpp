@@ -74,6 +74,27 @@ void expect_tile(const Dtypes& dtypes, const Shape& shape, const Layout& layout,
   expect_as_interpreted(text, {depth, std::max(shape.live, 1)}, how);
 }
 
+// Two columns in a byte of B, words of four terms or single ones.
+constexpr const char* kHalves = R"(
+kernel @k(%k: i64; %a: in $A[$M * %k * 4], %b: in u8[%k * 4 * $LOW], %y: inout i32[$M, $N]) {
+  alloc %c: stack i32[$M, $N]
+  contract %c[0, 0] by ($N, 1) = %a[0] by (%k * 4, 4, 1) * %b[0] by ($BSTEPS) halves $LOW tile($M, $N) depth(%k, 4)
+  for %p in 0..$M { for %q in 0..$N { store %y[%p, %q] = %c[%p, %q] } }
+})";
+
+void expect_halves(const char* a, int rows, int columns, int low, const char* steps) {
+  const std::string text =
+      substitute(substitute(kHalves, {{"BSTEPS", steps}}), {{"A", a},
+                                                            {"M", std::to_string(rows)},
+                                                            {"N", std::to_string(columns)},
+                                                            {"LOW", std::to_string(low)}});
+  Comparison how{.zero_sign = false, .specials = false};
+  how.ranges["a"] = std::string(a) == "u8" ? IntRange{0, 255} : IntRange{-128, 127};
+  how.ranges["b"] = {0, 255};
+  SCOPED_TRACE(text);
+  for (const int64_t depth : {0, 1, 8, 13}) expect_as_interpreted(text, {depth}, how);
+}
+
 constexpr Dtypes kF32 = {"f32", "f32", "f32"};
 
 TEST(Contract, tiles_and_layouts) {
@@ -81,6 +102,16 @@ TEST(Contract, tiles_and_layouts) {
     for (auto [rows, columns] : {std::pair{1, 1}, {6, 32}, {4, 16}, {3, 21}, {14, 32}, {2, 7}})
       for (int64_t depth : {0, 1, 9})
         expect_tile(kF32, {rows, columns, 0, depth != 9}, layout, depth);
+}
+
+TEST(Contract, two_columns_in_a_byte) {
+  for (const char* a : {"i8", "u8"}) {
+    for (const int rows : {1, 2, 5, 12, 14}) expect_halves(a, rows, 32, 16, "4, 4 * $LOW, 1");
+    expect_halves(a, 3, 16, 16, "4, 4 * $LOW, 1");
+    expect_halves(a, 3, 64, 32, "4, 4 * $LOW, 1");
+    expect_halves(a, 3, 32, 16, "1, 4 * $LOW, $LOW");
+    expect_halves(a, 3, 32, 16, "%k * 4, 4, 1");
+  }
 }
 
 TEST(Contract, rows) {
