@@ -36,6 +36,9 @@ KINDS = {
         weight_dtype=torch.int4, granularity=ao.PerGroup(GROUP)
     ),
     "int8-rows": lambda: ao.Int8DynamicActivationInt8WeightConfig(),
+    "int4-rows": lambda: ao.Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=ao.PerGroup(GROUP)
+    ),
     "float8": lambda: ao.Float8WeightOnlyConfig(),
 }
 

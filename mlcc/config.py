@@ -51,6 +51,7 @@ measure: bool
 prefer: str
 contractions: bool
 matmul_precision: str
+activations: str
 join_products: bool
 winograd: bool
 fallback_random: bool
@@ -84,12 +85,14 @@ _MINIMUM = {
 _MEMORY = {"idle_memory_mb", "pack_mb"}
 _DUMP_STAGES = ("graph", "loop", "llvm", "asm", "cuda", "ptx")
 _GPU_MODES = ("", "off", "emulate")
+_ACTIVATIONS = ("", "int8")
 _WEIGHTS_MODES = ("keep", "steal")
 _MATMUL_PRECISIONS = ("", "highest", "high", "medium")
 _PREFERENCES = ("", "code", "call")
 _TIERS = ("auto", "fast", "full")
 _VERIFY_MODES = ("off", "first", "sample", "always", "nan")
 _MODES = {
+    "activations": _ACTIVATIONS,
     "gpu": _GPU_MODES,
     "matmul_precision": _MATMUL_PRECISIONS,
     "prefer": _PREFERENCES,

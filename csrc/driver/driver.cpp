@@ -119,6 +119,7 @@ class Compiler {
                                    bool guess) { return is_code_faster(pass, graph, call, guess); };
     if (options_.contractions) passes.tiles = tile_options(options_);
     passes.narrows_products = options_.matmul_precision == "medium";
+    passes.quantizes_rows = options_.activations == "int8";
     passes.on_no_match = [this](std::string_view pass, const graph::Node& node,
                                 std::string_view reason) {
       if (!is_contraction_call(node)) return;

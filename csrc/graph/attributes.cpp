@@ -41,6 +41,11 @@ constexpr std::array kScan = {AttrSpec{"combine", AttrKind::kString},
 constexpr std::array kContract = {AttrSpec{"lhs", AttrKind::kIndex},
                                   AttrSpec{"reduced", AttrKind::kSymbolics},
                                   AttrSpec{"rhs", AttrKind::kIndex}};
+constexpr std::array kContractGroups = {
+    AttrSpec{"bits", AttrKind::kInt},         AttrSpec{"lhs", AttrKind::kIndex},
+    AttrSpec{"lhs_scales", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics},
+    AttrSpec{"rhs", AttrKind::kIndex},        AttrSpec{"rhs_scales", AttrKind::kIndex},
+    AttrSpec{"starts", AttrKind::kIndex}};
 constexpr std::array kAttend = {
     AttrSpec{"empty_is_zero", AttrKind::kBool}, AttrSpec{"lhs", AttrKind::kIndex},
     AttrSpec{"range", AttrKind::kIndex}, AttrSpec{"reduced", AttrKind::kSymbolics},
@@ -71,6 +76,7 @@ std::span<const AttrSpec> attr_specs(Op op) {
   if (op == Op::kIndexPut) return kIndexPut;
   if (op == Op::kScan) return kScan;
   if (op == Op::kContract) return kContract;
+  if (op == Op::kContractGroups) return kContractGroups;
   if (op == Op::kAttend) return kAttend;
   if (op == Op::kAttendGradients) return kAttendGradients;
   if (op == Op::kLogSumExp || op == Op::kLargestScore || op == Op::kScoreSum) return kScoreNorm;

@@ -174,6 +174,21 @@ Value* Graph::contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                {dtype, std::move(shape), {}});
 }
 
+Value* Graph::contract_groups(GroupOperands of, SymExpr groups, SymExpr terms,
+                              std::vector<SymExpr> shape) {
+  std::vector<Value*> operands = {of.lhs, of.rhs, of.lhs_scales, of.rhs_scales};
+  if (of.starts != nullptr) operands.push_back(of.starts);
+  return build(Op::kContractGroups, std::move(operands),
+               {{"bits", of.bits},
+                {"lhs", std::move(of.lhs_index)},
+                {"lhs_scales", std::move(of.lhs_scales_index)},
+                {"reduced", std::vector<SymExpr>{std::move(groups), std::move(terms)}},
+                {"rhs", std::move(of.rhs_index)},
+                {"rhs_scales", std::move(of.rhs_scales_index)},
+                {"starts", std::move(of.starts_index)}},
+               {DType::kF32, std::move(shape), {}});
+}
+
 Value* Graph::attend(Value* scores, Value* values, Value* factors, std::vector<SymExpr> lhs,
                      std::vector<SymExpr> rhs, SymExpr keys, std::vector<SymExpr> range,
                      bool empty_is_zero, std::vector<SymExpr> shape, DType dtype) {

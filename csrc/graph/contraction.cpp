@@ -1,6 +1,7 @@
 #include "graph/contraction.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <unordered_set>
 
@@ -41,6 +42,11 @@ SymExpr over_axes(const SymExpr& e, const std::vector<SymExpr>& place) {
     return is_axis_name(name) ? std::optional(place[std::stoul(std::string(name.substr(1)))])
                               : std::nullopt;
   });
+}
+
+const std::vector<SymExpr>& index_of_operand(const Node& contraction, size_t operand) {
+  static constexpr std::array kNames = {"lhs", "rhs", "lhs_scales", "rhs_scales", "starts"};
+  return contraction.attr<std::vector<SymExpr>>(kNames.at(operand));
 }
 
 std::vector<SymExpr> contraction_extents(const Node& contraction) {

@@ -16,11 +16,20 @@ namespace mlcc::graph {
 // bytes; else that of both. Nothing where there are none.
 std::optional<DType> accumulator_dtype(DType lhs, DType rhs);
 
+// Of elements of which two stand in a byte.
+inline constexpr int64_t kBitsOfNibble = 4;
+
 std::string axis_name(size_t axis);  // "d0", ...
 bool is_axis_name(std::string_view name);
 
 // An expression over axes, of which axis i stands at place[i].
 SymExpr over_axes(const SymExpr& e, const std::vector<SymExpr>& place);
+
+// Operands of contract_groups beside the factors.
+inline constexpr size_t kLhsScales = 2, kRhsScales = 3, kStarts = 4;
+
+// By which an operand of a contraction is read.
+const std::vector<SymExpr>& index_of_operand(const Node& contraction, size_t operand);
 
 // Extents of a contraction's axes.
 std::vector<SymExpr> contraction_extents(const Node& contraction);

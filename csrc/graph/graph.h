@@ -314,6 +314,24 @@ class Graph {
   Value* contract(Value* lhs, Value* rhs, std::vector<SymExpr> lhs_index,
                   std::vector<SymExpr> rhs_index, std::vector<SymExpr> reduced,
                   std::vector<SymExpr> shape, DType dtype, Value* transformed = nullptr);
+  // Of bytes whose scales change along the sums:
+  //
+  //   result[d0, ..] = sum over groups of lhs_scales[..] * rhs_scales[..] *
+  //                    (starts[..] + sum over terms of lhs[..] * rhs[..])
+  //
+  // The indices are over the axes of the result, then that of the groups and that of the terms.
+  // Terms are added up in i32, groups in f32.
+  struct GroupOperands {
+    Value *lhs, *rhs;                // of i8 or u8
+    Value *lhs_scales, *rhs_scales;  // of f32, f16 or bf16
+    Value* starts;                   // of i32; null: there are none
+    std::vector<SymExpr> lhs_index, rhs_index, lhs_scales_index, rhs_scales_index, starts_index;
+    // Of an element of rhs. Where there are 4, the last dimension but one is half as long as its
+    // index says: the second half stands in the upper bits of the first one's bytes (u8).
+    int64_t bits;
+  };
+  Value* contract_groups(GroupOperands operands, SymExpr groups, SymExpr terms,
+                         std::vector<SymExpr> shape);
   // result[d0, ..] = sum over k of w[k] * values[rhs], divided by the sum of all w[k], where w[k]
   // is exp(scores[lhs]), for the reduced axis k in range [range[0], range[1]): two expressions over
   // the axes without k, monotone along each. The axes are as in contract, k is the last one. Where

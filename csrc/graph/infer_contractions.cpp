@@ -12,9 +12,8 @@ namespace {
 using Shape = std::vector<SymExpr>;
 
 // An index over the axes: an axis alone runs over the whole dimension, numbers lie inside.
-void check_index(const DraftChecker& check, size_t operand, const Shape& index,
+void check_index(const DraftChecker& check, size_t operand, const Shape& shape, const Shape& index,
                  const Shape& extents) {
-  const Shape& shape = check.shape(operand);
   check.require(index.size() == shape.size(), "the index of operand ", operand, " has ",
                 index.size(), " places, expected ", shape.size());
   Assumptions axes;
@@ -36,6 +35,11 @@ void check_index(const DraftChecker& check, size_t operand, const Shape& index,
                     range.high, "]");
     }
   }
+}
+
+void check_index(const DraftChecker& check, size_t operand, const Shape& index,
+                 const Shape& extents) {
+  check_index(check, operand, check.shape(operand), index, extents);
 }
 
 // What the 3x3 filters of a convolution are transformed to, see passes/winograd.h.
@@ -96,9 +100,40 @@ TensorType infer_attention_gradients(const DraftChecker& check) {
   return {weights.dtype, {elements}, {}};
 }
 
+TensorType infer_groups(const DraftChecker& check) {
+  const bool has_starts = check.num_operands() == 5;
+  if (!has_starts) check.check_num_operands(4);
+  for (const size_t i : {0, 1})
+    check.require(is_byte(check.type(i).dtype), "operand ", i, " is ",
+                  dtype_name(check.type(i).dtype), ", expected i8 or u8");
+  for (const size_t i : {2, 3})
+    check.require(accumulator_dtype(check.type(i).dtype, check.type(i).dtype) == DType::kF32,
+                  "scales are ", dtype_name(check.type(i).dtype), ", expected f32, f16 or bf16");
+  check.require(!has_starts || check.type(4).dtype == DType::kI32, "starts are not i32");
+  const auto bits = check.attr<int64_t>("bits");
+  check.require(bits == 8 || bits == kBitsOfNibble, "elements of ", bits, " bits, expected 8 or 4");
+  const auto& reduced = check.attr<Shape>("reduced");
+  check.require(reduced.size() == 2, reduced.size(), " axes are reduced, expected 2");
+  Shape extents = check.declared().shape;
+  extents.insert(extents.end(), reduced.begin(), reduced.end());
+  Shape rhs = check.shape(1);
+  if (bits == kBitsOfNibble) {
+    check.require(rhs.size() >= 2 && check.type(1).dtype == DType::kU8,
+                  "of two elements to a byte operand 1 has two dimensions of u8 at least");
+    rhs[rhs.size() - 2] = rhs[rhs.size() - 2] * 2;
+  }
+  check_index(check, 0, check.attr<Shape>("lhs"), extents);
+  check_index(check, 1, rhs, check.attr<Shape>("rhs"), extents);
+  check_index(check, 2, check.attr<Shape>("lhs_scales"), extents);
+  check_index(check, 3, check.attr<Shape>("rhs_scales"), extents);
+  if (has_starts) check_index(check, 4, check.attr<Shape>("starts"), extents);
+  return {DType::kF32, check.declared().shape, {}};
+}
+
 }  // namespace
 
 TensorType infer_contraction(const DraftChecker& check) {
+  if (check.op() == Op::kContractGroups) return infer_groups(check);
   if (check.num_operands() == 3)
     check_transformed(check);
   else

@@ -243,6 +243,7 @@ bool take_panels_side_by_side(ContractionTiles& tiles, const ContractionFacts& f
                               const Machine& machine, int64_t column_tiles) {
   const int64_t terms =
       std::max(SideBySide::kLeastTerms, SideBySide::kBytesOfTerms / facts.row_bytes);
+  if (facts.group_terms > 0) return false;
   if (facts.rows != 1 || facts.images != 1 || !facts.has_far_panels || facts.is_in_tile_registers ||
       machine.prefetches_pages || facts.depth <= terms)
     return false;
@@ -297,7 +298,9 @@ void take_computed_panels(ContractionTiles& tiles, const ContractionFacts& facts
 }
 
 void choose_depth(ContractionTiles& tiles, const ContractionFacts& facts, const Machine& machine) {
-  if (facts.is_in_tile_registers) {
+  if (facts.group_terms > 0) {
+    tiles.depth = facts.group_terms;
+  } else if (facts.is_in_tile_registers) {
     tiles.depth = std::max(facts.depth, Depth::kTileRegisters);
     tiles.depth_step = machine.tile_register_words;
   } else if (is_float(facts.accumulator)) {

@@ -46,6 +46,7 @@ struct ContractionFacts {
   bool is_in_tile_registers = false;  // see Machine::multiplies_tiles
   // Bytes of an element of columns that the kernel computes; 0: they are read.
   int64_t computed_bytes = 0;
+  int64_t group_terms = 0;  // of a sum that has scales of its own; 0: there are no such groups
   // Whether columns lie in panels that are likely beyond a second-level cache.
   bool has_far_panels = false;
 };

@@ -123,6 +123,24 @@ def test_types(kind: str, tmp_path: Path) -> None:
             check_all(compiled(ids).logits, eager, exact)
 
 
+@pytest.mark.parametrize("kind", TYPES)
+def test_layers_with_rows_of_bytes(kind: str, tmp_path: Path) -> None:
+    """Products are of integers, whatever the type's groups, zero points and minima."""
+    model = model_of("llama")
+    write(tmp_path / "model.gguf", kind, model)
+    mlcc.gguf.load(model, tmp_path / "model.gguf")
+    layer = model.model.layers[0].mlp.up_proj
+    x = torch.randn(5, layer.weight.shape[1])
+    options = {"activations": "int8", "dump": "graph", "dump_dir": str(tmp_path / "dump")}
+    torch._dynamo.reset()
+    with torch.no_grad():
+        found = torch.compile(layer, backend="mlcc", options=options)(x)
+        expected = layer(x)
+    assert 1e-4 < (found - expected).norm() / expected.norm() < 0.02
+    texts = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*_fused.graph")]
+    assert any("contract_groups" in text for text in texts)
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 def test_architectures(kind: str, tmp_path: Path) -> None:
     model = model_of(kind)

@@ -82,6 +82,10 @@ struct PassOptions {
   // Nothing: no code for contractions is wanted.
   std::optional<TileOptions> tiles;
 
+  // Whether rows of floats may become bytes where they are multiplied with weights that stand for
+  // such.
+  bool quantizes_rows = false;
+
   // Which one runs faster on this machine, where the cost model is in doubt: code for a call of the
   // graph, which these options would make if told to, or the call. Empty: the model's guess.
   std::function<bool(const Graph&, const Node& call, bool guess)> is_code_faster;

@@ -9,6 +9,7 @@
 #include "graph/passes/contractions/contractions.h"
 #include "graph/passes/contractions/convolution_gradients.h"
 #include "graph/passes/contractions/convolutions.h"
+#include "graph/passes/contractions/group_products.h"
 #include "graph/passes/contractions/integer_products.h"
 #include "graph/passes/contractions/narrow_products.h"
 #include "graph/passes/contractions/row_sums.h"
@@ -74,6 +75,7 @@ bool PassRunner::run(Pass pass) {
   PassOptions common;
   common.budget = &budget_;
   common.tiles = options_.tiles;
+  common.quantizes_rows = options_.quantizes_rows;
   if (options_.is_code_faster)
     common.is_code_faster = [&](const Graph& graph, const Node& node, bool guess) {
       return options_.is_code_faster(pass, graph, node, guess);
@@ -134,6 +136,7 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   runner.run(Pass::kDivideOnce);
   // Once the numbers that scales and zero points are have met the integers.
   runner.run(Pass::kIntegerProducts);
+  runner.run(Pass::kGroupProducts);
   // No pass but cse sees the copies: equal ones become one. Filters that are transformed are not
   // packed.
   bool has_copies = runner.run(Pass::kWinograd);

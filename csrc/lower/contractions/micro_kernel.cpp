@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lower/contractions/group_scales.h"
+
 namespace mlcc::lower {
 
 using loop::Block;
@@ -22,7 +24,9 @@ void MicroKernel::emit_sums(const TilePlace& place, Block& block) {
   append(block, over_parts(
                     nest_,
                     [&](const std::vector<DepthAxis>& depth) {
-                      return contractions_of_panels(parts, depth, adds);
+                      return nest_.roles().has_groups()
+                                 ? add_group(place, depth)
+                                 : contractions_of_panels(parts, depth, adds);
                     },
                     [&] { return add_parts(place, parts); }));
 }
@@ -51,6 +55,17 @@ Block MicroKernel::add_parts(const TilePlace& place, const TilePlace& parts) {
     nest_.store(sum.buffer, sum_at, both, block);
     nest_.store(part.buffer, part_at, nest_.zero(), block);
   });
+}
+
+Block MicroKernel::add_group(const TilePlace& place, const std::vector<DepthAxis>& group) {
+  Block block;
+  TilePlace terms = place;
+  const int64_t size = nest_.tiles().rows.front() * nest_.tiles().columns;
+  terms.sums[place.product] = {nest_.stack("group", DType::kI32, size, block)};
+  append(block, contractions(terms, group, false));
+  nest_.bind(*group.front().axis, group.front().begin, block);
+  add_scaled(nest_, place, terms.sums[place.product], block);
+  return block;
 }
 
 Block MicroKernel::zeros(const TilePlace& place) {
@@ -146,7 +161,12 @@ loop::TileRef MicroKernel::operand_of(size_t operand, const SymExpr& along, cons
   std::vector<Expr> steps = {nest_.expr(along)};
   for (const DepthAxis& axis : depth) steps.push_back(nest_.expr(roles.step(operand, *axis.axis)));
   if (depth.empty()) steps.push_back(nest_.constant(0));
-  return loop::TileRef{buffer, {nest_.expr(origin)}, std::move(steps)};
+  const bool is_halved = operand == roles.vector() && roles.has_nibbles();
+  return loop::TileRef{buffer,
+                       {nest_.expr(origin)},
+                       std::move(steps),
+                       {},
+                       is_halved ? nest_.tiles().columns / 2 : 0};
 }
 
 loop::Stmt MicroKernel::contraction(const TilePlace& place, int64_t rows, int64_t columns,

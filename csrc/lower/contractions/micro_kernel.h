@@ -27,6 +27,8 @@ class MicroKernel {
   // A sum over these terms, added to the tile's if it `adds`; where the tile's rows are known only
   // at run time one for each height.
   loop::Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds);
+  // The same where terms are those of a group: scaled, and always added.
+  loop::Block add_group(const TilePlace& place, const std::vector<DepthAxis>& group);
 
  private:
   loop::Block over_sums(const TilePlace& place,

@@ -44,6 +44,8 @@ Prefetch PanelPrefetch::choose(int64_t rows, bool are_few) const {
   if (!are_few) return nest_.tiles().goes_across ? Prefetch::kNothing : Prefetch::kNextPanel;
   const int64_t bytes = nest_.context().plan.input_bytes;
   if (bytes <= machine.second_level_bytes) return Prefetch::kNothing;
+  // Between groups their scales are read, and what is computed with them hides no more loads.
+  if (nest_.roles().has_groups()) return Prefetch::kOwnPanel;
   const bool is_side_by_side = nest_.tiles().turns > 1 && all_rows.equals_constant(1);
   if (is_side_by_side || (rows == 1 && bytes > machine.last_level_bytes * kEighthsOfLastLevel / 8))
     return Prefetch::kNothing;

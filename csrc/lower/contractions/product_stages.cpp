@@ -26,6 +26,7 @@ std::vector<const Node*> products_of(const fusion::Group& group) {
 }
 
 DType accumulator_of(const Node& product) {
+  if (product.op() == graph::Op::kContractGroups) return product.result()->type().dtype;
   return *graph::accumulator_dtype(product.operand(0)->type().dtype,
                                    product.operand(1)->type().dtype);
 }

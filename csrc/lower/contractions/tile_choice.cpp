@@ -42,7 +42,7 @@ bool is_in_tile_registers(const Context& context, const ProductStages& stages,
   const DType rhs = stages.first().operand(1)->type().dtype;
   const auto& depth = roles.depth();
   return schedule::is_in_tile_registers(context.machine, lhs, rhs) && roles.is_packed() &&
-         depth.size() >= 2 &&
+         !roles.has_groups() && depth.size() >= 2 &&
          depth.back()->extent.equals_constant(schedule::dot_terms(context.machine, lhs, rhs));
 }
 
@@ -74,6 +74,9 @@ schedule::ContractionTiles choose_tiles(const ContractionNest& nest) {
                                roles.shared_outer().empty();
   if (roles.is_computed())
     facts.computed_bytes = dtype_size(roles.operand(roles.vector()).base->type().dtype);
+  if (roles.has_groups())
+    facts.group_terms =
+        expected(nest.stages().first().attr<std::vector<SymExpr>>("reduced").back());
   facts.is_in_tile_registers = is_in_tile_registers(context, nest.stages(), roles);
   facts.has_far_panels =
       roles.is_packed() && context.plan.input_bytes > context.machine.second_level_bytes;

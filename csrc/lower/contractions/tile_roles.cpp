@@ -45,8 +45,7 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   for (const size_t i : {0, 1}) {
     const auto view = graph::strided_view(contraction.operand(i));
     const SymExpr offset =
-        graph::linearize(contraction.attr<Index>(i == 0 ? "lhs" : "rhs"), view->strides) +
-        view->offset;
+        graph::linearize(graph::index_of_operand(contraction, i), view->strides) + view->offset;
     SymExpr in_panels = offset;
     if (packing && packing->operand == i)
       in_panels = offset.replaced(fusion::axis_name(packing->axis),
@@ -57,6 +56,21 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     operands_.push_back(
         {view->base, assumptions.simplify(offset), assumptions.simplify(in_panels)});
     indices.push_back(operands_.back().in_panels);
+  }
+  if (contraction.op() == graph::Op::kContractGroups) {
+    // Groups stay an axis.
+    indices.push_back(
+        SymExpr::symbol(fusion::axis_name(contraction.result()->type().shape.size())));
+    for (size_t i = graph::kLhsScales; i < contraction.operands().size(); ++i) {
+      Index index = graph::index_of_operand(contraction, i);
+      if (packing) {
+        const SymExpr column = SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane);
+        for (SymExpr& e : index)
+          e = assumptions.simplify(e.replaced(fusion::axis_name(packing->axis), column));
+      }
+      for (SymExpr& read : record_value(context, contraction.operand(i), index).indices)
+        indices.push_back(std::move(read));
+    }
   }
   if (packing) {
     is_packed_ = true;
@@ -85,7 +99,40 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
   }
   if (packing) packed_column_ = axes_->map(SymExpr::symbol(fusion::axis_name(packing->axis)));
   if (lanes_ > 0) find_roles();
+  if (contraction.op() == graph::Op::kContractGroups) {
+    has_groups_ = true;
+    has_nibbles_ = contraction.attr<int64_t>("bits") == graph::kBitsOfNibble;
+    if (!has_whole_groups(contraction)) columns_ = nullptr;
+  }
   may_convert_ = may_convert_ && column_step_.equals_constant(1);
+}
+
+// Whether tiles go over groups one by one, and have both halves of bytes in their columns.
+bool TileRoles::has_whole_groups(const Node& contraction) const {
+  const auto& reduced = contraction.attr<Index>("reduced");
+  const auto terms = reduced[1].as_constant();
+  if (columns_ == nullptr || !is_packed_ || depth_.size() < 2 || !terms) return false;
+  SymExpr others = 1;
+  for (size_t i = 1; i < depth_.size(); ++i) others = others * depth_[i]->extent;
+  const int64_t columns = vectors_ * lanes_;
+  const Index& shape = contraction.operand(1)->type().shape;
+  return vector_ == 1 && depth_[0]->extent == reduced[0] && others == reduced[1] &&
+         (!has_nibbles_ || shape[shape.size() - 2].equals_constant(columns / 2));
+}
+
+bool TileRoles::is_along_columns(const Index& index) const {
+  return std::any_of(index.begin(), index.end(),
+                     [&](const SymExpr& e) { return e.contains(fusion::axis_name(packed_axis_)); });
+}
+
+Index TileRoles::in_panel(Index index, const SymExpr& panel, const SymExpr& place) const {
+  const int64_t columns = vectors_ * lanes_;
+  Assumptions assumptions = context_.graph.assumptions();
+  assumptions.set_index(*place.as_symbol(), columns);
+  const SymExpr column = (panel + first_panel_) * columns + place;
+  for (SymExpr& e : index)
+    e = assumptions.simplify(e.replaced(fusion::axis_name(packed_axis_), column));
+  return index;
 }
 
 Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel, const Run& run,

@@ -42,6 +42,10 @@ class TileRoles {
   // themselves; and that they are to, whatever the number of rows.
   bool may_convert() const { return may_convert_; }
   void convert_in_tiles() { is_computed_ = false; }
+  // Whether groups of terms have scales (contract_groups): depth begins with that axis then. And
+  // whether two elements of the operand of columns stand in a byte.
+  bool has_groups() const { return has_groups_; }
+  bool has_nibbles() const { return has_nibbles_; }
   // Columns of a panel that lie side by side: all of them where `count` is 0.
   struct Run {
     int64_t first = 0, count = 0;
@@ -50,6 +54,10 @@ class TileRoles {
   // counts columns of the run and the terms of a word inside of them.
   std::vector<SymExpr> index_in_panel(const graph::Node& product, const SymExpr& panel,
                                       const Run& run, const SymExpr& place, int64_t terms) const;
+  // An index over the domain's axes at a column of a panel: `place`, below the tile's columns.
+  std::vector<SymExpr> in_panel(std::vector<SymExpr> index, const SymExpr& panel,
+                                const SymExpr& place) const;
+  bool is_along_columns(const std::vector<SymExpr>& index) const;
   const schedule::Axis& columns() const { return *columns_; }
   int64_t vectors() const { return vectors_; }          // of a tile's columns
   const schedule::Axis* rows() const { return rows_; }  // null: the broadcast operand has one row
@@ -96,6 +104,7 @@ class TileRoles {
   std::optional<Packing> find_packing(const graph::Node& contraction) const;
   static Cut find_cut(const graph::Node& contraction, size_t operand);
   void find_roles();
+  bool has_whole_groups(const graph::Node& contraction) const;
   bool find_columns();
   bool are_steps_known() const;
   std::vector<const schedule::Axis*> outer_of(bool is_shared) const;
@@ -109,6 +118,7 @@ class TileRoles {
   bool is_packed_ = false;
   size_t packed_axis_ = 0;  // of the domain
   bool is_computed_ = false, may_convert_ = false;
+  bool has_groups_ = false, has_nibbles_ = false;
   int64_t lanes_;
   int64_t vectors_ = schedule::kVectorsOfTile;
   SymExpr packed_column_;  // the domain's axis of the packed columns, over the nest's axes

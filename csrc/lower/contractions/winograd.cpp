@@ -467,7 +467,8 @@ class WinogradLowering {
 
 bool is_transformed(const Context& context) {
   const Node& node = *context.group.nodes.front();
-  if (node.operands().size() < 3 || !schedule::has_winograd(panel_of(node), context.machine))
+  if (node.op() != graph::Op::kContract || node.operands().size() < 3 ||
+      !schedule::has_winograd(panel_of(node), context.machine))
     return false;
   const auto image = graph::strided_view(node.operand(0));
   return image && image->strides.back().equals_constant(1);

@@ -76,6 +76,19 @@ std::unique_ptr<Graph> all_ops_graph() {
   const auto axis = [](size_t number) { return SymExpr::symbol(axis_name(number)); };
   outputs.push_back(
       graph->contract(x, x, {axis(0), axis(2)}, {axis(1), axis(2)}, {4}, {s0, s0}, DType::kF32));
+  Value* bytes = graph->cast(x, DType::kI8);
+  outputs.push_back(graph->contract_groups({.lhs = bytes,
+                                            .rhs = bytes,
+                                            .lhs_scales = x,
+                                            .rhs_scales = x,
+                                            .starts = graph->cast(x, DType::kI32),
+                                            .lhs_index = {axis(0), axis(2) * 2 + axis(3)},
+                                            .rhs_index = {axis(1), axis(2) * 2 + axis(3)},
+                                            .lhs_scales_index = {axis(0), axis(2) + 1},
+                                            .rhs_scales_index = {axis(1), 0},
+                                            .starts_index = {axis(0), axis(2) + 1},
+                                            .bits = 8},
+                                           2, 2, {s0, s0}));
   Value* scores = outputs.back();
   outputs.push_back(graph->attend(scores, x, nullptr, {axis(0), axis(2)}, {axis(2), axis(1)}, s0,
                                   {0, axis(0) + 1}, true, {s0, 4}, DType::kF32));

@@ -23,6 +23,16 @@ Shape with_runs(Shape shape, int64_t runs, int64_t columns) {
   return shape;
 }
 
+// Of numbers below 16, with a dimension of one run.
+Value* joined(Graph& graph, Value* panels, int64_t columns) {
+  Value* values = graph.reshape(panels, with_runs(panels->type().shape, kNumRuns, columns));
+  Value* low = graph.slice(values, kRuns, 0, 1, 1);
+  Value* high = graph.slice(values, kRuns, 1, 1, 1);
+  Value* bits = graph.full_int({}, DType::kU8, kBits, panels->type().device);
+  high = graph.pointwise(Op::kShiftLeft, {high, bits});
+  return graph.pointwise(Op::kCopy, {graph.pointwise(Op::kOr, {low, high})});
+}
+
 Value* bytes_of(Graph& graph, Value* panels, int64_t lowest, int64_t columns) {
   const DType dtype = panels->type().dtype;
   const Device device = panels->type().device;
@@ -33,12 +43,7 @@ Value* bytes_of(Graph& graph, Value* panels, int64_t lowest, int64_t columns) {
   if (lowest != 0) values = graph.pointwise(Op::kSub, {values, number(dtype, lowest)});
   // Columns beyond the last one are zeros, which need not be among the values.
   values = graph.pointwise(Op::kAnd, {values, number(dtype, kMask)});
-  values = graph.cast(values, DType::kU8);
-  values = graph.reshape(values, with_runs(panels->type().shape, kNumRuns, columns));
-  Value* low = graph.slice(values, kRuns, 0, 1, 1);
-  Value* high = graph.slice(values, kRuns, 1, 1, 1);
-  high = graph.pointwise(Op::kShiftLeft, {high, number(DType::kU8, kBits)});
-  return graph.pointwise(Op::kCopy, {graph.pointwise(Op::kOr, {low, high})});
+  return joined(graph, graph.cast(values, DType::kU8), columns);
 }
 
 }  // namespace
@@ -50,6 +55,13 @@ std::optional<int64_t> lowest_of_few(const Value& value) {
   const uint64_t others = static_cast<uint64_t>(range->high) - static_cast<uint64_t>(range->low);
   if (others >> kBits != 0) return std::nullopt;
   return range->low;
+}
+
+Value* two_in_a_byte(Graph& graph, Value* panels) {
+  Shape shape = panels->type().shape;
+  const int64_t columns = *shape[PanelDims::kColumns].as_constant() / kNumRuns;
+  shape[PanelDims::kColumns] = columns;
+  return graph.reshape(joined(graph, panels, columns), shape);
 }
 
 Value* in_few_bits(Graph& graph, Value* panels, int64_t lowest) {

@@ -21,4 +21,8 @@ std::optional<int64_t> lowest_of_few(const Value& value);
 // which the lowest number stands as 0.
 Value* in_few_bits(Graph& graph, Value* panels, int64_t lowest);
 
+// A copy of panels of numbers below 16 (of u8) with two columns in a byte: those of the second half
+// of the columns, which are half as many then, in its upper bits.
+Value* two_in_a_byte(Graph& graph, Value* panels);
+
 }  // namespace mlcc::graph
