@@ -82,6 +82,10 @@ class PanelWriter {
 
   graph::Value& value() const { return *product_.operand(roles_.vector()); }
 
+  const std::vector<SymExpr>& index() const {
+    return graph::index_of_operand(product_, roles_.vector());
+  }
+
   // The terms of a word lie side by side inside of the columns, and are written with them.
   int64_t terms_of_word() const { return *roles_.column_step().as_constant(); }
 
@@ -123,9 +127,9 @@ class PanelWriter {
     // An element of the streams holds a value of each run.
     const int64_t runs = nest_.tiles().columns / run_;
     const auto elements = product(value().type().shape).as_constant();
-    const auto index =
-        roles_.index_in_panel(product_, panel_, {}, SymExpr::symbol(kPlace), terms_of_word());
-    for (Recording::MemoryAccess& access : record_value(context, &value(), index).accesses)
+    const auto place =
+        roles_.index_in_panel(index(), panel_, {}, SymExpr::symbol(kPlace), terms_of_word());
+    for (Recording::MemoryAccess& access : record_value(context, &value(), place).accesses)
       if (product(access.value->type().shape).as_constant().value_or(0) * runs >= elements)
         streams_.push_back(std::move(access));
   }
@@ -154,7 +158,7 @@ class PanelWriter {
                evaluator.push(&b);
                evaluator.assume_index(*place.as_symbol(), run_ * terms);
                const loop::Expr element = evaluator.evaluate(
-                   &value(), roles_.index_in_panel(product_, panel_, {first, run_}, place, terms));
+                   &value(), roles_.index_in_panel(index(), panel_, {first, run_}, place, terms));
                make(place + first * terms, element, b);
                evaluator.pop();
              }));

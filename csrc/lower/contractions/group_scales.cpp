@@ -70,7 +70,7 @@ Block over_rows(ContractionNest& nest, const TilePlace& place, const Sums& terms
         nest.loop_over("c", 0, place.live_columns, vectors, [&](const SymExpr& column, Block& b) {
           nest.evaluator().assume_index(*column.as_symbol(), columns);
           const auto at = [&](const Index& index) {
-            return roles.in_panel(index, place.panel, column);
+            return roles.index_in_panel(index, place.panel, {}, column);
           };
           read(nest, product, is_of_columns, at, beside, b);
           const SymExpr of_tile = row * nest.wide_columns() + column;

@@ -24,9 +24,7 @@ void MicroKernel::emit_sums(const TilePlace& place, Block& block) {
   append(block, over_parts(
                     nest_,
                     [&](const std::vector<DepthAxis>& depth) {
-                      return nest_.roles().has_groups()
-                                 ? add_group(place, depth)
-                                 : contractions_of_panels(parts, depth, adds);
+                      return contractions_of_panels(parts, depth, adds);
                     },
                     [&] { return add_parts(place, parts); }));
 }
@@ -62,7 +60,7 @@ Block MicroKernel::add_group(const TilePlace& place, const std::vector<DepthAxis
   TilePlace terms = place;
   const int64_t size = nest_.tiles().rows.front() * nest_.tiles().columns;
   terms.sums[place.product] = {nest_.stack("group", DType::kI32, size, block)};
-  append(block, contractions(terms, group, false));
+  append(block, contractions_by_height(terms, group, false));
   nest_.bind(*group.front().axis, group.front().begin, block);
   add_scaled(nest_, place, terms.sums[place.product], block);
   return block;
@@ -110,6 +108,12 @@ Block MicroKernel::contractions_of_panels(const TilePlace& place,
 
 Block MicroKernel::contractions(const TilePlace& place, const std::vector<DepthAxis>& depth,
                                 bool adds) {
+  return nest_.roles().has_groups() ? add_group(place, depth)
+                                    : contractions_by_height(place, depth, adds);
+}
+
+Block MicroKernel::contractions_by_height(const TilePlace& place,
+                                          const std::vector<DepthAxis>& depth, bool adds) {
   const schedule::ContractionTiles& tiles = nest_.tiles();
   return nest_.by_height(tiles.rows, place.rows, [&](int64_t rows) -> loop::Stmt {
     const auto of = [&](bool are_few) {

@@ -25,16 +25,18 @@ class MicroKernel {
   // To a tile's sums what its parts have come to, which begin anew.
   loop::Block add_parts(const TilePlace& place, const TilePlace& parts);
   // A sum over these terms, added to the tile's if it `adds`; where the tile's rows are known only
-  // at run time one for each height.
+  // at run time one for each height. Where terms are those of a group they are scaled, and always
+  // added.
   loop::Block contractions(const TilePlace& place, const std::vector<DepthAxis>& depth, bool adds);
-  // The same where terms are those of a group: scaled, and always added.
-  loop::Block add_group(const TilePlace& place, const std::vector<DepthAxis>& group);
 
  private:
   loop::Block over_sums(const TilePlace& place,
                         const std::function<void(SymExpr, loop::Block&)>& body);
   loop::Block contractions_of_panels(const TilePlace& place, const std::vector<DepthAxis>& depth,
                                      bool adds);
+  loop::Block contractions_by_height(const TilePlace& place, const std::vector<DepthAxis>& depth,
+                                     bool adds);
+  loop::Block add_group(const TilePlace& place, const std::vector<DepthAxis>& group);
   bool has_narrow_panel() const;
   loop::Stmt contraction(const TilePlace& place, int64_t rows, Prefetch prefetch,
                          const std::vector<DepthAxis>& depth, bool adds);

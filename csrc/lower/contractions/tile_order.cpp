@@ -208,8 +208,7 @@ class TileOrder {
               const auto add = [&](const TilePlace& place, Block& b) {
                 TilePlace part = parts_of(place);
                 part.computed = computed;
-                append(b, nest_.roles().has_groups() ? kernel_.add_group(part, depth)
-                                                     : kernel_.contractions(part, depth, true));
+                append(b, kernel_.contractions(part, depth, true));
               };
               const TileRoles& roles = nest_.roles();
               if (!roles.is_computed()) return each(add);

@@ -57,21 +57,6 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
         {view->base, assumptions.simplify(offset), assumptions.simplify(in_panels)});
     indices.push_back(operands_.back().in_panels);
   }
-  if (contraction.op() == graph::Op::kContractGroups) {
-    // Groups stay an axis.
-    indices.push_back(
-        SymExpr::symbol(fusion::axis_name(contraction.result()->type().shape.size())));
-    for (size_t i = graph::kLhsScales; i < contraction.operands().size(); ++i) {
-      Index index = graph::index_of_operand(contraction, i);
-      if (packing) {
-        const SymExpr column = SymExpr::symbol(kPanel) * columns + SymExpr::symbol(kLane);
-        for (SymExpr& e : index)
-          e = assumptions.simplify(e.replaced(fusion::axis_name(packing->axis), column));
-      }
-      for (SymExpr& read : record_value(context, contraction.operand(i), index).indices)
-        indices.push_back(std::move(read));
-    }
-  }
   if (packing) {
     is_packed_ = true;
     packed_axis_ = packing->axis;
@@ -79,12 +64,25 @@ TileRoles::TileRoles(const Context& context, const Node& contraction, Index indi
     is_computed_ = graph::is_computed_in_panels(contraction, vector_);
     may_convert_ = is_computed_ && bytes_behind(contraction, vector_) != nullptr;
     if (is_computed_) {
-      const Index place =
-          index_in_panel(contraction, SymExpr::symbol(kPanel), {}, SymExpr::symbol(kLane), 1);
+      const Index place = index_in_panel(graph::index_of_operand(contraction, vector_),
+                                         SymExpr::symbol(kPanel), {}, SymExpr::symbol(kLane));
       for (SymExpr& index : record_value(context, contraction.operand(vector_), place).indices)
         indices.push_back(std::move(index));
     }
     indices.push_back(SymExpr::symbol(fusion::axis_name(packing->axis)));
+  }
+  if (contraction.op() == graph::Op::kContractGroups) {
+    // Groups stay an axis.
+    indices.push_back(
+        SymExpr::symbol(fusion::axis_name(contraction.result()->type().shape.size())));
+    for (size_t i = graph::kLhsScales; i < contraction.operands().size(); ++i) {
+      Index index = graph::index_of_operand(contraction, i);
+      if (packing)
+        index =
+            index_in_panel(std::move(index), SymExpr::symbol(kPanel), {}, SymExpr::symbol(kLane));
+      for (SymExpr& read : record_value(context, contraction.operand(i), index).indices)
+        indices.push_back(std::move(read));
+    }
   }
   if (is_cut) {
     const SymExpr& extent = domain[cut.axis];
@@ -125,24 +123,13 @@ bool TileRoles::is_along_columns(const Index& index) const {
                      [&](const SymExpr& e) { return e.contains(fusion::axis_name(packed_axis_)); });
 }
 
-Index TileRoles::in_panel(Index index, const SymExpr& panel, const SymExpr& place) const {
-  const int64_t columns = vectors_ * lanes_;
-  Assumptions assumptions = context_.graph.assumptions();
-  assumptions.set_index(*place.as_symbol(), columns);
-  const SymExpr column = (panel + first_panel_) * columns + place;
-  for (SymExpr& e : index)
-    e = assumptions.simplify(e.replaced(fusion::axis_name(packed_axis_), column));
-  return index;
-}
-
-Index TileRoles::index_in_panel(const Node& product, const SymExpr& panel, const Run& run,
+Index TileRoles::index_in_panel(Index index, const SymExpr& panel, const Run& run,
                                 const SymExpr& place, int64_t terms) const {
   const int64_t columns = vectors_ * lanes_;
   Assumptions assumptions = context_.graph.assumptions();
   assumptions.set_index(*place.as_symbol(), (run.count > 0 ? run.count : columns) * terms);
   const SymExpr column =
       (panel + first_panel_) * columns + run.first + SymExpr::floordiv(place, terms);
-  Index index = product.attr<Index>(vector_ == 0 ? "lhs" : "rhs");
   for (SymExpr& e : index)
     e = assumptions.simplify(e.replaced(fusion::axis_name(packed_axis_), column));
   if (terms > 1) index.back() = SymExpr::mod(place, terms);

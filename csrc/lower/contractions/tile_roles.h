@@ -50,13 +50,11 @@ class TileRoles {
   struct Run {
     int64_t first = 0, count = 0;
   };
-  // Where a product's operand of columns has an element of a panel, over the domain's axes: `place`
-  // counts columns of the run and the terms of a word inside of them.
-  std::vector<SymExpr> index_in_panel(const graph::Node& product, const SymExpr& panel,
-                                      const Run& run, const SymExpr& place, int64_t terms) const;
-  // An index over the domain's axes at a column of a panel: `place`, below the tile's columns.
-  std::vector<SymExpr> in_panel(std::vector<SymExpr> index, const SymExpr& panel,
-                                const SymExpr& place) const;
+  // An index over the domain's axes at a column of a panel: `place` counts columns of the run, and
+  // the terms of a word inside of them.
+  std::vector<SymExpr> index_in_panel(std::vector<SymExpr> index, const SymExpr& panel,
+                                      const Run& run, const SymExpr& place,
+                                      int64_t terms = 1) const;
   bool is_along_columns(const std::vector<SymExpr>& index) const;
   const schedule::Axis& columns() const { return *columns_; }
   int64_t vectors() const { return vectors_; }          // of a tile's columns

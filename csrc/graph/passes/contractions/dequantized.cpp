@@ -268,4 +268,10 @@ Value* beside_result(Graph& graph, const Access& access, size_t rank) {
   return graph.reshape(graph.permute(access.value, std::move(single)), wide);
 }
 
+Value* product_of(Graph& graph, const std::vector<Value*>& factors) {
+  Value* all = nullptr;
+  for (Value* next : factors) all = all == nullptr ? next : graph.pointwise(Op::kMul, {all, next});
+  return all;
+}
+
 }  // namespace mlcc::graph

@@ -52,4 +52,7 @@ bool is_outside(const Access& access, const std::vector<SymExpr>& extents, size_
 // Such a value with its dimensions where the result has them.
 Value* beside_result(Graph& graph, const Access& access, size_t rank);
 
+// Of values that broadcast, from left to right; null: there are none.
+Value* product_of(Graph& graph, const std::vector<Value*>& factors);
+
 }  // namespace mlcc::graph

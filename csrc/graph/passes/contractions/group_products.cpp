@@ -14,6 +14,7 @@
 #include "graph/passes/layout/few_bits.h"
 #include "graph/rewriter.h"
 #include "graph/static_values.h"
+#include "support/error.h"
 
 namespace mlcc::graph {
 namespace {
@@ -70,24 +71,21 @@ class Rewrite {
     Value* scales = scale_of_rows();
     of.lhs_scales = scales;
     of.lhs_scales_index = index_beside(*scales, rows_have_groups_);
-    Value* of_groups = nullptr;  // sums of a group's rows
-    if (zero != 0 || has_offset()) of_groups = sums_of_rows();
+    Value* row_sums = nullptr;  // of groups
+    if (zero != 0 || has_offset()) row_sums = sums_of_rows();
     if (zero != 0) {
-      of.starts = graph_.pointwise(Op::kMul, {of_groups, number(-zero)});
+      of.starts = graph_.pointwise(Op::kMul, {row_sums, number(-zero)});
       of.starts_index = Shape(of.lhs_index.begin(), of.lhs_index.end() - 1);
     }
-    if (!weights_.scales.empty())
-      of.rhs_scales = packed_scales();
-    else
-      of.rhs_scales = graph_.full({}, DType::kF32, 1.0, node_.result()->type().device);
-    const SymExpr column = axis(column_), term = axis(rank_ + 1);
+    const SymExpr column = column_axis(), term = axis(rank_ + 1);
     const SymExpr panel = SymExpr::floordiv(column, columns_of_tile_);
     const SymExpr in_panel = SymExpr::mod(column, columns_of_tile_);
+    of.rhs_scales = weights_.scales.empty() ? one() : packed_scales();
     if (!weights_.scales.empty()) of.rhs_scales_index = {panel, axis(rank_), in_panel};
     of.rhs_index = {panel, axis(rank_), SymExpr::floordiv(term, kTermsOfWord), in_panel,
                     SymExpr::mod(term, kTermsOfWord)};
     Value* sums = graph_.contract_groups(std::move(of), groups, group_, result_);
-    if (has_offset()) sums = graph_.pointwise(Op::kAdd, {sums, sum_of_offsets(of_groups, scales)});
+    if (has_offset()) sums = graph_.pointwise(Op::kAdd, {sums, sum_of_offsets(row_sums, scales)});
     if (rows_have_zero()) sums = graph_.pointwise(Op::kSub, {sums, sum_of_zeros(scales)});
     return graph_.cast(sums, node_.result()->type().dtype);
   }
@@ -208,27 +206,24 @@ class Rewrite {
     case Along::kGroups: return terms_ / group_;
     case Along::kTermsOfGroup: return group_;
     }
-    return 0;
+    MLCC_UNREACHABLE("along ", static_cast<int>(what));
   }
 
   // Whether each dimension runs along one thing, from end to end, and all together along no term
   // of a group unless it is of `integers`.
   bool fits(const Access& access, bool is_of_integers) const {
     std::vector<Along> seen;
+    const auto has = [&](Along one) {
+      return std::find(seen.begin(), seen.end(), one) != seen.end();
+    };
     for (size_t d = 0; d < access.index.size(); ++d) {
       const auto what = along(access.index[d]);
       if (!what || !access.value->type().shape[d].equals_constant(extent_of(*what))) return false;
       if (*what == Along::kNothing) continue;
-      const auto runs = [&](Along one) {
-        return std::find(seen.begin(), seen.end(), one) != seen.end();
-      };
       const bool has_terms = *what == Along::kTerms || *what == Along::kTermsOfGroup;
-      if (runs(*what) || (has_terms && !is_of_integers)) return false;
+      if (has(*what) || (has_terms && !is_of_integers)) return false;
       seen.push_back(*what);
     }
-    const auto has = [&](Along one) {
-      return std::find(seen.begin(), seen.end(), one) != seen.end();
-    };
     return !is_of_integers ||
            (has(Along::kColumns) &&
             (has(Along::kTerms) || (has(Along::kGroups) && has(Along::kTermsOfGroup))));
@@ -306,6 +301,14 @@ class Rewrite {
     return graph_.full_int({}, dtype, value, node_.result()->type().device);
   }
 
+  Value* one() const { return graph_.full({}, DType::kF32, 1.0, node_.result()->type().device); }
+
+  // Bytes as those of another dtype that are so much less.
+  Value* moved(Value* bytes, int64_t by, DType dtype) const {
+    Value* wide = graph_.cast(bytes, DType::kI16);
+    return graph_.cast(graph_.pointwise(Op::kSub, {wide, number(by, DType::kI16)}), dtype);
+  }
+
   // ---- Weights
 
   bool has_offset() const { return weights_.offset || (weights_.zero && !weights_.zero->number); }
@@ -363,11 +366,7 @@ class Rewrite {
     const auto few = lowest_of_few(*access.value);
     const int64_t lowest = few ? *few : is_unsigned ? 0 : -kHighBit;
     Value* values = in_order(access);
-    if (lowest != 0) {
-      values = graph_.pointwise(Op::kSub,
-                                {graph_.cast(values, DType::kI16), number(lowest, DType::kI16)});
-    }
-    values = graph_.cast(values, DType::kU8);
+    values = lowest != 0 ? moved(values, lowest, DType::kU8) : graph_.cast(values, DType::kU8);
     const int64_t groups = terms_ / group_;
     values = graph_.reshape(filled(values), {num_panels(), columns_of_tile_, groups,
                                              group_ / kTermsOfWord, kTermsOfWord});
@@ -377,12 +376,17 @@ class Rewrite {
     return {values, zero - lowest};
   }
 
-  // Of columns and groups: as they lie in the order of panels.
+  // What has no terms of groups, by columns and groups.
+  Value* of_groups(Value* value) const {
+    const Shape& shape = value->type().shape;
+    return graph_.expand(graph_.reshape(value, {shape[0], shape[1]}),
+                         {num_columns(), terms_ / group_});
+  }
+
+  // The same as it lies in the order of panels.
   Value* in_panels(Value* value) const {
     const int64_t groups = terms_ / group_;
-    value = graph_.expand(graph_.reshape(value, {value->type().shape[0], value->type().shape[1]}),
-                          {num_columns(), groups});
-    value = graph_.reshape(filled(value), {num_panels(), columns_of_tile_, groups});
+    value = graph_.reshape(filled(of_groups(value)), {num_panels(), columns_of_tile_, groups});
     return graph_.pointwise(Op::kCopy, {graph_.permute(value, {0, 2, 1})});
   }
 
@@ -398,12 +402,10 @@ class Rewrite {
   }
 
   Value* product_of_scales() const {
-    Value* all = nullptr;
-    for (const Access& scale : weights_.scales) {
-      Value* next = graph_.cast(in_order(scale), DType::kF32);
-      all = all == nullptr ? next : graph_.pointwise(Op::kMul, {all, next});
-    }
-    return all;  // null: all are 1
+    std::vector<Value*> all;
+    for (const Access& scale : weights_.scales)
+      all.push_back(graph_.cast(in_order(scale), DType::kF32));
+    return product_of(graph_, all);  // null: all are 1
   }
 
   // What each term of a group has beside its integer times its scale: (columns, groups).
@@ -419,8 +421,7 @@ class Rewrite {
       Value* own = graph_.cast(in_order(*weights_.offset), DType::kF32);
       all = all == nullptr ? own : graph_.pointwise(Op::kAdd, {all, own});
     }
-    const Shape shape = {num_columns(), terms_ / group_};
-    return graph_.expand(graph_.reshape(all, {all->type().shape[0], all->type().shape[1]}), shape);
+    return of_groups(all);
   }
 
   // ---- Rows
@@ -455,11 +456,7 @@ class Rewrite {
   Value* signed_rows() const {
     const Access& bytes = rows_.integers.access;
     Value* value = bytes.value;
-    if (value->type().dtype == DType::kU8) {
-      value = graph_.pointwise(Op::kSub,
-                               {graph_.cast(value, DType::kI16), number(kHighBit, DType::kI16)});
-      value = graph_.cast(value, DType::kI8);
-    }
+    if (moved_by() != 0) value = moved(value, moved_by(), DType::kI8);
     if (terms_dims_ == 2) return value;
     Shape shape = bytes.value->type().shape;
     shape.back() = terms_ / group_;
@@ -491,12 +488,10 @@ class Rewrite {
       shape.emplace_back(terms_ / group_);
       return graph_.cast(graph_.reshape(rows_.scales.front().value, shape), DType::kF32);
     }
-    Value* all = nullptr;
-    for (const Access& scale : rows_.scales) {
-      Value* next = graph_.cast(beside_result(graph_, scale, rank_), DType::kF32);
-      all = all == nullptr ? next : graph_.pointwise(Op::kMul, {all, next});
-    }
-    return all != nullptr ? all : graph_.full({}, DType::kF32, 1.0, node_.result()->type().device);
+    std::vector<Value*> all;
+    for (const Access& scale : rows_.scales)
+      all.push_back(graph_.cast(beside_result(graph_, scale, rank_), DType::kF32));
+    return all.empty() ? one() : product_of(graph_, all);
   }
 
   // Of a value beside the result, or one that lies as the rows of groups.
@@ -512,8 +507,8 @@ class Rewrite {
   }
 
   // A product of f32 with a term for each group.
-  Value* sum_of_offsets(Value* of_groups, Value* scales) const {
-    Value* rows = graph_.cast(of_groups, DType::kF32);
+  Value* sum_of_offsets(Value* row_sums, Value* scales) const {
+    Value* rows = graph_.cast(row_sums, DType::kF32);
     if (rows_have_groups_) rows = graph_.pointwise(Op::kMul, {rows, scales});
     Shape index = rows_index();
     index.pop_back();

@@ -71,12 +71,10 @@ class Rewrite {
     }
     Value* value = graph_.cast(sums, DType::kF32);
     // One by the other first, as they meet in each product: neither need be within reach of sums.
-    Value* scales = nullptr;
+    std::vector<Value*> all;
     for (const Dequantized& operand : operands_)
-      for (const Access& scale : operand.scales) {
-        Value* next = beside(scale);
-        scales = scales == nullptr ? next : graph_.pointwise(Op::kMul, {scales, next});
-      }
+      for (const Access& scale : operand.scales) all.push_back(beside(scale));
+    Value* scales = product_of(graph_, all);
     return scales == nullptr ? value : graph_.pointwise(Op::kMul, {value, scales});
   }
 
