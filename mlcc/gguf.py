@@ -1,12 +1,14 @@
 """Weights of GGUF files in models of transformers, kept at their few bits: `mlcc.gguf.load(model, path)`.
 
-A linear layer or an embedding whose weight is quantized in the file becomes one that holds integers, scales and minima
-of groups, and dequantizes them where it is called. Under mlcc the product's kernel does that (decision 0043). The
-package `gguf` reads the file.
+A linear layer or an embedding whose weight is quantized in the file becomes one that holds the file's bytes, mapped,
+and dequantizes them where it is called. Under mlcc the product's kernel does that (decision 0043), from a pack that is
+made once; of the file only the rows of embeddings that a call asks for are read again. The package `gguf` tells where
+in the file tensors lie.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -17,146 +19,33 @@ import torch
 from torch import nn
 
 from mlcc._errors import Error
+from mlcc._load import load_core
+from mlcc.importer.ops import gguf_weights
 
 # Architectures whose tensors lie as transformers has them, but for rows of queries and keys that llama.cpp reorders.
 _REORDERS_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
-_Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-
-
-@dataclass(frozen=True)
-class _Format:
-    """Blocks of a quantized type: (integer - zero) * scale + least, of groups of so many elements."""
-
-    elements: int
-    group: int
-    zero: int
-    has_halves: bool  # integers of four bits
-    # Bytes [blocks, bytes] -> integers [blocks, elements] of u8 or i8, scales and minima [blocks, groups] of f32.
-    read: Callable[[torch.Tensor], _Parts]
-
-
-def _float(raw: torch.Tensor) -> torch.Tensor:
-    """[blocks, 2] bytes of an f16 -> [blocks, 1] of f32."""
-    return raw.contiguous().view(torch.float16).float()
-
-
-def _pieces(raw: torch.Tensor, runs: int, bits: int, mask: int) -> torch.Tensor:
-    """Integers of `bits` bits, of which a byte holds several: those of lowest bits of a run of bytes come first."""
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(1, 1, -1, 1)
-    return ((raw.reshape(len(raw), runs, 1, -1) >> shifts) & mask).reshape(len(raw), -1)
-
-
-def _q4(raw: torch.Tensor, has_least: bool) -> _Parts:
-    least = _float(raw[:, 2:4]) if has_least else None
-    return _pieces(raw[:, 4 if has_least else 2 :], 1, 4, 15), _float(raw[:, :2]), least
-
-
-def _q5(raw: torch.Tensor, has_least: bool) -> _Parts:
-    start = 4 if has_least else 2
-    high = raw[:, start : start + 4]
-    shifts = torch.arange(8, dtype=torch.uint8)
-    fifth = ((high.unsqueeze(-1) >> shifts) & 1).reshape(len(raw), 32)
-    least = _float(raw[:, 2:4]) if has_least else None
-    return _pieces(raw[:, start + 4 :], 1, 4, 15) | (fifth << 4), _float(raw[:, :2]), least
-
-
-def _q8(raw: torch.Tensor) -> _Parts:
-    return raw[:, 2:].contiguous().view(torch.int8), _float(raw[:, :2]), None
-
-
-def _q2_k(raw: torch.Tensor) -> _Parts:
-    of_groups, d, least = raw[:, :16], _float(raw[:, 80:82]), _float(raw[:, 82:84])
-    return _pieces(raw[:, 16:80], 2, 2, 3), d * (of_groups & 15), -(least * (of_groups >> 4))
-
-
-def _q3_k(raw: torch.Tensor) -> _Parts:
-    third = _pieces(raw[:, :32], 1, 1, 1)
-    low, high = _pieces(raw[:, 96:104], 1, 4, 15), _pieces(raw[:, 104:108], 1, 2, 3)
-    scales = (low | (high << 4)).to(torch.int8) - 32
-    return _pieces(raw[:, 32:96], 2, 2, 3) | (third << 2), _float(raw[:, 108:110]) * scales, None
-
-
-def _scales_and_minima(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eight of each, of six bits, in twelve bytes."""
-    first, second, rest = raw[:, :4], raw[:, 4:8], raw[:, 8:12]
-    scales = torch.cat([first & 63, (rest & 15) | ((first >> 2) & 48)], dim=1)
-    return scales, torch.cat([second & 63, (rest >> 4) | ((second >> 2) & 48)], dim=1)
-
-
-def _q4_k(raw: torch.Tensor) -> _Parts:
-    scales, minima = _scales_and_minima(raw[:, 4:16])
-    return (
-        _pieces(raw[:, 16:144], 4, 4, 15),
-        _float(raw[:, :2]) * scales,
-        -(_float(raw[:, 2:4]) * minima),
-    )
-
-
-def _q5_k(raw: torch.Tensor) -> _Parts:
-    scales, minima = _scales_and_minima(raw[:, 4:16])
-    fifth = _pieces(raw[:, 16:48], 1, 1, 1)
-    integers = _pieces(raw[:, 48:176], 4, 4, 15) | (fifth << 4)
-    return integers, _float(raw[:, :2]) * scales, -(_float(raw[:, 2:4]) * minima)
-
-
-def _q6_k(raw: torch.Tensor) -> _Parts:
-    integers = _pieces(raw[:, :128], 2, 4, 15) | (_pieces(raw[:, 128:192], 2, 2, 3) << 4)
-    scales = raw[:, 192:208].contiguous().view(torch.int8)
-    return integers, _float(raw[:, 208:210]) * scales, None
-
-
-_FORMATS = {
-    "Q4_0": _Format(32, 32, 8, True, lambda raw: _q4(raw, False)),
-    "Q4_1": _Format(32, 32, 0, True, lambda raw: _q4(raw, True)),
-    "Q5_0": _Format(32, 32, 16, False, lambda raw: _q5(raw, False)),
-    "Q5_1": _Format(32, 32, 0, False, lambda raw: _q5(raw, True)),
-    "Q8_0": _Format(32, 32, 0, False, _q8),
-    "Q2_K": _Format(256, 16, 0, True, _q2_k),
-    "Q3_K": _Format(256, 16, 4, True, _q3_k),
-    "Q4_K": _Format(256, 32, 0, True, _q4_k),
-    "Q5_K": _Format(256, 32, 0, False, _q5_k),
-    "Q6_K": _Format(256, 16, 32, False, _q6_k),
-}
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class QuantizedWeight(nn.Module):
-    """A matrix [rows, columns] as integers with scales, and perhaps minima, [rows, groups] of columns."""
+    """A matrix [rows, columns] of a quantized type, as the bytes of a file."""
 
-    def __init__(
-        self,
-        integers: torch.Tensor,
-        scales: torch.Tensor,
-        minima: torch.Tensor | None,
-        *,
-        zero: int,
-        has_halves: bool,
-    ) -> None:
-        """`integers` [rows, columns]; with halves of bytes [rows, columns / 2], a row's first half in the low ones."""
+    def __init__(self, raw: torch.Tensor, kind: str, heads: int) -> None:
+        """`raw` [rows, bytes of a row] of u8; `heads`: how many the rows lie in, as llama.cpp orders them, or 0."""
         super().__init__()
-        self.integers = nn.Parameter(integers, requires_grad=False)
-        self.scales = nn.Parameter(scales, requires_grad=False)
-        self.minima = None if minima is None else nn.Parameter(minima, requires_grad=False)
-        self.zero, self.has_halves = zero, has_halves
+        self.raw = nn.Parameter(raw, requires_grad=False)
+        self.kind, self.heads = kind, heads
 
-    def dequantized(self, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Of f32: all of it, or [.., columns] for `rows` [..] of i64."""
-        integers, scales, minima = (
-            one if one is None or rows is None else one[rows]
-            for one in (self.integers, self.scales, self.minima)
-        )
-        assert integers is not None
-        assert scales is not None
-        if self.has_halves:
-            integers = torch.cat([integers & 15, integers >> 4], dim=-1)
-        value = integers.unflatten(-1, (scales.shape[-1], -1)).float()
-        if self.zero:
-            value = value - self.zero
-        value = value * scales.float().unsqueeze(-1)
-        if minima is not None:
-            value = value + minima.float().unsqueeze(-1)
-        return value.flatten(-2)
+    def dequantized(self) -> torch.Tensor:
+        """All of it, of f32."""
+        value: torch.Tensor = torch.ops.mlcc.gguf_dequantize(self.raw, self.kind, self.heads)
+        return value
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Those of `ids` [..] of i64, [.., columns] of f32, of a matrix whose rows are in order."""
+        value = gguf_weights.dequantize(self.raw[ids.flatten()], self.kind, 0)
+        return value.view(*ids.shape, -1)
 
 
 class Linear(nn.Module):
@@ -192,16 +81,18 @@ class Embedding(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """[..] of i64 -> [.., columns]."""
-        return self.quantized.dequantized(ids).to(self.dtype)
+        return self.quantized.rows(ids).to(self.dtype)
 
 
 def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """Put the tensors of a GGUF file into a model of transformers, and return it.
 
     `model` is of class LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM, of the sizes in the
-    file, on the CPU. Its linear layers and embeddings that are quantized in the file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and
-    Q2_K to Q6_K) are replaced; other tensors are copied into its parameters. Error, with the model as it was, where
-    the file cannot be read, lacks a tensor, or has one of another shape or of a type that is not known.
+    file, on the CPU or, to need no memory before, on the meta device. Its linear layers and embeddings that are
+    quantized in the file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K) are replaced by such over the file's bytes,
+    which are mapped: the file stays where it is as long as the model is used. Other tensors are copied into its
+    parameters. Error, with the model as it was, where the file cannot be read, lacks a tensor, or has one of another
+    shape or of a type that is not known.
     """
     file = _File(os.fspath(path))
     names = file.names(int(getattr(model.config, "num_hidden_layers", 0)))
@@ -216,26 +107,59 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
                 f"{file.path}: tensor {tensor.name} is {list(tensor.shape)}, "
                 f"expected {list(parameter.shape)} for {name}"
             )
-        heads = file.heads_of(name, model.config)
+        heads = file.heads_of(name, model.config, tensor)
         if tensor.type in _FLOATS:
-            changes.append(_copy(parameter, tensor.floats(heads)))
+            changes.append(_set(module, kind, parameter, tensor.floats(heads)))
         elif isinstance(module, nn.Linear | nn.Embedding) and kind == "weight":
             if tensor.name not in kept:
-                kept[tensor.name] = tensor.quantized(heads)
+                with torch.inference_mode(
+                    False
+                ):  # else it would have no version that tells of writes
+                    kept[tensor.name] = QuantizedWeight(tensor.bytes, tensor.type, heads)
             changes.append(_replace(model, path_of_module, module, kept[tensor.name]))
         else:
             raise Error(
                 f"{file.path}: tensor {tensor.name} is {tensor.type}, and {name} is no weight of a linear layer"
             )
+    for module in model.modules():
+        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
+            changes.append(_make_buffers(model, module))
     for change in changes:
         change()
     return model
 
 
-def _copy(parameter: torch.Tensor, value: torch.Tensor) -> Callable[[], None]:
+def _set(
+    module: nn.Module, kind: str, parameter: nn.Parameter, value: torch.Tensor
+) -> Callable[[], None]:
     def run() -> None:
-        with torch.no_grad():
-            parameter.copy_(value)
+        if parameter.is_meta:
+            made = nn.Parameter(value.to(parameter.dtype), parameter.requires_grad)
+            module.register_parameter(kind, made)
+        else:
+            with torch.no_grad():
+                parameter.copy_(value)
+
+    return run
+
+
+def _make_buffers(model: Any, module: nn.Module) -> Callable[[], None]:
+    """Buffers on the meta device get what transformers begins with; files have none of them."""
+    name = type(module).__name__
+    if any(True for _ in module.parameters(recurse=False)) or not hasattr(model, "_init_weights"):
+        raise Error(f"buffers of {name} are on the meta device, and nothing says what is in them")
+    made = copy.deepcopy(module).to_empty(device="cpu", recurse=False)
+    with torch.no_grad():
+        for buffer in made.buffers(recurse=False):
+            buffer.fill_(float("nan") if buffer.is_floating_point() else -1)
+        model._init_weights(made)
+    buffers = dict(made.named_buffers(recurse=False))
+    if any(bool(buffer.isnan().any() or (buffer == -1).any()) for buffer in buffers.values()):
+        raise Error(f"buffers of {name} are on the meta device, and transformers leaves them so")
+
+    def run() -> None:
+        for kind, buffer in buffers.items():
+            setattr(module, kind, buffer)
 
     return run
 
@@ -256,49 +180,19 @@ def _replace(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """One of a file: `data` are the bytes of its rows, [rows, bytes], or of all of it."""
+    """One of a file."""
 
-    file: str
     name: str
     type: str
     shape: tuple[int, ...]
-    data: Any  # an array of numpy
-
-    def _rows(self, heads: int) -> torch.Tensor:
-        """Bytes of rows in the order of transformers: of each head, both halves of a rotation lie apart."""
-        raw = torch.from_numpy(self.data.reshape(self.shape[0], -1).view("uint8").copy())
-        if heads == 0:
-            return raw
-        if self.shape[0] % (2 * heads):
-            raise Error(
-                f"{self.file}: tensor {self.name} has {self.shape[0]} rows of {heads} heads"
-            )
-        return raw.view(heads, -1, 2, raw.shape[-1]).transpose(1, 2).reshape(raw.shape)
+    bytes: torch.Tensor  # [rows, bytes of a row] of u8, mapped
 
     def floats(self, heads: int) -> torch.Tensor:
-        """Of a type without blocks."""
-        return self._rows(heads).view(_FLOATS[self.type]).view(self.shape)
-
-    def quantized(self, heads: int) -> QuantizedWeight:
-        """Of a type with blocks."""
-        form = _FORMATS[self.type]
-        rows, columns = self.shape
-        raw = self._rows(heads)
-        integers, scales, minima = form.read(raw.view(rows * columns // form.elements, -1))
-        integers = integers.reshape(rows, columns)
-        if form.has_halves:
-            low, high = integers.chunk(2, dim=-1)
-            integers = low | (high << 4)
-        of_groups = (rows, columns // form.group)
-        is_short = minima is None and form.elements == form.group  # the file's own numbers
-        scales = (scales.half() if is_short else scales).reshape(of_groups)
-        return QuantizedWeight(
-            integers.contiguous(),
-            scales.contiguous(),
-            None if minima is None else minima.reshape(of_groups).contiguous(),
-            zero=form.zero,
-            has_halves=form.has_halves,
-        )
+        """Of a type without blocks; `heads` as in `_blocks`."""
+        raw = self.bytes
+        if heads:
+            raw = raw.view(heads, -1, 2, raw.shape[-1]).transpose(1, 2)
+        return raw.reshape(self.bytes.shape).view(_FLOATS[self.type]).view(self.shape)
 
 
 class _File:
@@ -313,6 +207,7 @@ class _File:
         if not os.path.isfile(path):
             raise Error(f"{path}: there is no such file")
         self._gguf = gguf
+        self._storage: torch.UntypedStorage | None = None
         try:
             reader = gguf.GGUFReader(path)
             self._architecture = str(reader.fields["general.architecture"].contents())
@@ -354,7 +249,7 @@ class _File:
         if found is None:
             raise Error(f"{self.path}: there is no tensor {name}")
         kind = found.tensor_type.name
-        if kind not in _FLOATS and kind not in _FORMATS:
+        if kind not in _FLOATS and kind not in gguf_weights.FORMATS:
             raise Error(f"{self.path}: tensor {name} is {kind}, which is not known")
         shape = tuple(int(size) for size in reversed(found.shape))
         elements, size = self._gguf.GGML_QUANT_SIZES[found.tensor_type]
@@ -365,12 +260,33 @@ class _File:
             or found.data.nbytes != count // elements * size
         ):
             raise Error(f"{self.path}: tensor {name} has no whole blocks of {kind}, or is cut off")
-        return _Tensor(self.path, str(found.name), kind, shape, found.data)
+        mapped = self._mapped(int(found.data_offset), int(found.data.nbytes))
+        rows = shape[0] if shape and shape[0] else 1
+        return _Tensor(str(found.name), kind, shape, mapped.view(rows, -1))
 
-    def heads_of(self, parameter: str, config: Any) -> int:
+    def _mapped(self, offset: int, count: int) -> torch.Tensor:
+        """Bytes of the file, which lie in memory only as long as something reads them; a write goes to a copy."""
+        if self._storage is None:
+            size = os.path.getsize(self.path)
+            self._storage = torch.UntypedStorage.from_file(self.path, shared=False, nbytes=size)
+        with torch.inference_mode(False):
+            mapped = torch.empty(0, dtype=torch.uint8).set_(self._storage, offset, (count,))
+        load_core().mark_as_file(mapped)
+        return mapped
+
+    def heads_of(self, parameter: str, config: Any, tensor: _Tensor) -> int:
         """Of how many heads the rows are reordered; 0: as they are."""
         if not _REORDERS_ROWS[self._architecture]:
             return 0
-        if ".q_proj." in parameter:
-            return int(config.num_attention_heads)
-        return int(config.num_key_value_heads) if ".k_proj." in parameter else 0
+        heads = (
+            int(config.num_attention_heads)
+            if ".q_proj." in parameter
+            else int(config.num_key_value_heads)
+            if ".k_proj." in parameter
+            else 0
+        )
+        if heads and tensor.shape[0] % (2 * heads):
+            raise Error(
+                f"{self.path}: tensor {tensor.name} has {tensor.shape[0]} rows of {heads} heads"
+            )
+        return heads

@@ -6,7 +6,7 @@ node then becomes an extern. The importer checks the result's dtype against eage
 
 from __future__ import annotations
 
-from mlcc.importer.ops import attention_gradients
+from mlcc.importer.ops import attention_gradients, gguf_weights
 from mlcc.importer.ops.adaptive_pools import (
     adaptive_avg_pool,
     adaptive_avg_pool_backward,
@@ -112,6 +112,7 @@ def _aten(handler: Handler, *names: str) -> dict[str, Handler]:
 # Overload -> handler. The op table's overloads need no row here unless numbers decide how they are computed.
 HANDLERS: dict[str, Handler] = {
     **attention_gradients.HANDLERS,
+    **gguf_weights.HANDLERS,
     # pointwise
     **_aten(power, "pow.Tensor_Scalar"),
     **_aten(nan_to_num, "nan_to_num.default"),

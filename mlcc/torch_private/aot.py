@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from mlcc.torch_private import aot_key, dynamo, patches, symints
+from mlcc.torch_private import aot_key, dynamo, floats, patches, symints
 
 try:
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
@@ -76,27 +76,29 @@ def compile_with_aot(
 
     if any(isinstance(value, list | tuple | dict) for value in example_inputs):
         raise TypeError("nested example inputs are not supported")
-    context = contextlib.ExitStack()
+    reads_floats = floats.reads_floats(module)
+    if reads_floats:
+        floats.restart_for_numbers(module, example_inputs)
     cached = cache_key is not None and HAS_AOT_CACHE and not _holds_tensors(module)
-    if cached and _reads_floats(module):
+    if cached and reads_floats:
         cached = getattr(module, "_backend_id", None) in _wanted  # for the frame, whose guards tell
         cache_key = f"{cache_key} {uuid.uuid4()}"
     backward = _without_dynamo(backward)
-    if cached:
-        forward = SerializableAOTDispatchCompiler(OutputCode, forward)
-        inference = SerializableAOTDispatchCompiler(OutputCode, inference)
-        backward = SerializableAOTDispatchCompiler(OutputCode, backward)
-        context.enter_context(_whole_entries())
-        context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
-        context.enter_context(aot_key.own_keys())
-    if not isinstance(module, torch.fx.GraphModule):
-        context.enter_context(patches.keeping_numbers())
-    if _has_while_loop(module):
-        context.enter_context(_item_allowed(example_inputs))
-    if any(may_overlap(result) for result in _results(module)):
-        context.enter_context(_gradients_of_any_strides())
-    counters["aot_autograd"]["total"] += 1
-    with context:
+    with contextlib.ExitStack() as context:
+        if cached:
+            forward = SerializableAOTDispatchCompiler(OutputCode, forward)
+            inference = SerializableAOTDispatchCompiler(OutputCode, inference)
+            backward = SerializableAOTDispatchCompiler(OutputCode, backward)
+            context.enter_context(_whole_entries())
+            context.enter_context(torch.compiler.config.patch(cache_key_tag=cache_key))
+            context.enter_context(aot_key.own_keys())
+        if not isinstance(module, torch.fx.GraphModule):
+            context.enter_context(patches.keeping_numbers())
+        if _has_while_loop(module):
+            context.enter_context(_item_allowed(example_inputs))
+        if any(may_overlap(result) for result in _results(module)):
+            context.enter_context(_gradients_of_any_strides())
+        counters["aot_autograd"]["total"] += 1
         compiled = aot_module_simplified(
             module,
             example_inputs,
@@ -168,19 +170,6 @@ def _item_allowed(example_inputs: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         mode.allow_scalar_outputs = False
-
-
-def _reads_floats(module: Any) -> bool:
-    """Whether the graph depends on symbolic floats.
-
-    AOTAutograd turns some of them into numbers under a guard, and torch's cache checks no guards on floats when it
-    finds the graph again (torch 2.13): it would answer with another call's numbers.
-    """
-    if not isinstance(module, torch.fx.GraphModule):
-        return False
-    return any(
-        isinstance(node.meta.get("example_value"), torch.SymFloat) for node in module.graph.nodes
-    )
 
 
 def computes_sizes(module: torch.fx.GraphModule) -> bool:

@@ -125,13 +125,20 @@ def gives_views(op: Any) -> bool:
 
 @functools.cache
 def number_arguments(op: Any) -> tuple[tuple[int, str], ...]:
-    """Place and name of an op's arguments that are numbers of any dtype (Scalars), which may be optional."""
+    """Place and name of an op's arguments that are numbers of any dtype (Scalars), which may be optional.
+
+    Integers that are sizes or places are not among them.
+    """
     schema = getattr(op, "_schema", None)
-    number = torch._C.OptionalType(torch._C.NumberType.get())
+
+    def is_number(one: Any) -> bool:
+        inner = one.getElementType() if one.kind() == "OptionalType" else one
+        return bool(inner.kind() == "NumberType")
+
     return tuple(
         (place, argument.name)
         for place, argument in enumerate(schema.arguments if schema is not None else ())
-        if argument.type.isSubtypeOf(number)
+        if is_number(argument.type)
     )
 
 

@@ -252,6 +252,13 @@ def test_movement(name: str) -> None:
     check_function(MOVEMENTS[name], A)
 
 
+# Their sizes and places are numbers that such integers need not hold; what `pad` writes is one that they cannot.
+@pytest.mark.parametrize("name", [name for name in MOVEMENTS if name != "pad"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+def test_movement_of_narrow_integers(name: str, dtype: torch.dtype) -> None:
+    check_function(MOVEMENTS[name], (A.double() * 100).round().abs().clamp(max=255).to(dtype))
+
+
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_reduction(name: str, dtype: torch.dtype) -> None:

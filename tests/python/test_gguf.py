@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -152,18 +153,22 @@ def test_architectures(kind: str, tmp_path: Path) -> None:
         torch.testing.assert_close(model(ids).logits, plain(ids).logits, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("activations", ["", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packs_have_the_size_of_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_packs_have_the_size_of_the_file(
+    dtype: torch.dtype, activations: str, tmp_path: Path
+) -> None:
     model = model_of("llama").to(dtype)
     write(tmp_path / "model.gguf", "Q4_0", model_of("llama"))
     mlcc.gguf.load(model, tmp_path / "model.gguf")
     weights = [module for module in model.modules() if isinstance(module, mlcc.gguf.Linear)]
-    elements = sum(one.quantized.integers.numel() * 2 for one in weights)
+    size = sum(one.quantized.raw.numel() for one in weights)
     before = mlcc.cache_info()["pack_bytes"]
+    compiled = torch.compile(model, backend="mlcc", options={"activations": activations})
     with torch.no_grad():
-        torch.compile(model, backend="mlcc")(torch.randint(0, VOCABULARY, (1, 1)))
-    # Half a byte, and a scale of two or four bytes for 32 of them.
-    assert mlcc.cache_info()["pack_bytes"] - before <= elements * (1 / 2 + 1 / 8) * 1.1
+        for length in (6, 1, 7):  # graphs that share them
+            compiled(torch.randint(0, VOCABULARY, (1, length)))
+    assert mlcc.cache_info()["pack_bytes"] - before <= size * 1.1
 
 
 def test_generation(tmp_path: Path) -> None:
@@ -175,6 +180,60 @@ def test_generation(tmp_path: Path) -> None:
     expected = plain.generate(ids, **settings)
     model.forward = torch.compile(model.forward, backend="mlcc")
     assert torch.equal(model.generate(ids, **settings), expected)
+
+
+def resident(tensor: torch.Tensor) -> int:
+    """How many whole pages of its bytes lie in memory."""
+    size = resource.getpagesize()
+    first, behind = -(-tensor.data_ptr() // size), (tensor.data_ptr() + tensor.nbytes) // size
+    with open("/proc/self/pagemap", "rb") as pages:
+        pages.seek(first * 8)
+        words = np.frombuffer(pages.read((behind - first) * 8), np.uint64)
+    return int((words >> 63).sum())
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="needs Linux")
+def test_of_the_file_nothing_stays_in_memory(tmp_path: Path) -> None:
+    """Behind the packs; what a program wrote into it does."""
+    model, path = model_of("llama"), tmp_path / "model.gguf"
+    write(path, "Q8_0", model)
+    mlcc.gguf.load(model, path)
+    layer = model.model.layers[0].mlp.up_proj
+    x = torch.randn(2, WIDTH)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="mlcc")
+    with torch.no_grad():
+        expected = layer(x)
+        assert resident(layer.quantized.raw) > 20
+        torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-4)
+        assert resident(layer.quantized.raw) == 0
+        layer.quantized.raw[3:] = layer.quantized.raw[:-3].clone()
+        changed = layer(x)
+        assert not torch.equal(changed, expected)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), changed, rtol=1e-4, atol=1e-4)
+        assert torch.equal(layer(x), changed)
+
+
+def test_a_model_on_the_meta_device(tmp_path: Path) -> None:
+    """Its buffers are those that transformers begins with."""
+    plain = with_values(model_of("llama"), write(tmp_path / "m.gguf", "Q4_0", model_of("llama")))
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config_of("llama")).eval()
+    mlcc.gguf.load(model, tmp_path / "m.gguf")
+    ids = torch.randint(0, VOCABULARY, (1, 7))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, plain(ids).logits, rtol=1e-3, atol=1e-3)
+
+
+def test_a_buffer_that_nothing_fills(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf", "Q4_0", model_of("llama"))
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config_of("llama"))
+        model.model.register_buffer("scale", torch.ones(3))
+    with pytest.raises(mlcc.Error, match="buffers of LlamaModel are on the meta device"):
+        mlcc.gguf.load(model, tmp_path / "m.gguf")
+    assert all(one.is_meta for one in model.parameters())
 
 
 def test_a_last_layer_that_is_the_embedding(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "python/run/torch_host.h"
+#include "python/tensors/file_weights.h"
 #include "python/tensors/stolen_weights.h"
 #include "python/tensors/tensor_allocator.h"
 #include "python/tensors/tensor_identity.h"
@@ -340,8 +341,12 @@ class KeptTensors::Filling {
     const RecipeModes modes;
     const at::Tensor place = empty_in_huge_pages(recipe.shape, recipe.strides, recipe.dtype);
     std::vector<c10::IValue> inputs;
-    for (const size_t source : recipe.sources)
+    std::vector<at::Tensor> sources;
+    for (const size_t source : recipe.sources) {
       inputs.push_back(slots_[static_cast<size_t>(kept_.sources_[source])]);
+      sources.push_back(inputs.back().toTensor());
+    }
+    const WholeReading reading(sources);
     const std::vector<c10::IValue> outputs =
         recipe.program->run_nested(std::move(inputs), {&place, 1});
     const at::Tensor& output = outputs[0].toTensor();

@@ -3,6 +3,7 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
 
+#include "python/tensors/file_weights.h"
 #include "runtime/fingerprint.h"
 #include "support/error.h"
 
@@ -31,10 +32,6 @@ const void* data_of(const at::Tensor& tensor) {
   return is_there ? begin + tensor.storage_offset() * tensor.itemsize() : nullptr;
 }
 
-uint64_t fingerprint_of(const void* data, int64_t span, bool everything) {
-  return data == nullptr ? 0 : runtime::fingerprint(data, span, everything);
-}
-
 }  // namespace
 
 std::string_view change_text(Change change) {
@@ -61,9 +58,14 @@ TensorIdentity::TensorIdentity(const at::Tensor& tensor, bool everything)
       strides_(tensor.strides()), offset_(tensor.storage_offset()), span_(span_of(tensor)),
       dtype_(tensor.scalar_type()),
       // Of an inference tensor nothing else tells of a write.
-      everything_(everything || tensor.is_inference()), data_(data_of(tensor)),
-      storage_bytes_(tensor.storage().nbytes()), version_(version_of(tensor)),
-      fingerprint_(fingerprint_of(data_, span_, everything_)) {}
+      everything_(everything || tensor.is_inference()), is_file_(is_file(tensor)),
+      data_(data_of(tensor)), storage_bytes_(tensor.storage().nbytes()),
+      version_(version_of(tensor)), fingerprint_(fingerprint_now()) {}
+
+uint64_t TensorIdentity::fingerprint_now() const {
+  const bool is_unread = data_ == nullptr || (is_file_ && !everything_);
+  return is_unread ? 0 : runtime::fingerprint(data_, span_, everything_);
+}
 
 Change TensorIdentity::change_of_facts(const at::Tensor& tensor) const {
   if (tensor.storage().unsafeGetStorageImpl() != storage_._unsafe_get_target() ||
@@ -79,7 +81,7 @@ Change TensorIdentity::change_of_facts(const at::Tensor& tensor) const {
 Change TensorIdentity::change(const at::Tensor& tensor) const {
   const Change change = change_of_facts(tensor);
   if (change != Change::kNone) return change;
-  return fingerprint_of(data_, span_, everything_) == fingerprint_ ? Change::kNone : Change::kBytes;
+  return fingerprint_now() == fingerprint_ ? Change::kNone : Change::kBytes;
 }
 
 Change TensorIdentity::change(const TensorIdentity& now) const {

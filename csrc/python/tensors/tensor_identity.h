@@ -31,7 +31,8 @@ class TensorIdentity {
   // Whether the memory of a tensor can be looked at: it is a plain one of the CPU.
   static bool is_known(const at::Tensor& tensor);
 
-  // Of a tensor that can be looked at. `everything`: the fingerprint reads all bytes.
+  // Of a tensor that can be looked at. `everything`: the fingerprint reads all bytes; else few of
+  // them, and none of a file's (file_weights.h).
   TensorIdentity(const at::Tensor& tensor, bool everything);
 
   // What became of it since, if `tensor` is what stands in its place now.
@@ -48,6 +49,7 @@ class TensorIdentity {
 
  private:
   Change change_of_facts(const at::Tensor& tensor) const;
+  uint64_t fingerprint_now() const;
 
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   c10::DimVector sizes_, strides_;
@@ -55,6 +57,7 @@ class TensorIdentity {
   int64_t span_;    // bytes from the first element to behind the last
   c10::ScalarType dtype_;
   bool everything_;
+  bool is_file_;
   const void* data_;
   size_t storage_bytes_;
   std::optional<uint32_t> version_;  // inference tensors have none
