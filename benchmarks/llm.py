@@ -5,7 +5,7 @@ usage: python benchmarks/llm.py [--type Q4_0] [--layers 22] [--prompt 128] [--to
 
 The model is a Llama of 1.1 billion weights (fewer layers, if asked), random ones, in a GGUF file that is written here.
 mlcc has it by `mlcc.gguf.load`, once as it is, in products of floats, and once with activations="int8", as llama.cpp
-multiplies; llama.cpp by the package xllamacpp, where that is installed. A row tells tokens in a second of the prompt
+multiplies; llama.cpp by the package xllamacpp, where that is installed, in a process beside this one. A row tells tokens in a second of the prompt
 and of what is generated behind it, the medians of rounds in which all take turns, and each over llama.cpp's.
 """
 
@@ -15,6 +15,7 @@ import argparse
 import importlib.util
 import json
 import logging
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -132,7 +133,24 @@ def generate(forward: Callable[..., Any], layers: int, prompt: torch.Tensor, tok
 
 
 def llama_cpp(path: str, threads: int) -> Callable[[torch.Tensor, int], Speed]:
-    """The same by llama.cpp, whose own clock tells."""
+    """The same by llama.cpp, whose own clock tells.
+
+    In a process of its own, which sleeps between turns: with its threads beside torch's, OpenMP's runtime no longer
+    lets any of them wait actively.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    context.Process(target=_serve, args=(path, threads, its), daemon=True).start()
+
+    def run(prompt: torch.Tensor, tokens: int) -> Speed:
+        ours.send((prompt[0].tolist(), tokens))
+        speed: Speed = ours.recv()
+        return speed
+
+    return run
+
+
+def _serve(path: str, threads: int, calls: Any) -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -142,11 +160,11 @@ def llama_cpp(path: str, threads: int) -> Callable[[torch.Tensor, int], Speed]:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.warmup = False
     server = xllamacpp.Server(params)
-
-    def run(prompt: torch.Tensor, tokens: int) -> Speed:
+    while True:
+        prompt, tokens = calls.recv()
         answer = server.handle_completions(
             {
-                "prompt": prompt[0].tolist(),
+                "prompt": prompt,
                 "n_predict": tokens + 1,
                 "temperature": 0.0,
                 "ignore_eos": True,
@@ -155,9 +173,7 @@ def llama_cpp(path: str, threads: int) -> Callable[[torch.Tensor, int], Speed]:
         )
         answer = answer if isinstance(answer, dict) else json.loads(answer)
         timings = answer["timings"]
-        return timings["prompt_per_second"], timings["predicted_per_second"]
-
-    return run
+        calls.send((timings["prompt_per_second"], timings["predicted_per_second"]))
 
 
 def torchao_model(layers: int) -> LlamaForCausalLM:
@@ -179,7 +195,7 @@ def contenders(
     """What is timed, by name."""
     with torch.device("meta"):
         empty = LlamaForCausalLM(config(args.layers))
-    model = mlcc.gguf.load(empty.to_empty(device="cpu").eval(), path).requires_grad_(False)
+    model = mlcc.gguf.load(empty.eval(), path).requires_grad_(False)
     made: dict[str, Callable[[torch.Tensor, int], Speed]] = {}
 
     def add(name: str, forward: Callable[..., Any]) -> None:

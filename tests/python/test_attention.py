@@ -216,6 +216,38 @@ def test_grouped_heads(queries: int, shared: int) -> None:
     check(grouped, q, k[:, :shared], v[:, :shared], mask)
 
 
+@pytest.mark.parametrize("queries", [1, 3, 70])
+@pytest.mark.parametrize("shared", [1, 2])
+def test_repeated_heads(queries: int, shared: int) -> None:
+    """Keys and values of which programs make copies, in the order that a call wants or in another one."""
+    q, k, v = heads(queries, 90, 64)
+    mask = torch.randn(1, 1, queries, 90)
+
+    def repeated(x: torch.Tensor) -> torch.Tensor:
+        batch, _, length, width = x.shape
+        return x[:, :, None].expand(-1, -1, 4 // shared, -1, -1).reshape(batch, 4, length, width)
+
+    def others(x: torch.Tensor) -> torch.Tensor:
+        return x.repeat(1, 4 // shared, 1, 1)
+
+    def attend(*args: torch.Tensor) -> torch.Tensor:
+        q, k, v, mask = args
+        shape = (q.shape[0], q.shape[2], -1)
+
+        def attended(*of: torch.Tensor) -> torch.Tensor:
+            result = F.scaled_dot_product_attention(*of, attn_mask=mask)
+            return result.transpose(1, 2).reshape(shape)
+
+        again = k.repeat_interleave(4 // shared, 1), v.repeat_interleave(4 // shared, 1)
+        return (
+            attended(q, repeated(k), repeated(v))
+            + attended(q, *again) * 2
+            + attended(q, repeated(k), others(v)) * 3
+        )
+
+    check(attend, q, k[:, :shared], v[:, :shared], mask)
+
+
 def test_grouped_heads_whose_numbers_were_symbols(mlcc_log: Any) -> None:
     """Numbers of heads that differ get guards, so that attention is a kernel; others are traced anew."""
 

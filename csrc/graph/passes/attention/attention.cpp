@@ -56,6 +56,50 @@ bool fits(AttentionCall& call, const Node& node) {
   return group.has_value();
 }
 
+// [batch, heads, ..] whose every `group` heads are one that was repeated: that one, [batch, shared,
+// 1, ..]. Null where they are not.
+Value* repeated(const Value& value, int64_t group) {
+  const auto behind_copies = [](const Value* one) {
+    while (one->producer() != nullptr && one->producer()->op() == Op::kCopy)
+      one = one->producer()->operand(0);
+    return one->producer();
+  };
+  const Node* merge = behind_copies(&value);
+  if (merge == nullptr || merge->op() != Op::kReshape) return nullptr;
+  const Node* expand = behind_copies(merge->operand(0));
+  if (expand == nullptr || expand->op() != Op::kExpand) return nullptr;
+  Shape whole = value.type().shape, one = whole;
+  const auto heads = whole[1].as_constant();
+  if (!heads || *heads % group != 0) return nullptr;
+  whole[1] = one[1] = *heads / group;
+  whole.insert(whole.begin() + 2, group);
+  one.insert(one.begin() + 2, 1);
+  Value* source = expand->operand(0);
+  return expand->result()->type().shape == whole && source->type().shape == one ? source : nullptr;
+}
+
+// Programs repeat keys and values for a call that wants as many heads of them as of queries; here
+// each is read once.
+void share_repeated_heads(Graph& graph, AttentionCall& call) {
+  const auto heads = call.keys->type().shape[1].as_constant();
+  if (!heads || call.group != 1) return;
+  for (int64_t group = *heads; group > 1; --group) {
+    if (*heads % group != 0) continue;
+    Value* keys = repeated(*call.keys, group);
+    Value* values = repeated(*call.values, group);
+    if (keys == nullptr || values == nullptr) continue;
+    const auto without_group = [&](Value* value) {
+      Shape shape = value->type().shape;
+      shape.erase(shape.begin() + 2);
+      return graph.reshape(value, std::move(shape));
+    };
+    call.keys = without_group(keys);
+    call.values = without_group(values);
+    call.group = group;
+    return;
+  }
+}
+
 // Heads that share keys as a dimension of their own: [batch, shared, group, ..].
 Value* grouped(Graph& graph, Value* value, int64_t group) {
   Shape shape = value->type().shape;
@@ -74,17 +118,26 @@ Value* merged(Graph& graph, Value* value, const Value& result) {
   return value->type().shape == shape ? value : graph.reshape(value, shape);
 }
 
-// Lets a result that is read as a permuted one alone lie as that one does.
-void lie_as_read(Graph& graph, Value* result) {
-  const std::vector<Node*>& users = result->users();
-  if (users.empty() || is_layout_seen(graph, *result)) return;
+// Lets a result that is read as a permuted one alone lie as that one does; `is_grouped`: it is read
+// as the one that it is merged to.
+void lie_as_read(Graph& graph, Value* result, bool is_grouped) {
+  if (is_grouped && (result->users().size() != 1 || is_layout_seen(graph, *result))) return;
+  const Value* read = is_grouped ? result->users().front()->result() : result;
+  const std::vector<Node*>& users = read->users();
+  if (users.empty() || is_layout_seen(graph, *read)) return;
   const auto dims_of = [](const Node& node) { return node.attr<std::vector<int64_t>>("dims"); };
   for (const Node* user : users)
     if (user->op() != Op::kPermute || dims_of(*user) != dims_of(*users.front())) return;
-  const Shape dense = dense_strides(users.front()->result()->type().shape);
-  Shape strides(dense.size());
-  const std::vector<int64_t> dims = dims_of(*users.front());
-  for (size_t d = 0; d < dims.size(); ++d) strides[static_cast<size_t>(dims[d])] = dense[d];
+  std::vector<int64_t> order;  // of the result's dimensions
+  for (const int64_t dim : dims_of(*users.front())) {
+    order.push_back(dim + (is_grouped && dim > 1 ? 1 : 0));
+    if (is_grouped && dim == 1) order.push_back(2);
+  }
+  const Shape& shape = result->type().shape;
+  Shape laid, strides(shape.size());
+  for (const int64_t dim : order) laid.push_back(shape[static_cast<size_t>(dim)]);
+  const Shape dense = dense_strides(laid);
+  for (size_t d = 0; d < order.size(); ++d) strides[static_cast<size_t>(order[d])] = dense[d];
   graph.set_strides(result, std::move(strides));
 }
 
@@ -157,12 +210,13 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
   const bool wants_norms = !norms.users().empty() || graph.is_output(&norms);
   Value* means = nullptr;
   const bool has_changed = rewriter.replace_all_by_new(node, [&] {
+    share_repeated_heads(graph, *call);
     Results results = build(graph, *call, wants_norms);
     means = results.means;
     return std::vector<Value*>{merged(graph, means, *node->result(0)),
                                wants_norms ? merged(graph, results.norms, norms) : nullptr};
   });
-  if (has_changed && call->group == 1) lie_as_read(graph, means);
+  if (has_changed) lie_as_read(graph, means, call->group > 1);
   return has_changed;
 }
 
