@@ -5,8 +5,9 @@ usage: python benchmarks/llm.py [--type Q4_0] [--layers 22] [--prompt 128] [--to
 
 The model is a Llama of 1.1 billion weights (fewer layers, if asked), random ones, in a GGUF file that is written here.
 mlcc has it by `mlcc.gguf.load`, once as it is, in products of floats, and once with activations="int8", as llama.cpp
-multiplies; llama.cpp by the package xllamacpp, where that is installed, in a process beside this one. A row tells tokens in a second of the prompt
-and of what is generated behind it, the medians of rounds in which all take turns, and each over llama.cpp's.
+multiplies; llama.cpp by the package xllamacpp, where that is installed, in a process beside this one. A row tells
+tokens in a second of the prompt and of what is generated behind it, the medians of rounds in which all take turns, and
+each over llama.cpp's.
 """
 
 from __future__ import annotations

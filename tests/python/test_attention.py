@@ -234,8 +234,8 @@ def test_repeated_heads(queries: int, shared: int) -> None:
         q, k, v, mask = args
         shape = (q.shape[0], q.shape[2], -1)
 
-        def attended(*of: torch.Tensor) -> torch.Tensor:
-            result = F.scaled_dot_product_attention(*of, attn_mask=mask)
+        def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            result = F.scaled_dot_product_attention(q, k, v, mask)
             return result.transpose(1, 2).reshape(shape)
 
         again = k.repeat_interleave(4 // shared, 1), v.repeat_interleave(4 // shared, 1)

@@ -316,7 +316,14 @@ def test_public_names_have_docstrings() -> None:
 
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [("quickstart", []), ("training", ["15"]), ("serving", []), ("quantize", ["--small"])],
+    [
+        ("quickstart", []),
+        ("training", ["15"]),
+        ("serving", []),
+        ("quantize", ["--small"]),
+        ("generate", ["--small", "--tokens", "4"]),
+        ("serve", ["--small", "--clients", "2", "--tokens", "4"]),
+    ],
 )
 def test_example(
     script: str, arguments: list[str], fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,7 +335,15 @@ def test_example(
 
 def test_every_example_is_run() -> None:
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert scripts == {"demo", "quickstart", "training", "serving", "quantize"}  # test_demo.py
+    assert scripts == {
+        "demo",
+        "quickstart",
+        "training",
+        "serving",
+        "serve",
+        "quantize",
+        "generate",
+    }  # test_demo.py
 
 
 def test_notebook(fresh_cache: Path) -> None:
