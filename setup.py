@@ -24,6 +24,7 @@ PEERS = [
     "onnxruntime==1.32.*",
     "onnxscript==0.7.*",
     "openvino==2026.4.*",
+    "nncf==3.4.*",
 ]
 
 

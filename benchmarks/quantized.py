@@ -1,11 +1,13 @@
 """Linear layers that torchao quantized: mlcc beside eager, its own float layers and, if asked for, TorchInductor.
 
 usage: python benchmarks/quantized.py [--rows 1,4,32,128] [--sizes 2048x2048,1984x5632] [--kinds int8,int4]
-           [--dtype float32] [--layers N] [--seconds S] [--threads N] [--inductor]
+           [--dtype float32] [--activations int8] [--layers N] [--seconds S] [--threads N]
+           [--inductor] [--openvino] [--onnxruntime]
 
 A row is four layers of one size, so that weights come from memory; its columns are the time of a call in ms, bytes of
 quantized weights read in a second beside the best read of the same buffer size, and how many times sooner mlcc is than
-eager, than its own float layers, and than Inductor. What is compared runs in turns.
+its own float layers, than eager, and than peers. What is compared runs in turns. OpenVINO has the weights that nncf
+compresses, ONNX Runtime those of MatMulNBits; both make bytes of rows where they like.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -75,6 +78,77 @@ def _bytes(tensor: torch.Tensor) -> int:
     return sum(_bytes(getattr(tensor, name)) for name in names)
 
 
+def openvino_call(module: nn.Module, x: torch.Tensor, bits: int, threads: int) -> Callable[[], Any]:
+    """OpenVINO's layers, of weights that nncf compresses."""
+    import nncf
+    import openvino
+
+    converted = openvino.convert_model(module, example_input=x)
+    converted.reshape(list(x.shape))
+    if bits == 4:
+        mode = nncf.CompressWeightsMode.INT4_SYM
+        converted = nncf.compress_weights(
+            converted, mode=mode, group_size=GROUP, ratio=1.0, all_layers=True
+        )
+    else:
+        converted = nncf.compress_weights(converted, mode=nncf.CompressWeightsMode.INT8_SYM)
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.compile_model(converted, "CPU", settings).create_infer_request()
+    request.set_input_tensor(openvino.Tensor(x.numpy(), shared_memory=True))
+    run: Callable[[], Any] = request.infer
+    return run
+
+
+def onnxruntime_call(
+    module: nn.Module, x: torch.Tensor, bits: int, threads: int
+) -> Callable[[], Any]:
+    """ONNX Runtime's MatMulNBits on random weights of the same sizes, which makes bytes of rows."""
+    import numpy as np
+    import onnx
+    import onnxruntime
+
+    random = np.random.default_rng(0)
+    nodes, constants, results = [], [], []
+    for number, weight in enumerate(module.parameters()):
+        columns, terms = weight.shape
+        blocks = terms // GROUP
+        packed = random.integers(0, 256, (columns, blocks, GROUP * bits // 8), np.uint8)
+        scales = (random.random(columns * blocks) * 0.01).astype(np.float32)
+        constants += [
+            onnx.numpy_helper.from_array(packed, f"weight{number}"),
+            onnx.numpy_helper.from_array(scales, f"scales{number}"),
+        ]
+        nodes.append(
+            onnx.helper.make_node(
+                "MatMulNBits",
+                ["x", f"weight{number}", f"scales{number}"],
+                [f"result{number}"],
+                domain="com.microsoft",
+                K=terms,
+                N=columns,
+                bits=bits,
+                block_size=GROUP,
+                accuracy_level=4,
+            )
+        )
+        results.append(
+            onnx.helper.make_tensor_value_info(
+                f"result{number}", onnx.TensorProto.FLOAT, [len(x), columns]
+            )
+        )
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, list(x.shape))
+    graph = onnx.helper.make_graph(nodes, "layers", [given], results, constants)
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(),
+        settings,
+    )
+    values = {"x": x.numpy()}
+    return lambda: session.run(None, values)
+
+
 def measure(
     size: tuple[int, int], rows: int, kind: str, dtype: torch.dtype, options: argparse.Namespace
 ) -> str:
@@ -86,20 +160,29 @@ def measure(
     bytes_read = weight_bytes(model)
     buffer = torch.ones(max(1, bytes_read // 4))
 
-    def through(module: nn.Module, backend: str | None) -> Callable[[], object]:
+    def through(
+        module: nn.Module, backend: str | None, given: dict[str, str] | None = None
+    ) -> Callable[[], object]:
         torch._dynamo.reset()
-        call = module if backend is None else torch.compile(module, backend=backend, dynamic=False)
+        call = module
+        if backend is not None:
+            call = torch.compile(module, backend=backend, dynamic=False, options=given)
         call(x)
         return lambda: call(x)
 
     calls = {
-        "mlcc": through(model, "mlcc"),
+        "mlcc": through(model, "mlcc", {"activations": options.activations}),
         "float": through(plain, "mlcc"),
         "eager": through(model, None),
         "read": lambda: buffer.sum(),
     }
     if options.inductor:
         calls["inductor"] = through(model, "inductor")
+    bits = 4 if kind.startswith("int4") else 8
+    if options.openvino:
+        calls["openvino"] = openvino_call(plain, x, bits, options.threads)
+    if options.onnxruntime:
+        calls["onnxruntime"] = onnxruntime_call(plain, x, bits, options.threads)
     found = compare(calls, seconds=options.seconds)
     seconds = {name: min(found.seconds[name]) for name in calls}
     share = seconds["read"] / seconds["mlcc"]
@@ -123,11 +206,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--activations", default="", help="int8: mlcc makes bytes of rows")
+    parser.add_argument("--openvino", action="store_true")
+    parser.add_argument("--onnxruntime", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
-    peers = ["float", "eager"] + (["inductor"] if options.inductor else [])
-    over = " ".join(f"/{peer:>8s}" for peer in peers)
+    peers = ["float", "eager"]
+    peers += [peer for peer in ("inductor", "openvino", "onnxruntime") if getattr(options, peer)]
+    over = " ".join(f"/{peer[:8]:>8s}" for peer in peers)
     print(
         f"{'kind':10s} {'rows':>5s} {'N':>6s} {'K':>6s} {'ms':>8s} {'GB/s':>6s} {'share':>6s} {over}"
     )

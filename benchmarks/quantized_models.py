@@ -1,9 +1,11 @@
-"""Models that PT2E quantized to 8 bits: mlcc beside its own float model, eager's and, if asked for, TorchInductor's.
+"""Models that PT2E quantized to 8 bits: mlcc beside its own float model, eager's and, if asked for, peers.
 
 usage: python benchmarks/quantized_models.py [--models linear,bert,resnet] [--seconds S] [--threads N] [--inductor]
+           [--openvino]
 
 A row is a model; its columns are the time of a call in ms, how many times sooner it is than each of the others, and the
-ratio of signal to noise of its results against the float model's in dB. What is compared runs in turns.
+ratio of signal to noise of its results against the float model's in dB. What is compared runs in turns. TorchInductor
+has the same model of PT2E; of OpenVINO there are its float model and the one that nncf quantizes to 8 bits.
 """
 
 from __future__ import annotations
@@ -114,6 +116,31 @@ def quantized(module: nn.Module, x: torch.Tensor) -> Any:
     return convert_pt2e(prepared)
 
 
+def openvino_calls(
+    module: nn.Module, x: torch.Tensor, threads: int
+) -> dict[str, Callable[[], Any]]:
+    """OpenVINO's float model, and that of bytes."""
+    import nncf
+    import openvino
+
+    given = openvino.Tensor(x.numpy(), shared_memory=True)
+
+    def compiled(model: Any) -> Callable[[], Any]:
+        settings = {
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        request = openvino.compile_model(model, "CPU", settings).create_infer_request()
+        request.set_input_tensor(given)
+        return request.infer
+
+    converted = openvino.convert_model(copy.deepcopy(module), example_input=x)
+    converted.reshape(list(x.shape))
+    of_bytes = nncf.quantize(converted, nncf.Dataset([x.numpy()]), subset_size=1)
+    return {"openvino": compiled(converted), "openvino int8": compiled(of_bytes)}
+
+
 def decibels(signal: torch.Tensor, other: torch.Tensor) -> float:
     """Of the signal over what the other differs by."""
     return 10 * math.log10(float(signal.square().sum() / (signal - other).square().sum()))
@@ -141,6 +168,8 @@ def measure(name: str, options: argparse.Namespace) -> str:
         torch._inductor.config.freezing = True
         calls["inductor int8"] = through(of_bytes, "inductor")
         torch._inductor.config.freezing = False
+    if options.openvino:
+        calls.update(openvino_calls(module, x, options.threads))
     noise = decibels(module(x), calls["mlcc"]())
     found = compare(calls, seconds=options.seconds)
     seconds = {name: min(found.seconds[name]) for name in calls}
@@ -155,9 +184,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--openvino", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    peers = ["float", "eager", *(["inductor", "inductor int8"] if options.inductor else [])]
+    peers = ["float", "eager"]
+    for peer in ("inductor", "openvino"):
+        peers += [peer, f"{peer} int8"] if getattr(options, peer) else []
     print(f"{'model':8s} {'ms':>8s} {' '.join(f'/{peer:>13s}' for peer in peers)} {'dB':>7s}")
     with torch.no_grad():
         for name in options.models.split(","):
