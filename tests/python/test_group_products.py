@@ -394,3 +394,19 @@ def test_verified() -> None:
         for kind in ("int4", "int8_zeros"):
             model, x = Linear(70, 128, 32, KINDS[kind]), torch.randn(5, 128)
             check(run_int8(model, x), rows_as_bytes(x, 32), model.weight())
+
+
+def test_rows_become_bytes_once_for_all_that_read_them(tmp_path: Path) -> None:
+    """Queries, keys and values of the same rows."""
+    layers = nn.ModuleList(Linear(columns, 64, 32, KINDS["int4"]) for columns in (48, 32, 32))
+
+    def project(x: Tensor) -> list[Tensor]:
+        return [layer(x) for layer in layers]
+
+    torch._dynamo.reset()
+    options = {"activations": "int8", "dump": "graph", "dump_dir": str(tmp_path)}
+    with torch.no_grad():
+        torch.compile(project, backend="mlcc", options=options)(torch.randn(3, 64))
+    (text,) = (path.read_text() for path in tmp_path.rglob("*inference/*fused.graph"))
+    assert text.count(" contract_groups ") == 3
+    assert text.count(" round ") == 1

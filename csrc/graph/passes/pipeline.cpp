@@ -135,11 +135,11 @@ void run_pipeline(Graph& graph, const PipelineOptions& options) {
   // Once equal computations are one: the exponentials that are divided are those that are summed.
   runner.run(Pass::kDivideOnce);
   // Once the numbers that scales and zero points are have met the integers.
-  runner.run(Pass::kIntegerProducts);
-  runner.run(Pass::kGroupProducts);
-  // No pass but cse sees the copies: equal ones become one. Filters that are transformed are not
-  // packed.
-  bool has_copies = runner.run(Pass::kWinograd);
+  bool has_copies = runner.run(Pass::kIntegerProducts);
+  has_copies |= runner.run(Pass::kGroupProducts);
+  // No pass but cse sees what these copy or make bytes of: equal ones become one. Filters that are
+  // transformed are not packed.
+  has_copies |= runner.run(Pass::kWinograd);
   has_copies |= runner.run(Pass::kPackOperands);
   if (has_copies) runner.run(Pass::kCse);
   // Packs have rows of their own.
