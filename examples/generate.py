@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--small", action="store_true", help="of random weights: a few layers")
     args = parser.parse_args()
+    if args.path is not None and not args.path.is_file():
+        parser.error(f"there is no file {args.path}")
     tokenizer: Any = None
     if args.path is None:
         model = of_random_weights(args.small)
@@ -84,7 +86,7 @@ def main() -> None:
             f"{turn}: {args.tokens} tokens in {seconds:.2f} s, {args.tokens / seconds:.1f} a second"
         )
     print(tokenizer.decode(found[0]) if tokenizer else found[0].tolist())
-    print(f"packs: {mlcc.cache_info()['pack_bytes'] / 2**20:.0f} MiB")
+    print(f"packs: {mlcc.cache_info()['pack_bytes'] / 2**20:.1f} MiB")
 
 
 if __name__ == "__main__":

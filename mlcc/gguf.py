@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import mmap
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from mlcc import gguf_blocks
 from mlcc._errors import Error
 from mlcc._load import load_core
-from mlcc.importer.ops import gguf_weights
 
 # Architectures whose tensors lie as transformers has them, but for rows of queries and keys that llama.cpp reorders.
 _REORDERS_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
@@ -44,8 +45,9 @@ class QuantizedWeight(nn.Module):
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Those of `ids` [..] of i64, [.., columns] of f32, of a matrix whose rows are in order."""
-        value = gguf_weights.dequantize(self.raw[ids.flatten()], self.kind, 0)
-        return value.view(*ids.shape, -1)
+        raw = nn.functional.embedding(ids.flatten(), self.raw)
+        value = gguf_blocks.dequantize(raw, self.kind, 0)
+        return value.view(*ids.shape, value.shape[-1])
 
 
 class Linear(nn.Module):
@@ -72,7 +74,9 @@ class Embedding(nn.Module):
 
     def __init__(self, quantized: QuantizedWeight, dtype: torch.dtype) -> None:
         super().__init__()
-        self.quantized, self.dtype = quantized, dtype
+        self.quantized = quantized
+        # For a model's `to` to change the dtype of results.
+        self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)
 
     @property
     def weight(self) -> torch.Tensor:
@@ -81,7 +85,7 @@ class Embedding(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """[..] of i64 -> [.., columns]."""
-        return self.quantized.rows(ids).to(self.dtype)
+        return self.quantized.rows(ids).to(self.like.dtype)
 
 
 def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
@@ -90,13 +94,24 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     `model` is of class LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM, of the sizes in the
     file, on the CPU or, to need no memory before, on the meta device. Its linear layers and embeddings that are
     quantized in the file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K) are replaced by such over the file's bytes,
-    which are mapped: the file stays where it is as long as the model is used. Other tensors are copied into its
+    which are mapped: nobody may write into the file as long as the model is used. Other tensors are copied into its
     parameters. Error, with the model as it was, where the file cannot be read, lacks a tensor, or has one of another
     shape or of a type that is not known.
     """
-    file = _File(os.fspath(path))
+    # Whatever stands around: what is made here has versions, and memory.
+    with torch.inference_mode(False), torch.device("cpu"):
+        return _load(model, _File(os.fspath(path)))
+
+
+def _load(model: Any, file: _File) -> nn.Module:
+    if any(isinstance(module, QuantizedWeight) for module in model.modules()):
+        raise Error("the model has weights of a GGUF file already; load into a new one")
     names = file.names(int(getattr(model.config, "num_hidden_layers", 0)))
-    changes: list[Callable[[], None]] = []
+    values: list[Callable[[], None]] = []
+    modules: list[Callable[[], None]] = []  # behind values: layers take their biases along
+    made: dict[
+        int, nn.Parameter
+    ] = {}  # of a parameter on the meta device, which may have several names
     kept: dict[str, QuantizedWeight] = {}  # by name: an embedding may be the last layer too
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tensor = file.tensor(names(name))
@@ -109,35 +124,38 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
             )
         heads = file.heads_of(name, model.config, tensor)
         if tensor.type in _FLOATS:
-            changes.append(_set(module, kind, parameter, tensor.floats(heads)))
+            values.append(_set(module, kind, parameter, tensor.floats(heads), made))
         elif isinstance(module, nn.Linear | nn.Embedding) and kind == "weight":
             if tensor.name not in kept:
-                with torch.inference_mode(
-                    False
-                ):  # else it would have no version that tells of writes
-                    kept[tensor.name] = QuantizedWeight(tensor.bytes, tensor.type, heads)
-            changes.append(_replace(model, path_of_module, module, kept[tensor.name]))
+                kept[tensor.name] = QuantizedWeight(tensor.bytes, tensor.type, heads)
+            modules.append(_replace(model, path_of_module, module, kept[tensor.name]))
         else:
             raise Error(
                 f"{file.path}: tensor {tensor.name} is {tensor.type}, and {name} is no weight of a linear layer"
             )
     for module in model.modules():
         if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
-            changes.append(_make_buffers(model, module))
-    for change in changes:
+            values.append(_make_buffers(model, module))
+    for change in values + modules:
         change()
     return model
 
 
 def _set(
-    module: nn.Module, kind: str, parameter: nn.Parameter, value: torch.Tensor
+    module: nn.Module,
+    kind: str,
+    parameter: nn.Parameter,
+    value: torch.Tensor,
+    made: dict[int, nn.Parameter],
 ) -> Callable[[], None]:
     def run() -> None:
         if parameter.is_meta:
-            made = nn.Parameter(value.to(parameter.dtype), parameter.requires_grad)
-            module.register_parameter(kind, made)
+            if id(parameter) not in made:
+                copied = value.to(parameter.dtype, copy=True)  # no other view of the file
+                made[id(parameter)] = nn.Parameter(copied, parameter.requires_grad)
+            module.register_parameter(kind, made[id(parameter)])
         else:
-            with torch.no_grad():
+            with torch.inference_mode(parameter.is_inference()), torch.no_grad():
                 parameter.copy_(value)
 
     return run
@@ -188,11 +206,9 @@ class _Tensor:
     bytes: torch.Tensor  # [rows, bytes of a row] of u8, mapped
 
     def floats(self, heads: int) -> torch.Tensor:
-        """Of a type without blocks; `heads` as in `_blocks`."""
-        raw = self.bytes
-        if heads:
-            raw = raw.view(heads, -1, 2, raw.shape[-1]).transpose(1, 2)
-        return raw.reshape(self.bytes.shape).view(_FLOATS[self.type]).view(self.shape)
+        """Of a type without blocks; `heads` as in `gguf_blocks.in_order`."""
+        raw = gguf_blocks.in_order(self.bytes, heads)
+        return raw.view(_FLOATS[self.type]).view(self.shape)
 
 
 class _File:
@@ -207,7 +223,6 @@ class _File:
         if not os.path.isfile(path):
             raise Error(f"{path}: there is no such file")
         self._gguf = gguf
-        self._storage: torch.UntypedStorage | None = None
         try:
             reader = gguf.GGUFReader(path)
             self._architecture = str(reader.fields["general.architecture"].contents())
@@ -249,7 +264,7 @@ class _File:
         if found is None:
             raise Error(f"{self.path}: there is no tensor {name}")
         kind = found.tensor_type.name
-        if kind not in _FLOATS and kind not in gguf_weights.FORMATS:
+        if kind not in _FLOATS and kind not in gguf_blocks.FORMATS:
             raise Error(f"{self.path}: tensor {name} is {kind}, which is not known")
         shape = tuple(int(size) for size in reversed(found.shape))
         elements, size = self._gguf.GGML_QUANT_SIZES[found.tensor_type]
@@ -265,12 +280,18 @@ class _File:
         return _Tensor(str(found.name), kind, shape, mapped.view(rows, -1))
 
     def _mapped(self, offset: int, count: int) -> torch.Tensor:
-        """Bytes of the file, which lie in memory only as long as something reads them; a write goes to a copy."""
-        if self._storage is None:
-            size = os.path.getsize(self.path)
-            self._storage = torch.UntypedStorage.from_file(self.path, shared=False, nbytes=size)
-        with torch.inference_mode(False):
-            mapped = torch.empty(0, dtype=torch.uint8).set_(self._storage, offset, (count,))
+        """Bytes of the file, which lie in memory only as long as something reads them; a write goes to a copy.
+
+        Each has a mapping, and so a storage, of its own: what is saved of a layer is not the whole file.
+        """
+        if count == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        begin = offset - offset % mmap.ALLOCATIONGRANULARITY
+        with open(self.path, "rb") as file:
+            mapping = mmap.mmap(
+                file.fileno(), offset + count - begin, access=mmap.ACCESS_COPY, offset=begin
+            )
+        mapped = torch.frombuffer(mapping, dtype=torch.uint8, count=count, offset=offset - begin)
         load_core().mark_as_file(mapped)
         return mapped
 

@@ -60,6 +60,7 @@ COVERED_BY = {
     "importer/fx_graph": "test_fx_import.py",
     "importer/handlers": "test_fx_import.py",
     "importer/ops/attention_gradients": "test_attention_ops.py",
+    "gguf_blocks": "test_gguf.py",
     "importer/ops/gguf_weights": "test_gguf.py",
     "importer/ops/creation": "test_fx_import.py",
     "importer/ops/index_maps": "test_fx_import.py",

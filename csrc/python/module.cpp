@@ -15,6 +15,7 @@
 #include "python/run/caches.h"
 #include "python/run/executable_object.h"
 #include "python/run/loop_kernel.h"
+#include "python/tensors/file_weights.h"
 
 namespace mlcc::python {
 namespace {
@@ -47,6 +48,7 @@ PYBIND11_MODULE(_C, module) {
   bind_caches(module);
   bind_call_dispatch(module);
   bind_device(module);
+  bind_file_weights(module);
   bind_loop_kernel(module);
   bind_overlaps(module);
   module.def("op_table", &op_table);

@@ -54,7 +54,9 @@ def _unread(module: torch.fx.GraphModule) -> set[str]:
             continue
         given = dict(zip(_OF_EMBEDDING, node.args, strict=False)) | node.kwargs
         kind = given.get("norm_type")
-        value = kind.meta.get("example_value") if isinstance(kind, torch.fx.Node) else None
+        if not isinstance(kind, torch.fx.Node) or len(kind.users) > 1:
+            continue
+        value = kind.meta.get("example_value")
         if given.get("max_norm") is None and isinstance(value, torch.SymFloat):
             found.add(str(value.node.expr))
     return found

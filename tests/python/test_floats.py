@@ -25,6 +25,22 @@ class Model(nn.Module):
         return attended * self.factor
 
 
+def test_a_float_that_others_read_stays_one() -> None:
+    torch._dynamo.reset()
+    model = Model().requires_grad_(False)
+
+    def scaled(ids: torch.Tensor) -> torch.Tensor:
+        weight, factor = model.embedding.weight, model.factor
+        return nn.functional.embedding(ids, weight, norm_type=factor) * factor
+
+    compiled = torch.compile(scaled, backend="mlcc", dynamic=True)
+    counters.clear()
+    for model.factor in (1.5, 2.5, 3.5):
+        ids = torch.randint(0, 16, (2, 5))
+        torch.testing.assert_close(compiled(ids), scaled(ids))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
 def test_one_trace_of_aot_for_each_of_dynamo() -> None:
     torch._dynamo.reset()
     model = Model().requires_grad_(False)

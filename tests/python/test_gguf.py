@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import random
 import resource
 from pathlib import Path
@@ -75,18 +77,18 @@ def write(
         stem, _, end = name.rpartition(".")
         target = f"{names.get_name(stem)}.{end}"
         heads = {".q_proj.": HEADS, ".k_proj.": KEY_HEADS}.get(f".{stem.rpartition('.')[2]}.", 0)
-        if parameter.dim() == 2:
+        if parameter.dim() == 2 and kind != "F32":
             raw = blocks(kind, *parameter.shape)
             values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
         else:
-            values = raw = parameter.float().numpy()
+            values = raw = parameter.detach().float().numpy()
         value = torch.from_numpy(np.array(values))
         if arch == "llama" and heads:
             value = value.view(heads, -1, 2, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
         found[name] = value
         if target == leave_out:
             continue
-        if parameter.dim() == 2:
+        if parameter.dim() == 2 and kind != "F32":
             writer.add_tensor(target, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
         else:
             writer.add_tensor(target, raw)
@@ -224,6 +226,95 @@ def test_a_model_on_the_meta_device(tmp_path: Path) -> None:
     ids = torch.randint(0, VOCABULARY, (1, 7))
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, plain(ids).logits, rtol=1e-3, atol=1e-3)
+
+
+def on_meta(kind: str = "llama", **changes: Any) -> Any:
+    """Without memory."""
+    config = config_of(kind)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_what_was_on_the_meta_device_is_no_view_of_the_file(kind: str, tmp_path: Path) -> None:
+    """Of qwen2 layers have biases."""
+    write(tmp_path / "m.gguf", "Q4_0", model_of(kind), kind)
+    model = mlcc.gguf.load(on_meta(kind), tmp_path / "m.gguf")
+    plain = mlcc.gguf.load(model_of(kind), tmp_path / "m.gguf")
+    stored = io.BytesIO()
+    torch.save(model.state_dict(), stored)
+    stored.seek(0)
+    for name, value in torch.load(stored).items():
+        assert torch.equal(value, plain.state_dict()[name]), name
+
+
+def test_a_shared_weight_on_the_meta_device(tmp_path: Path) -> None:
+    plain = model_of("llama")
+    write(tmp_path / "m.gguf", "F32", plain, leave_out="output.weight")
+    model = mlcc.gguf.load(on_meta(tie_word_embeddings=True), tmp_path / "m.gguf")
+    shared = model.model.embed_tokens.weight
+    assert model.lm_head.weight is shared
+    head = torch.compile(model.lm_head, backend="mlcc")
+    x = torch.randn(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(head(x), model.lm_head(x))
+            shared.mul_(2)
+            torch.testing.assert_close(head(x), model.lm_head(x))
+            shared.data.mul_(2)
+
+
+@pytest.mark.parametrize("is_inference", [True, False])
+def test_modes_around_loading(is_inference: bool, tmp_path: Path) -> None:
+    """A model that was made in inference mode can be loaded outside of it, and the other way round."""
+    write(tmp_path / "m.gguf", "Q4_0", model_of("llama"))
+    with torch.inference_mode(is_inference):
+        made = model_of("llama")
+    with torch.inference_mode(not is_inference), torch.device("meta"):
+        mlcc.gguf.load(made, tmp_path / "m.gguf")
+        model = mlcc.gguf.load(on_meta(), tmp_path / "m.gguf")
+    x = torch.randn(1, 3, WIDTH, requires_grad=True)
+    model(inputs_embeds=x).logits.sum().backward()
+    assert x.grad is not None
+    ids = torch.arange(4).view(1, -1)
+    with torch.no_grad():
+        torch.testing.assert_close(made(ids).logits, model(ids).logits)
+
+
+def test_embeddings(tmp_path: Path) -> None:
+    """As torch's: no rows, rows that there are not, another dtype."""
+    write(tmp_path / "m.gguf", "Q5_K", model_of("llama"))
+    model = mlcc.gguf.load(model_of("llama"), tmp_path / "m.gguf")
+    embed = model.model.embed_tokens
+    compiled = torch.compile(embed, backend="mlcc", dynamic=True)
+    for shape in ((0,), (2, 0), (), (2, 3)):
+        ids = torch.ones(shape, dtype=torch.long)
+        assert torch.equal(embed(ids), embed.weight[ids])
+        assert torch.equal(compiled(ids), embed.weight[ids])
+    for number in (-1, VOCABULARY):
+        with pytest.raises(IndexError):
+            embed(torch.tensor([number]))
+        with pytest.raises(IndexError):
+            compiled(torch.tensor([number, 1]))
+    assert (
+        model.to(torch.bfloat16)(torch.ones(1, 2, dtype=torch.long)).logits.dtype == torch.bfloat16
+    )
+
+
+def test_what_is_saved_of_a_layer_is_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf", "Q4_0", model_of("llama"))
+    model = mlcc.gguf.load(model_of("llama"), tmp_path / "m.gguf")
+    layer, stored = model.model.layers[0].mlp.up_proj, io.BytesIO()
+    torch.save(layer.state_dict(), stored)
+    assert stored.tell() < layer.quantized.raw.numel() + 8192
+    again = pickle.loads(pickle.dumps(model))
+    ids = torch.arange(4).view(1, -1)
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+    with pytest.raises(mlcc.Error, match="load into a new one"):
+        mlcc.gguf.load(model, tmp_path / "m.gguf")
 
 
 def test_a_buffer_that_nothing_fills(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@
 #include "driver/verdicts.h"
 #include "python/process/options.h"
 #include "python/process/without_gil.h"
-#include "python/tensors/file_weights.h"
 #include "python/tensors/stolen_weights.h"
 #include "runtime/arena_pool.h"
 #include "runtime/block_pool.h"
@@ -130,11 +129,6 @@ py::dict gpu_info(const py::object& options, int32_t index) {
 void bind_caches(py::module_& module) {
   module.def("cache_info", &cache_info, py::arg("options") = py::none());
   module.def("clear_cache", &clear_cache, py::arg("options") = py::none());
-  module.def(
-      "mark_as_file",
-      [](const py::object& tensor) { mark_as_file(THPVariable_Unpack(tensor.ptr())); },
-      py::arg("tensor"),
-      "A tensor that is the bytes of a privately mapped file, written by ops of torch alone.");
   module.def("clear_packs", &clear_packs, "Forget all kept values; stolen weights are put back.");
   module.def("watch_weights", &watch_weights, py::arg("tensors"),
              "Let graphs compiled from now on steal the large ones of these tensors.");

@@ -1,5 +1,7 @@
 #include "python/tensors/file_weights.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
@@ -81,6 +83,14 @@ bool is_file(const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> guard(all.lock);
   const auto found = all.storages.find(tensor.storage().unsafeGetStorageImpl());
   return found != all.storages.end() && !found->second.expired();
+}
+
+void bind_file_weights(pybind11::module_& module) {
+  module.def(
+      "mark_as_file",
+      [](const pybind11::object& tensor) { mark_as_file(THPVariable_Unpack(tensor.ptr())); },
+      pybind11::arg("tensor"),
+      "A tensor that is the bytes of a privately mapped file, written by ops of torch alone.");
 }
 
 WholeReading::WholeReading(const std::vector<at::Tensor>& tensors) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <pybind11/pybind11.h>
 
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace mlcc::python {
 // not be looked at, which would read the file's pages into memory in each call.
 void mark_as_file(const at::Tensor& tensor);
 bool is_file(const at::Tensor& tensor);
+
+// As _C.mark_as_file.
+void bind_file_weights(pybind11::module_& module);
 
 // A whole reading of some tensors. Behind it pages of files are given back to the system, unless a
 // program wrote into one: whoever reads the tensor then has the file read again.

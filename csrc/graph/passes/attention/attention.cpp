@@ -78,9 +78,9 @@ Value* repeated(const Value& value, int64_t group) {
   return expand->result()->type().shape == whole && source->type().shape == one ? source : nullptr;
 }
 
-// Programs repeat keys and values for a call that wants as many heads of them as of queries; here
-// each is read once.
-void share_repeated_heads(Graph& graph, AttentionCall& call) {
+// Programs repeat keys and values for a call that wants as many heads of them as of queries: then
+// the call has what they repeat, [batch, shared, 1, length, width].
+void find_repeated_heads(AttentionCall& call) {
   const auto heads = call.keys->type().shape[1].as_constant();
   if (!heads || call.group != 1) return;
   for (int64_t group = *heads; group > 1; --group) {
@@ -88,16 +88,19 @@ void share_repeated_heads(Graph& graph, AttentionCall& call) {
     Value* keys = repeated(*call.keys, group);
     Value* values = repeated(*call.values, group);
     if (keys == nullptr || values == nullptr) continue;
-    const auto without_group = [&](Value* value) {
-      Shape shape = value->type().shape;
-      shape.erase(shape.begin() + 2);
-      return graph.reshape(value, std::move(shape));
-    };
-    call.keys = without_group(keys);
-    call.values = without_group(values);
+    call.keys = keys;
+    call.values = values;
     call.group = group;
     return;
   }
+}
+
+// [batch, shared, length, width] of keys or values that may be in five dimensions.
+Value* of_shared_heads(Graph& graph, Value* value) {
+  Shape shape = value->type().shape;
+  if (shape.size() == 4) return value;
+  shape.erase(shape.begin() + 2);
+  return graph.reshape(value, std::move(shape));
 }
 
 // Heads that share keys as a dimension of their own: [batch, shared, group, ..].
@@ -149,11 +152,12 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
   const DType dtype = call.queries->type().dtype;
   const DType accumulator = *accumulator_dtype(dtype, dtype);
   Value* queries = grouped(graph, call.queries, call.group);
-  Value* values = with_dense_rows(graph, call.values);
+  Value* keys = of_shared_heads(graph, call.keys);
+  Value* values = with_dense_rows(graph, of_shared_heads(graph, call.values));
   const bool is_grouped = call.group > 1;
   Shape shape = queries->type().shape;
-  const SymExpr keys = call.keys->type().shape[2], width = shape.back();
-  shape.back() = keys;
+  const SymExpr num_keys = keys->type().shape[2], width = shape.back();
+  shape.back() = num_keys;
   // Axes of the result: batch, heads, (heads that share keys,) queries, width; then keys.
   const size_t row = is_grouped ? 3 : 2, last = row + 1, reduced = row + 2;
   const auto index = [&](bool is_shared, size_t rows, size_t columns) {
@@ -163,19 +167,20 @@ Results build(Graph& graph, const AttentionCall& call, bool wants_norms) {
     at.push_back(SymExpr::symbol(axis_name(columns)));
     return at;
   };
-  Value* scores = graph.contract(queries, call.keys, index(false, row, reduced),
+  Value* scores = graph.contract(queries, keys, index(false, row, reduced),
                                  index(true, last, reduced), {width}, shape, accumulator);
   scores = scaled_and_masked(
       graph, call, scores, call.mask != nullptr ? grouped(graph, call.mask, call.group) : nullptr);
   const SymExpr limit =
-      call.is_causal ? SymExpr::min(SymExpr::symbol(axis_name(row)) + 1, keys) : keys;
+      call.is_causal ? SymExpr::min(SymExpr::symbol(axis_name(row)) + 1, num_keys) : num_keys;
   shape.back() = values->type().shape.back();
   Results results{};
-  results.means = graph.attend(scores, values, nullptr, index(false, row, reduced),
-                               index(true, reduced, last), keys, {0, limit}, true, shape, dtype);
+  results.means =
+      graph.attend(scores, values, nullptr, index(false, row, reduced), index(true, reduced, last),
+                   num_keys, {0, limit}, true, shape, dtype);
   if (wants_norms) {
     shape.pop_back();
-    results.norms = graph.score_norm(Op::kLogSumExp, scores, index(false, row, last), keys,
+    results.norms = graph.score_norm(Op::kLogSumExp, scores, index(false, row, last), num_keys,
                                      {0, limit}, true, std::move(shape));
   }
   return results;
@@ -208,9 +213,9 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
   Graph& graph = rewriter.graph();
   const Value& norms = *node->result(1);
   const bool wants_norms = !norms.users().empty() || graph.is_output(&norms);
+  find_repeated_heads(*call);
   Value* means = nullptr;
   const bool has_changed = rewriter.replace_all_by_new(node, [&] {
-    share_repeated_heads(graph, *call);
     Results results = build(graph, *call, wants_norms);
     means = results.means;
     return std::vector<Value*>{merged(graph, means, *node->result(0)),
