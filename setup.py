@@ -24,7 +24,6 @@ PEERS = [
     "onnxruntime==1.32.*",
     "onnxscript==0.7.*",
     "openvino==2026.4.*",
-    "nncf==3.4.*",
 ]
 
 

@@ -7,7 +7,8 @@ usage: python benchmarks/quantized.py [--rows 1,4,32,128] [--sizes 2048x2048,198
 A row is four layers of one size, so that weights come from memory; its columns are the time of a call in ms, bytes of
 quantized weights read in a second beside the best read of the same buffer size, and how many times sooner mlcc is than
 its own float layers, than eager, and than peers. What is compared runs in turns. OpenVINO has the weights that nncf
-compresses, ONNX Runtime those of MatMulNBits; both make bytes of rows where they like.
+compresses (a package that `make peers` leaves out), ONNX Runtime those of MatMulNBits; both make bytes of rows where
+they like.
 """
 
 from __future__ import annotations

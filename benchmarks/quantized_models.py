@@ -5,7 +5,8 @@ usage: python benchmarks/quantized_models.py [--models linear,bert,resnet] [--se
 
 A row is a model; its columns are the time of a call in ms, how many times sooner it is than each of the others, and the
 ratio of signal to noise of its results against the float model's in dB. What is compared runs in turns. TorchInductor
-has the same model of PT2E; of OpenVINO there are its float model and the one that nncf quantizes to 8 bits.
+has the same model of PT2E; of OpenVINO there are its float model and the one that nncf (a package that `make peers`
+leaves out) quantizes to 8 bits.
 """
 
 from __future__ import annotations
