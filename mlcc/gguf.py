@@ -299,13 +299,13 @@ class _File:
         """Of how many heads the rows are reordered; 0: as they are."""
         if not _REORDERS_ROWS[self._architecture]:
             return 0
-        heads = (
-            int(config.num_attention_heads)
-            if ".q_proj." in parameter
-            else int(config.num_key_value_heads)
-            if ".k_proj." in parameter
-            else 0
-        )
+        heads = 0
+        for part, name in (
+            (".q_proj.", "num_attention_heads"),
+            (".k_proj.", "num_key_value_heads"),
+        ):
+            if part in parameter:
+                heads = int(getattr(config, name))
         if heads and tensor.shape[0] % (2 * heads):
             raise Error(
                 f"{self.path}: tensor {tensor.name} has {tensor.shape[0]} rows of {heads} heads"

@@ -21,13 +21,14 @@ class _Format:
     elements: int
     bytes: int
     group: int
-    zero: int
-    has_halves: bool  # integers of four bits
-    has_minima: bool
-    # Bytes [blocks, bytes] -> integers [blocks, elements] of u8 or i8.
+    # Bytes [blocks, bytes] -> integers [blocks, elements] of `dtype`.
     integers: Callable[[torch.Tensor], torch.Tensor]
     # The same -> scales and minima [blocks, groups] of f32.
     of_groups: Callable[[torch.Tensor], _Scales]
+    zero: int = 0
+    dtype: torch.dtype = torch.uint8
+    has_halves: bool = False  # integers of four bits
+    has_minima: bool = False
 
     @property
     def has_short_scales(self) -> bool:
@@ -41,12 +42,17 @@ def _float(raw: torch.Tensor) -> torch.Tensor:
     return (words[:, :1] | (words[:, 1:] << 8)).view(torch.float16).float()
 
 
-def _pieces(raw: torch.Tensor, runs: int, bits: int, mask: int) -> torch.Tensor:
+def _pieces(raw: torch.Tensor, runs: int, bits: int) -> torch.Tensor:
     """Integers of `bits` bits, of which a byte holds several: those of lowest bits of a run of bytes come first."""
-    count = raw.shape[1]
+    count, mask = raw.shape[1], (1 << bits) - 1
     lowest = raw.reshape(len(raw), runs, 1, count // runs)
     pieces = [(lowest >> shift) & mask for shift in range(0, 8, bits)]
     return torch.cat(pieces, 2).reshape(len(raw), count * len(pieces))
+
+
+def _with_bits_above(raw: torch.Tensor, runs: int, bits: int, above: torch.Tensor) -> torch.Tensor:
+    """Such integers under the bits of `above`."""
+    return _pieces(raw, runs, bits) | (above << bits)
 
 
 def _scale(raw: torch.Tensor) -> _Scales:
@@ -59,9 +65,7 @@ def _scale_and_least(raw: torch.Tensor) -> _Scales:
 
 def _five_bits(raw: torch.Tensor) -> torch.Tensor:
     """The fifth bits of 32 integers in four bytes, then the others."""
-    high = raw[:, :4].unsqueeze(-1)
-    fifth = torch.cat([(high >> shift) & 1 for shift in range(8)], 2).reshape(len(raw), 32)
-    return _with_bits_above(raw[:, 4:], 1, 4, fifth)
+    return _with_bits_above(raw[:, 4:], 1, 4, _pieces(raw[:, :4], 4, 1))
 
 
 def _scales_of_q2_k(raw: torch.Tensor) -> _Scales:
@@ -70,7 +74,7 @@ def _scales_of_q2_k(raw: torch.Tensor) -> _Scales:
 
 
 def _scales_of_q3_k(raw: torch.Tensor) -> _Scales:
-    low, high = _pieces(raw[:, 96:104], 1, 4, 15), _pieces(raw[:, 104:108], 1, 2, 3)
+    low, high = _pieces(raw[:, 96:104], 1, 4), _pieces(raw[:, 104:108], 1, 2)
     return _float(raw[:, 108:110]) * ((low | (high << 4)).to(torch.int8) - 32), None
 
 
@@ -86,58 +90,68 @@ def _scales_of_q6_k(raw: torch.Tensor) -> _Scales:
     return _float(raw[:, 208:210]) * raw[:, 192:208].contiguous().view(torch.int8), None
 
 
-def _with_bits_above(raw: torch.Tensor, runs: int, bits: int, above: torch.Tensor) -> torch.Tensor:
-    """Integers of so many bits, under those of `above`."""
-    return _pieces(raw, runs, bits, (1 << bits) - 1) | (above << bits)
-
-
 FORMATS = {
-    "Q4_0": _Format(32, 18, 32, 8, True, False, lambda raw: _pieces(raw[:, 2:], 1, 4, 15), _scale),
-    "Q4_1": _Format(
-        32, 20, 32, 0, True, True, lambda raw: _pieces(raw[:, 4:], 1, 4, 15), _scale_and_least
+    "Q4_0": _Format(
+        32, 18, 32, lambda raw: _pieces(raw[:, 2:], 1, 4), _scale, zero=8, has_halves=True
     ),
-    "Q5_0": _Format(32, 22, 32, 16, False, False, lambda raw: _five_bits(raw[:, 2:]), _scale),
+    "Q4_1": _Format(
+        32,
+        20,
+        32,
+        lambda raw: _pieces(raw[:, 4:], 1, 4),
+        _scale_and_least,
+        has_halves=True,
+        has_minima=True,
+    ),
+    "Q5_0": _Format(32, 22, 32, lambda raw: _five_bits(raw[:, 2:]), _scale, zero=16),
     "Q5_1": _Format(
-        32, 24, 32, 0, False, True, lambda raw: _five_bits(raw[:, 4:]), _scale_and_least
+        32, 24, 32, lambda raw: _five_bits(raw[:, 4:]), _scale_and_least, has_minima=True
     ),
     "Q8_0": _Format(
-        32, 34, 32, 0, False, False, lambda raw: raw[:, 2:].contiguous().view(torch.int8), _scale
+        32, 34, 32, lambda raw: raw[:, 2:].contiguous().view(torch.int8), _scale, dtype=torch.int8
     ),
     "Q2_K": _Format(
-        256, 84, 16, 0, True, True, lambda raw: _pieces(raw[:, 16:80], 2, 2, 3), _scales_of_q2_k
+        256,
+        84,
+        16,
+        lambda raw: _pieces(raw[:, 16:80], 2, 2),
+        _scales_of_q2_k,
+        has_halves=True,
+        has_minima=True,
     ),
     "Q3_K": _Format(
         256,
         110,
         16,
-        4,
-        True,
-        False,
-        lambda raw: _with_bits_above(raw[:, 32:96], 2, 2, _pieces(raw[:, :32], 1, 1, 1)),
+        lambda raw: _with_bits_above(raw[:, 32:96], 2, 2, _pieces(raw[:, :32], 1, 1)),
         _scales_of_q3_k,
+        zero=4,
+        has_halves=True,
     ),
     "Q4_K": _Format(
-        256, 144, 32, 0, True, True, lambda raw: _pieces(raw[:, 16:], 4, 4, 15), _six_bits
+        256,
+        144,
+        32,
+        lambda raw: _pieces(raw[:, 16:], 4, 4),
+        _six_bits,
+        has_halves=True,
+        has_minima=True,
     ),
     "Q5_K": _Format(
         256,
         176,
         32,
-        0,
-        False,
-        True,
-        lambda raw: _with_bits_above(raw[:, 48:], 4, 4, _pieces(raw[:, 16:48], 1, 1, 1)),
+        lambda raw: _with_bits_above(raw[:, 48:], 4, 4, _pieces(raw[:, 16:48], 1, 1)),
         _six_bits,
+        has_minima=True,
     ),
     "Q6_K": _Format(
         256,
         210,
         16,
-        32,
-        False,
-        False,
-        lambda raw: _with_bits_above(raw[:, :128], 2, 4, _pieces(raw[:, 128:192], 2, 2, 3)),
+        lambda raw: _with_bits_above(raw[:, :128], 2, 4, _pieces(raw[:, 128:192], 2, 2)),
         _scales_of_q6_k,
+        zero=32,
     ),
 }
 
@@ -194,7 +208,7 @@ def results(raw: torch.Tensor, kind: str) -> tuple[torch.Tensor, ...]:
     integers = (rows, columns // 2 if form.has_halves else columns)
     groups = (rows, columns // form.group)
     return (
-        raw.new_empty(integers, dtype=torch.int8 if kind == "Q8_0" else torch.uint8),
+        raw.new_empty(integers, dtype=form.dtype),
         raw.new_empty(groups, dtype=torch.float16 if form.has_short_scales else torch.float32),
         raw.new_empty(groups, dtype=torch.float32),
         raw.new_empty((rows, columns), dtype=torch.float32),
@@ -203,18 +217,15 @@ def results(raw: torch.Tensor, kind: str) -> tuple[torch.Tensor, ...]:
 
 def dequantize(raw: torch.Tensor, kind: str, heads: int) -> torch.Tensor:
     """[rows, bytes of a row] of u8 -> [rows, columns] of f32; `heads` as in `in_order`."""
-    minima = _minima(raw, kind, heads) if FORMATS[kind].has_minima else None
-    form = FORMATS[kind]
-    integers, scales = _integers(raw, kind, heads), _scales(raw, kind, heads)
-    if form.has_halves:
-        integers = torch.cat([integers & 15, integers >> 4], dim=-1)
-    value = integers.unflatten(-1, (scales.shape[-1], form.group)).float()
+    form, blocks = FORMATS[kind], _blocks(raw, kind, heads)
+    scales, minima = form.of_groups(blocks)
+    value = form.integers(blocks).unflatten(-1, (form.elements // form.group, form.group)).float()
     if form.zero:
         value = value - form.zero
-    value = value * scales.float().unsqueeze(-1)
+    value = value * scales.unsqueeze(-1)
     if minima is not None:
         value = value + minima.unsqueeze(-1)
-    return value.flatten(-2)
+    return value.reshape(len(raw), _columns(raw, kind))
 
 
 _library = torch.library.Library("mlcc", "FRAGMENT")

@@ -26,7 +26,6 @@
 #include "graph/passes/attention/attention_gradients.h"
 #include "graph/passes/contractions/contractions.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/simplify/cse.h"
 #include "graph/static_values.h"
 #include "graph/text.h"
 #include "runtime/plan_memory.h"
@@ -304,8 +303,6 @@ class Compiler {
     std::map<std::string, Recipe> recipes;  // by text
     std::vector<runtime::KeptInput> kept;
     for (graph::StaticCone& cone : cones) {
-      // Else the text would tell whether the graph around has shared its constants.
-      graph::cse(*cone.graph, {});
       const std::string text = graph::print(*cone.graph);
       Recipe& recipe = recipes[text];
       if (recipe.executable == nullptr) {

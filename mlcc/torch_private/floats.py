@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+# What torch.nn.functional.embedding takes by place.
+_OF_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type")
+
 
 def reads_floats(module: Any) -> bool:
     """Whether a graph depends on symbolic floats.
@@ -60,6 +63,3 @@ def _unread(module: torch.fx.GraphModule) -> set[str]:
         if given.get("max_norm") is None and isinstance(value, torch.SymFloat):
             found.add(str(value.node.expr))
     return found
-
-
-_OF_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type")

@@ -217,17 +217,6 @@ def test_of_the_file_nothing_stays_in_memory(tmp_path: Path) -> None:
         assert torch.equal(layer(x), changed)
 
 
-def test_a_model_on_the_meta_device(tmp_path: Path) -> None:
-    """Its buffers are those that transformers begins with."""
-    plain = with_values(model_of("llama"), write(tmp_path / "m.gguf", "Q4_0", model_of("llama")))
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config_of("llama")).eval()
-    mlcc.gguf.load(model, tmp_path / "m.gguf")
-    ids = torch.randint(0, VOCABULARY, (1, 7))
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, plain(ids).logits, rtol=1e-3, atol=1e-3)
-
-
 def on_meta(kind: str = "llama", **changes: Any) -> Any:
     """Without memory."""
     config = config_of(kind)
@@ -235,6 +224,15 @@ def on_meta(kind: str = "llama", **changes: Any) -> Any:
         setattr(config, name, value)
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_a_model_on_the_meta_device(tmp_path: Path) -> None:
+    """Its buffers are those that transformers begins with."""
+    plain = with_values(model_of("llama"), write(tmp_path / "m.gguf", "Q4_0", model_of("llama")))
+    model = mlcc.gguf.load(on_meta(), tmp_path / "m.gguf")
+    ids = torch.randint(0, VOCABULARY, (1, 7))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, plain(ids).logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
@@ -319,9 +317,8 @@ def test_what_is_saved_of_a_layer_is_its_own(tmp_path: Path) -> None:
 
 def test_a_buffer_that_nothing_fills(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", "Q4_0", model_of("llama"))
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config_of("llama"))
-        model.model.register_buffer("scale", torch.ones(3))
+    model = on_meta()
+    model.model.register_buffer("scale", torch.ones(3, device="meta"))
     with pytest.raises(mlcc.Error, match="buffers of LlamaModel are on the meta device"):
         mlcc.gguf.load(model, tmp_path / "m.gguf")
     assert all(one.is_meta for one in model.parameters())

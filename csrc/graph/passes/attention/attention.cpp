@@ -56,43 +56,44 @@ bool fits(AttentionCall& call, const Node& node) {
   return group.has_value();
 }
 
-// [batch, heads, ..] whose every `group` heads are one that was repeated: that one, [batch, shared,
-// 1, ..]. Null where they are not.
-Value* repeated(const Value& value, int64_t group) {
+// Heads of which each is repeated so many times.
+struct Repeated {
+  Value* source;  // [batch, shared, 1, length, width]
+  int64_t group;
+};
+
+// Of [batch, heads, length, width].
+std::optional<Repeated> repeated(const Value& value) {
   const auto behind_copies = [](const Value* one) {
     while (one->producer() != nullptr && one->producer()->op() == Op::kCopy)
       one = one->producer()->operand(0);
     return one->producer();
   };
   const Node* merge = behind_copies(&value);
-  if (merge == nullptr || merge->op() != Op::kReshape) return nullptr;
+  if (merge == nullptr || merge->op() != Op::kReshape) return std::nullopt;
   const Node* expand = behind_copies(merge->operand(0));
-  if (expand == nullptr || expand->op() != Op::kExpand) return nullptr;
-  Shape whole = value.type().shape, one = whole;
-  const auto heads = whole[1].as_constant();
-  if (!heads || *heads % group != 0) return nullptr;
-  whole[1] = one[1] = *heads / group;
-  whole.insert(whole.begin() + 2, group);
-  one.insert(one.begin() + 2, 1);
+  if (expand == nullptr || expand->op() != Op::kExpand) return std::nullopt;
   Value* source = expand->operand(0);
-  return expand->result()->type().shape == whole && source->type().shape == one ? source : nullptr;
+  Shape one = source->type().shape, whole = expand->result()->type().shape;
+  if (one.size() != 5 || !one[2].equals_constant(1)) return std::nullopt;
+  const auto group = whole[2].as_constant();
+  one[2] = whole[2];
+  if (!group || *group == 1 || !whole[1].is_constant() || one != whole) return std::nullopt;
+  whole[1] = whole[1] * *group;
+  whole.erase(whole.begin() + 2);
+  if (whole != value.type().shape) return std::nullopt;
+  return Repeated{source, *group};
 }
 
 // Programs repeat keys and values for a call that wants as many heads of them as of queries: then
-// the call has what they repeat, [batch, shared, 1, length, width].
+// the call has what they repeat.
 void find_repeated_heads(AttentionCall& call) {
-  const auto heads = call.keys->type().shape[1].as_constant();
-  if (!heads || call.group != 1) return;
-  for (int64_t group = *heads; group > 1; --group) {
-    if (*heads % group != 0) continue;
-    Value* keys = repeated(*call.keys, group);
-    Value* values = repeated(*call.values, group);
-    if (keys == nullptr || values == nullptr) continue;
-    call.keys = keys;
-    call.values = values;
-    call.group = group;
-    return;
-  }
+  if (call.group != 1) return;
+  const auto keys = repeated(*call.keys), values = repeated(*call.values);
+  if (!keys || !values || keys->group != values->group) return;
+  call.keys = keys->source;
+  call.values = values->source;
+  call.group = keys->group;
 }
 
 // [batch, shared, length, width] of keys or values that may be in five dimensions.
