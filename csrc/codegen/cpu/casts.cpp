@@ -2,6 +2,7 @@
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
 
+#include "codegen/cpu/nibbles.h"
 #include "codegen/cpu/ops.h"
 #include "support/error.h"
 
@@ -228,6 +229,8 @@ llvm::Value* emit_cast(const OpContext& c, DType from, DType to, llvm::Value* va
   if (to == DType::kBool) return to_bool(c, from, value);
   if (is_float(from))
     return is_float(to) ? float_to_float(c, from, to, value) : float_to_integer(c, from, to, value);
+  if (to == DType::kF32)
+    if (llvm::Value* nibbles = nibbles_to_f32(c, from, value)) return nibbles;
   if (is_float(to)) return integer_to_float(c, from, to, value);
   llvm::Type* type = like(value, register_type(c.ir.getContext(), to));
   return c.ir.CreateIntCast(value, type, is_signed_integer(from));

@@ -100,13 +100,16 @@ llvm::Value* shift(const OpContext& c, ScalarOp op, bool is_signed, llvm::Value*
     llvm::Value* most = ConstantInt::get(type, bits_of(a) - 1);
     return c.ir.CreateAShr(a, c.ir.CreateSelect(is_valid, count, most));
   }
+  const auto shifted_by = [&](llvm::Value* by) {
+    return op == ScalarOp::kShl ? c.ir.CreateShl(a, by) : c.ir.CreateLShr(a, by);
+  };
+  const auto* known = llvm::dyn_cast<llvm::Constant>(is_valid);
+  if (known != nullptr && known->isAllOnesValue()) return shifted_by(count);
   // The count is made valid as well: the unselected side of a select must not be poison either, it
   // may be hoisted.
   llvm::Value* zero = ConstantInt::get(type, 0);
   llvm::Value* valid = c.ir.CreateSelect(is_valid, count, zero);
-  llvm::Value* shifted =
-      op == ScalarOp::kShl ? c.ir.CreateShl(a, valid) : c.ir.CreateLShr(a, valid);
-  return c.ir.CreateSelect(is_valid, shifted, zero);
+  return c.ir.CreateSelect(is_valid, shifted_by(valid), zero);
 }
 
 llvm::Value* integer_extreme(const OpContext& c, ScalarOp op, bool is_signed, llvm::Value* a,
