@@ -47,8 +47,9 @@ struct LeastRows {
 };
 // Vector registers with which multiplications hide the loads of a tile.
 constexpr int64_t kRegistersThatHideLoads = 32;
-// Quarters of the vector registers that are sums; the others are for operands.
-constexpr int64_t kQuartersOfSums = 3;
+// Quarters of the vector registers that are sums; the others are for operands, and for what these
+// are computed from.
+constexpr int64_t kQuartersOfSums = 3, kQuartersBesideComputed = 2;
 
 // What parts of a second-level cache hold while tiles go over it.
 struct CacheParts {
@@ -370,6 +371,10 @@ HeightCosts height_costs(const Machine& machine, int64_t vectors) {
 // Rows of accumulators that leave registers for the operands.
 int64_t most_rows(const Machine& machine, int64_t vectors) {
   return vector_registers(machine.vector_bits) * kQuartersOfSums / 4 / vectors;
+}
+
+int64_t most_rows_in_registers(const Machine& machine, int64_t vectors) {
+  return vector_registers(machine.vector_bits) * kQuartersBesideComputed / 4 / vectors;
 }
 
 int64_t tile_rows(int64_t rows, const Machine& machine, int64_t vectors) {

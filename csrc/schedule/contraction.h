@@ -126,6 +126,10 @@ HeightCosts height_costs(const Machine& machine, int64_t vectors);
 int64_t most_rows(const Machine& machine, int64_t vectors = kVectorsOfTile);
 int64_t tile_rows(int64_t rows, const Machine& machine, int64_t vectors);
 
+// Rows that are multiplied with what is computed of a panel of so many vectors while it is in
+// registers. To compute it takes registers too, so fewer are left for sums than in a tile.
+int64_t most_rows_in_registers(const Machine& machine, int64_t vectors);
+
 // Rows that tiles compute of so many, those that are computed twice included.
 int64_t computed_rows(int64_t rows, const Machine& machine, int64_t vectors = kVectorsOfTile);
 

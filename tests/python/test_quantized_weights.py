@@ -129,11 +129,106 @@ def test_rows_of_any_number() -> None:
             check_all(compiled(x), module(x), exact_of(module, x))
 
 
-def test_packs_have_the_size_of_integers() -> None:
-    module = Quantized(256, 1024, 128)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [3, 40])
+def test_packs_have_the_size_of_integers(rows: int, dtype: torch.dtype) -> None:
+    module = Quantized(256, 1024, 128, dtype=dtype)
     before = kept_bytes()
-    check(module, torch.randn(3, 1024))
+    check(module, torch.randn(rows, 1024).to(dtype))
     assert 0 < kept_bytes() - before <= 1.2 * 256 * 1024
+
+
+class WithMinima(Quantized):
+    """Weights of a scale times an integer, plus or minus a number of the group."""
+
+    def __init__(self, columns: int, terms: int, group: int, *, is_added: bool) -> None:
+        super().__init__(columns, terms, group, integers=torch.uint8, has_zeros=False)
+        self.is_added = is_added
+        self.register_buffer("minima", torch.rand(columns, terms // group))
+
+    def weight(self) -> torch.Tensor:
+        """Of [columns, terms]."""
+        scaled = super().weight().unflatten(1, (-1, self.group))
+        minima = self.minima.unsqueeze(-1)
+        return (scaled + minima if self.is_added else scaled - minima).flatten(1)
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
+def test_minima_of_groups(rows: int, is_added: bool, cpu: str) -> None:
+    with mlcc.config.patch(cpu=cpu):
+        check(WithMinima(70, 256, 32, is_added=is_added), torch.randn(rows, 256))
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("group", [40, 1040])
+def test_minima_that_cancel(group: int, rows: int) -> None:
+    module = WithMinima(33, 1040, group, is_added=False)
+    module.minima.copy_(7.5 * module.scales)
+    check(module, torch.rand(rows, 1040) + 1)
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell"])
+def test_rows_that_are_infinite(cpu: str) -> None:
+    x = torch.randn(1, 128)
+    x[0, 3] = float("inf")
+    module = WithMinima(70, 128, 32, is_added=False)
+    with torch.no_grad(), mlcc.config.patch(cpu=cpu):
+        found, eager = mlcc.jit(module)(x), module(x)
+        assert torch.equal(found.isnan(), eager.isnan())
+        assert torch.equal(found == float("inf"), eager == float("inf"))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9])
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1), (1, 4, 1), (70, 1, 1), (70, 4, 1)])
+def test_shapes_of_scales(shape: tuple[int, ...], rows: int) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            q = torch.randint(-128, 128, (70, 4, 32), dtype=torch.int8)
+            self.register_buffer("q", q)
+            self.register_buffer("scales", torch.rand(shape) + 0.1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ (self.q.to(self.scales.dtype) * self.scales).flatten(1).t()
+
+    with mlcc.config.patch(verify="always", strict=True):
+        check(Scaled(), torch.randn(rows, 128))
+
+
+@pytest.mark.parametrize("cpu", ["", "haswell", "x86-64"])
+def test_numbers_that_four_bits_tell(cpu: str) -> None:
+    def function(q: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+        bits = [(q >> shift) & 15 for shift in range(8)]
+        signed = [bit.to(torch.int8) + added for bit in bits for added in (-128, -8, 0, 112, 113)]
+        unsigned = [bit + added for bit in bits for added in (0, 3, 240, 241, 248)]
+        others = [other for bit in bits for other in (bit + z, bit - z, z - bit)]
+        return [number.float() for number in signed + unsigned + others]
+
+    q, z = torch.arange(256, dtype=torch.uint8), torch.randint(0, 256, (256,), dtype=torch.uint8)
+    with mlcc.config.patch(cpu=cpu):
+        for found, eager in zip(mlcc.jit(function)(q, z), function(q, z), strict=True):
+            assert torch.equal(found, eager)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_integers_made_of_what_is_rounded(rows: int) -> None:
+    class Again(Quantized):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scales = self.scales.bfloat16().unsqueeze(-1)
+            values = self.q.view(*self.scales.shape, self.group).bfloat16() * scales
+            return x @ (values.to(torch.int8).bfloat16() * scales).flatten(1).t()
+
+    module, x = Again(70, 256, 32), torch.randn(rows, 256).bfloat16()
+    with torch.no_grad():
+        torch.testing.assert_close(mlcc.jit(module)(x), module(x), rtol=2e-2, atol=0.2)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 12, 40])
+def test_bytes_as_doubles(rows: int) -> None:
+    with mlcc.config.patch(strict=True):
+        check(OfColumns(70, 33), torch.randn(rows, 33).double())
 
 
 def test_a_change_of_any_part_is_seen() -> None:
@@ -189,8 +284,10 @@ def test_gates_that_multiply_the_same_rows() -> None:
 
 def test_kernels_are_verified() -> None:
     with mlcc.config.patch(verify="always", strict=True):
-        check(Quantized(70, 256, 32), torch.randn(5, 256))
-        check(OfColumns(70, 256), torch.randn(5, 256).bfloat16())
+        for rows in (1, 5, 40):
+            for dtype in (torch.float32, torch.bfloat16):
+                check(Quantized(70, 256, 32, dtype=dtype), torch.randn(rows, 256).to(dtype))
+                check(OfColumns(70, 256), torch.randn(rows, 256).to(dtype))
 
 
 class InParts(torch.Tensor):

@@ -63,6 +63,9 @@ struct TileOptions {
   // Rows up to which products along the terms, one sum after the other, are likely no slower than a
   // library's where a matrix changes with each call and its terms lie side by side.
   std::function<int64_t(DType lhs, DType rhs)> most_rows_summed;
+  // Rows that are multiplied with what a kernel computes of a panel of so many columns while it is
+  // in registers.
+  std::function<int64_t(DType accumulator, int64_t columns)> most_rows_in_registers;
   // Columns of a packed operand's panels; empty: as many as of other tiles.
   std::function<int64_t(DType accumulator, const ProductSize&)> panel_columns;
   // Columns of the panels that transformed filters of 3x3 lie in; 0: they are not worth it.

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "graph/contraction.h"
+#include "graph/index_map.h"
 
 namespace mlcc::lower {
 
+using graph::PanelDims;
 using loop::Block;
 using schedule::Axis;
 
@@ -14,68 +18,27 @@ namespace {
 
 // A column and term of a panel while streams are looked for.
 constexpr const char* kPlace = "place";
-// How far ahead terms are asked for: no prefetcher goes on while tiles multiply (decision 0043).
-constexpr int64_t kBytesAhead = 4096;
+// How far ahead terms are asked for, and what groups of them have in common: no prefetcher goes on
+// while tiles multiply (decision 0043).
+constexpr int64_t kBytesAhead = 8192, kBytesOfGroupsAhead = 2048;
 
-// Sums that a row's products go to in turns: so many may be under way at the same time.
-constexpr int64_t kSumsOfRow = 4;
+constexpr int64_t kLineBytes = 64;  // of a cache
 
-class PanelWriter {
+// Sums that a row has for each column at most, to which products go in turns: that many are under
+// way at the same time.
+constexpr int64_t kMostTurns = 4;
+
+// The terms of a panel, and the columns of each.
+class PanelTerms {
  public:
-  PanelWriter(ContractionNest& nest, size_t product, const SymExpr& panel,
-              const std::vector<DepthAxis>& depth)
+  PanelTerms(ContractionNest& nest, size_t product, const SymExpr& panel,
+             const std::vector<DepthAxis>& depth)
       : nest_(nest), roles_(nest.roles()), number_(product),
         product_(*nest.stages().products()[product]), panel_(panel), depth_(depth),
-        run_(graph::columns_of_run(*product_.operand(roles_.vector()))) {
-    find_streams();
-  }
+        run_(graph::columns_of_run(*product_.operand(roles_.vector()))),
+        streams_(streams_of(value(), index())) {}
 
-  const loop::Buffer* write(Block& block) {
-    const int64_t elements = nest_.tiles().columns * most_terms_of_part(nest_);
-    const loop::Buffer* panel = nest_.stack("panel", value().type().dtype, elements, block);
-    append(block, over_terms(roles_.vector(), 1, 0, [&](int64_t, const SymExpr& at, Block& b) {
-             over_columns(b, [&](const SymExpr& column, loop::Expr element, Block& inner) {
-               nest_.store(panel, at + column, element, inner);
-             });
-           }));
-    return panel;
-  }
-
-  // Adds the products of one row to its sums.
-  void multiply(const TilePlace& place, Block& block) {
-    const int64_t columns = nest_.tiles().columns, turns = turns_of_row();
-    const loop::Buffer* sums = nest_.stack("row", nest_.accumulator(), turns * columns, block);
-    const loop::LoopMode vectors{loop::LoopKind::kVector, columns / 2, 2, 1};
-    append(block,
-           nest_.loop_over("c", 0, turns * columns, vectors, [&](const SymExpr& at, Block& b) {
-             nest_.store(sums, at, nest_.zero(), b);
-           }));
-    const loop::Buffer* row = nest_.buffer_of(roles_.broadcast(), number_);
-    SymExpr first =
-        roles_.origin(roles_.broadcast(), place.first_row, place.first_column, place.panel);
-    for (const DepthAxis& axis : depth_)
-      first = first + roles_.step(roles_.broadcast(), *axis.axis) * axis.begin;
-    append(block,
-           over_terms(
-               roles_.broadcast(), turns, first, [&](int64_t turn, const SymExpr& at, Block& b) {
-                 const loop::Expr factor = nest_.let(nest_.load(row, at), "x", b);
-                 over_columns(b, [&](const SymExpr& column, loop::Expr element, Block& inner) {
-                   const SymExpr sum = turn * columns + column;
-                   const loop::Expr added =
-                       nest_.apply(loop::ScalarOp::kFma, {factor, element, nest_.load(sums, sum)});
-                   nest_.store(sums, sum, added, inner);
-                 });
-               }));
-    const Sums& all = place.sums[place.product];
-    append(block, nest_.loop_over("c", 0, columns, vectors, [&](const SymExpr& at, Block& b) {
-      loop::Expr sum = nest_.load(all.buffer, all.offset + at);
-      for (int64_t turn = 0; turn < turns; ++turn)
-        sum = nest_.apply(loop::ScalarOp::kAdd, {sum, nest_.load(sums, turn * columns + at)});
-      nest_.store(all.buffer, all.offset + at, sum, b);
-    }));
-  }
-
- private:
+ protected:
   // What is made for a word of terms, whose place in an operand is told.
   using OfWord = std::function<void(int64_t turn, const SymExpr& at, Block&)>;
   using OfColumns = std::function<void(const SymExpr& column, loop::Expr element, Block&)>;
@@ -89,66 +52,44 @@ class PanelWriter {
   // The terms of a word lie side by side inside of the columns, and are written with them.
   int64_t terms_of_word() const { return *roles_.column_step().as_constant(); }
 
-  // Without words of several terms.
-  int64_t turns_of_row() const {
-    const auto extent = depth_.back().extent.as_constant();
-    return extent && *extent % kSumsOfRow == 0 ? kSumsOfRow : 1;
-  }
+  // Axes of depth that are not inside of a word.
+  size_t num_axes() const { return depth_.size() - (terms_of_word() > 1 ? 1 : 0); }
 
-  Block over_terms(size_t operand, int64_t turns, const SymExpr& first, const OfWord& make,
-                   size_t i = 0) {
-    const size_t words = depth_.size() - (terms_of_word() > 1 ? 1 : 0);
-    if (i == words) {
-      Block block;
-      make(0, first, block);
-      return block;
-    }
-    const DepthAxis& axis = depth_[i];
+  // Loops over the words of the axes of depth from `first` on. An iteration of the last one makes
+  // `turns` words.
+  Block over_words(size_t operand, size_t first, int64_t turns, const SymExpr& at,
+                   const OfWord& make) {
+    const size_t last = num_axes() - 1;
+    if (first < last)
+      return over_axis(operand, first, at, [&](const SymExpr& inner, Block& block) {
+        append(block, over_words(operand, first + 1, turns, inner, make));
+      });
+    const DepthAxis& axis = depth_[last];
     const SymExpr step = roles_.step(operand, *axis.axis);
-    const int64_t at_once = i + 1 == words ? turns : 1;
-    const SymExpr count = axis.extent.divide_exactly(at_once).value_or(axis.extent);
+    const SymExpr count = axis.extent.divide_exactly(turns).value_or(axis.extent);
     return nest_.loop_over("k", 0, count, {}, [&](const SymExpr& place, Block& block) {
-      for (int64_t turn = 0; turn < at_once; ++turn) {
-        const SymExpr at = place * at_once + turn;
-        nest_.bind(*axis.axis, axis.begin + at, block);
-        if (i + 1 < words) {
-          append(block, over_terms(operand, turns, first + step * at, make, i + 1));
-          continue;
-        }
-        append(block, requests());
-        make(turn, first + step * at, block);
+      for (int64_t turn = 0; turn < turns; ++turn) {
+        const SymExpr word = place * turns + turn;
+        nest_.bind(*axis.axis, axis.begin + word, block);
+        append(block, requests(turn));
+        make(turn, at + step * word, block);
       }
     });
   }
 
-  // What the panel is made of that is not shared by several of its terms.
-  void find_streams() {
-    const Context& context = nest_.context();
-    // An element of the streams holds a value of each run.
-    const int64_t runs = nest_.tiles().columns / run_;
-    const auto elements = product(value().type().shape).as_constant();
-    const auto place =
-        roles_.index_in_panel(index(), panel_, {}, SymExpr::symbol(kPlace), terms_of_word());
-    for (Recording::MemoryAccess& access : record_value(context, &value(), place).accesses)
-      if (product(access.value->type().shape).as_constant().value_or(0) * runs >= elements)
-        streams_.push_back(std::move(access));
-  }
-
-  Block requests() {
-    Block block;
-    for (const Recording::MemoryAccess& stream : streams_) {
-      const loop::Buffer* buffer =
-          nest_.evaluator().buffers().buffer_of(stream.value, loop::Access::kIn);
-      const SymExpr at =
-          stream.offset.replaced(kPlace, 0) + kBytesAhead / dtype_size(buffer->dtype);
-      block.push_back(
-          loop::Prefetch::make(nest_.arena(), buffer, {nest_.evaluator().index_expr(at)}));
-    }
-    return block;
+  // A loop over one of these axes.
+  Block over_axis(size_t operand, size_t number, const SymExpr& at,
+                  const std::function<void(const SymExpr& at, Block&)>& make) {
+    const DepthAxis& axis = depth_[number];
+    const SymExpr step = roles_.step(operand, *axis.axis);
+    return nest_.loop_over("k", 0, axis.extent, {}, [&](const SymExpr& place, Block& block) {
+      nest_.bind(*axis.axis, axis.begin + place, block);
+      make(at + step * place, block);
+    });
   }
 
   // A loop over each run of columns that lie side by side.
-  void over_columns(Block& block, const OfColumns& make) {
+  void over_columns(Block& block, graph::Value& matrix, const OfColumns& make) {
     const int64_t width = std::min(run_, nest_.tiles().columns / 2), terms = terms_of_word();
     const loop::LoopMode mode{loop::LoopKind::kVector, width, run_ / width * terms, 1};
     Evaluator& evaluator = nest_.evaluator();
@@ -158,10 +99,42 @@ class PanelWriter {
                evaluator.push(&b);
                evaluator.assume_index(*place.as_symbol(), run_ * terms);
                const loop::Expr element = evaluator.evaluate(
-                   &value(), roles_.index_in_panel(index(), panel_, {first, run_}, place, terms));
+                   &matrix, roles_.index_in_panel(index(), panel_, {first, run_}, place, terms));
                make(place + first * terms, element, b);
                evaluator.pop();
              }));
+  }
+
+  // What a value at these places of a panel is made of that has no fewer elements than it.
+  std::vector<Recording::MemoryAccess> streams_of(graph::Value& made,
+                                                  std::vector<SymExpr> at) const {
+    const int64_t runs = nest_.tiles().columns / run_;  // an element may hold a value of each
+    const auto elements = product(made.type().shape).as_constant();
+    at = roles_.index_in_panel(std::move(at), panel_, {}, SymExpr::symbol(kPlace), terms_of_word());
+    std::vector<Recording::MemoryAccess> found;
+    for (Recording::MemoryAccess& access : record_value(nest_.context(), &made, at).accesses)
+      if (product(access.value->type().shape).as_constant().value_or(0) * runs >= elements)
+        found.push_back(std::move(access));
+    return found;
+  }
+
+  void request(const Recording::MemoryAccess& stream, int64_t place, int64_t ahead, Block& block) {
+    const loop::Buffer* buffer =
+        nest_.evaluator().buffers().buffer_of(stream.value, loop::Access::kIn);
+    const SymExpr at = stream.offset.replaced(kPlace, place) + ahead / dtype_size(buffer->dtype);
+    block.push_back(
+        loop::Prefetch::make(nest_.arena(), buffer, {nest_.evaluator().index_expr(at)}));
+  }
+
+  // Of the lines that terms which stand together begin with.
+  Block requests(int64_t turn) {
+    Block block;
+    for (const Recording::MemoryAccess& stream : streams_) {
+      const int64_t size = dtype_size(stream.value->type().dtype);
+      if (turn * run_ * terms_of_word() * size % kLineBytes == 0)
+        request(stream, 0, kBytesAhead, block);
+    }
+    return block;
   }
 
   ContractionNest& nest_;
@@ -171,20 +144,217 @@ class PanelWriter {
   const SymExpr panel_;
   const std::vector<DepthAxis>& depth_;
   const int64_t run_;  // columns that one loop goes along
-  std::vector<Recording::MemoryAccess> streams_;
+  // What the panel is made of that is not shared by several of its terms.
+  const std::vector<Recording::MemoryAccess> streams_;
+};
+
+class PanelWriter : public PanelTerms {
+ public:
+  using PanelTerms::PanelTerms;
+
+  const loop::Buffer* write(Block& block) {
+    const int64_t elements = nest_.tiles().columns * most_terms_of_part(nest_);
+    const loop::Buffer* panel = nest_.stack("panel", value().type().dtype, elements, block);
+    const auto write = [&](int64_t, const SymExpr& at, Block& b) {
+      over_columns(b, value(), [&](const SymExpr& column, loop::Expr element, Block& inner) {
+        nest_.store(panel, at + column, element, inner);
+      });
+    };
+    append(block, over_words(roles_.vector(), 0, 1, 0, write));
+    return panel;
+  }
+};
+
+// Few rows times the panel, whose elements stay in registers.
+class RowProducts : public PanelTerms {
+ public:
+  RowProducts(ContractionNest& nest, const TilePlace& place, const std::vector<DepthAxis>& depth)
+      : PanelTerms(nest, place.product, place.panel, depth), place_(place),
+        rows_(*place.rows.as_constant()), turns_(turns()), matrix_(&value()) {
+    take_factor();
+  }
+
+  // Adds the products to the tile's sums.
+  void add(Block& block) {
+    const int64_t columns = nest_.tiles().columns;
+    sums_ = nest_.stack("rows", nest_.accumulator(), rows_ * turns_ * columns, block);
+    if (factor_ == nullptr)
+      add_group(0, first_term(), block);
+    else
+      append(block, over_groups(0, first_term()));
+  }
+
+ private:
+  // A row has several sums as far as there are registers for them.
+  int64_t turns() const {
+    const auto words = depth_[num_axes() - 1].extent.as_constant();
+    const int64_t most =
+        schedule::most_rows_in_registers(nest_.context().machine, roles_.vectors());
+    const int64_t turns = std::clamp<int64_t>(most / rows_, 1, kMostTurns);
+    return words && *words % turns == 0 ? turns : 1;
+  }
+
+  // Takes what all terms of a group are multiplied with out of the matrix, where the last axis of
+  // depth goes along such terms: the sum of the group is multiplied with it.
+  void take_factor() {
+    const graph::Node* node = matrix_->producer();
+    if (node == nullptr || node->op() != graph::Op::kMul) return;
+    const SymExpr group = roles_.axes().map(index()[PanelDims::kGroups]);
+    if (group.contains(depth_[num_axes() - 1].axis->name)) return;
+    for (const size_t i : {0, 1}) {
+      graph::Value *rest = node->operand(i), *factor = node->operand(1 - i);
+      if (rest->type().shape != matrix_->type().shape || !is_of_groups(*factor)) continue;
+      matrix_ = rest;
+      factor_ = factor;
+      return;
+    }
+  }
+
+  static bool is_of_groups(const graph::Value& value) {
+    const auto& shape = value.type().shape;
+    const auto is_single = [&](size_t dim) { return shape[dim].equals_constant(1); };
+    return shape.empty() || (shape.size() == PanelDims::kCount && is_single(PanelDims::kWords) &&
+                             is_single(PanelDims::kTermsOfWord));
+  }
+
+  SymExpr first_term() const {
+    const size_t operand = roles_.broadcast();
+    SymExpr first = roles_.origin(operand, place_.first_row, place_.first_column, place_.panel);
+    for (const DepthAxis& axis : depth_)
+      first = first + roles_.step(operand, *axis.axis) * axis.begin;
+    return first;
+  }
+
+  // Loops over the axes of depth but for the last one.
+  Block over_groups(size_t number, const SymExpr& at) {
+    Block block;
+    if (number + 1 == num_axes()) {
+      append(block, requests_of_group());
+      add_group(number, at, block);
+      return block;
+    }
+    return over_axis(roles_.broadcast(), number, at, [&](const SymExpr& inner, Block& b) {
+      append(b, over_groups(number + 1, inner));
+    });
+  }
+
+  // The products of the terms from `at` on along the axes from `first` on.
+  void add_group(size_t first, const SymExpr& at, Block& block) {
+    append(block, zeros());
+    append(block, over_words(roles_.broadcast(), first, turns_, at,
+                             [&](int64_t turn, const SymExpr& word, Block& b) {
+                               multiply(turn, word, b);
+                             }));
+    append(block, add_sums());
+  }
+
+  loop::LoopMode vectors() const {
+    return {loop::LoopKind::kVector, nest_.tiles().columns / 2, 2, 1};
+  }
+
+  SymExpr place_of_sum(int64_t row, int64_t turn, const SymExpr& column) const {
+    return (row * turns_ + turn) * nest_.tiles().columns + column;
+  }
+
+  // Vector by vector, so that all of them stay in registers.
+  Block zeros() {
+    Block block;
+    for (int64_t row = 0; row < rows_; ++row)
+      for (int64_t turn = 0; turn < turns_; ++turn)
+        append(block, nest_.loop_over("c", 0, nest_.tiles().columns, vectors(),
+                                      [&](const SymExpr& column, Block& b) {
+                                        nest_.store(sums_, place_of_sum(row, turn, column),
+                                                    nest_.zero(), b);
+                                      }));
+    return block;
+  }
+
+  void multiply(int64_t turn, const SymExpr& at, Block& block) {
+    const loop::Buffer* operand = nest_.buffer_of(roles_.broadcast(), number_);
+    const SymExpr step =
+        roles_.rows() == nullptr ? SymExpr(0) : roles_.step(roles_.broadcast(), *roles_.rows());
+    std::vector<loop::Expr> of_rows;
+    for (int64_t row = 0; row < rows_; ++row)
+      of_rows.push_back(nest_.let(nest_.load(operand, at + step * row), "x", block));
+    over_columns(block, *matrix_, [&](const SymExpr& column, loop::Expr element, Block& b) {
+      const loop::Expr weight = nest_.let(element, "w", b);
+      for (int64_t row = 0; row < rows_; ++row) {
+        const SymExpr sum = place_of_sum(row, turn, column);
+        const loop::Expr x = of_rows[static_cast<size_t>(row)];
+        nest_.store(sums_, sum,
+                    nest_.apply(loop::ScalarOp::kFma, {x, weight, nest_.load(sums_, sum)}), b);
+      }
+    });
+  }
+
+  // To the tile's sums those of all turns, times the factor.
+  Block add_sums() {
+    const Sums& tile = place_.sums[place_.product];
+    return nest_.loop_over(
+        "c", 0, nest_.tiles().columns, vectors(), [&](const SymExpr& column, Block& b) {
+          const loop::Expr factor = factor_ == nullptr ? nullptr : factor_at(column, b);
+          for (int64_t row = 0; row < rows_; ++row) {
+            loop::Expr sum = nest_.load(sums_, place_of_sum(row, 0, column));
+            for (int64_t turn = 1; turn < turns_; ++turn)
+              sum = nest_.apply(loop::ScalarOp::kAdd,
+                                {sum, nest_.load(sums_, place_of_sum(row, turn, column))});
+            const SymExpr of_tile = tile.offset + row * nest_.wide_columns() + column;
+            const loop::Expr old = nest_.load(tile.buffer, of_tile);
+            sum = factor == nullptr ? nest_.apply(loop::ScalarOp::kAdd, {old, sum})
+                                    : nest_.apply(loop::ScalarOp::kFma, {sum, factor, old});
+            nest_.store(tile.buffer, of_tile, sum, b);
+          }
+        });
+  }
+
+  // Of the group whose axes are bound.
+  loop::Expr factor_at(const SymExpr& column, Block& block) {
+    Evaluator& evaluator = nest_.evaluator();
+    evaluator.push(&block);
+    evaluator.assume_index(*column.as_symbol(), nest_.tiles().columns);
+    const loop::Expr element =
+        evaluator.evaluate(factor_, roles_.index_in_panel(index_of_factor(), panel_, {}, column));
+    evaluator.pop();
+    return nest_.let(element, "factor", block);
+  }
+
+  std::vector<SymExpr> index_of_factor() const {
+    return graph::broadcast_index(factor_->type().shape, index());
+  }
+
+  // Of the lines of what the group has for its columns.
+  Block requests_of_group() {
+    Block block;
+    if (product(factor_->type().shape).as_constant().value_or(0) < nest_.tiles().columns)
+      return block;
+    for (const Recording::MemoryAccess& stream : streams_of(*factor_, index_of_factor())) {
+      const int64_t of_line = kLineBytes / dtype_size(stream.value->type().dtype);
+      for (int64_t first = 0; first < nest_.tiles().columns; first += of_line)
+        request(stream, first, kBytesOfGroupsAhead, block);
+    }
+    return block;
+  }
+
+  const TilePlace& place_;
+  const int64_t rows_, turns_;
+  graph::Value* matrix_;
+  graph::Value* factor_ = nullptr;
+  const loop::Buffer* sums_ = nullptr;  // of rows, turns and columns
 };
 
 }  // namespace
 
-bool multiplies_one_row(const ContractionNest& nest) {
+bool multiplies_few_rows(const ContractionNest& nest) {
   const TileRoles& roles = nest.roles();
-  return roles.is_computed() && nest.all_rows().equals_constant(1) &&
-         roles.column_step().equals_constant(1);
+  const auto rows = nest.all_rows().as_constant();
+  const int64_t most = schedule::most_rows_in_registers(nest.context().machine, roles.vectors());
+  return roles.is_computed() && roles.column_step().equals_constant(1) && rows && *rows <= most &&
+         !roles.has_joined_rows() && nest.tiles().rows == std::vector<int64_t>{*rows};
 }
 
-void add_products_of_row(ContractionNest& nest, const TilePlace& place,
-                         const std::vector<DepthAxis>& depth, Block& block) {
-  PanelWriter(nest, place.product, place.panel, depth).multiply(place, block);
+void add_products_of_rows(ContractionNest& nest, const TilePlace& place,
+                          const std::vector<DepthAxis>& depth, Block& block) {
+  RowProducts(nest, place, depth).add(block);
 }
 
 const loop::Buffer* compute_panel(ContractionNest& nest, size_t product, const SymExpr& panel,

@@ -17,10 +17,10 @@ namespace mlcc::lower {
 const loop::Buffer* compute_panel(ContractionNest& nest, size_t product, const SymExpr& panel,
                                   const std::vector<DepthAxis>& depth, loop::Block& block);
 
-// Whether there is one row, which is multiplied with elements of the panel as they are computed;
-// and the code for it.
-bool multiplies_one_row(const ContractionNest& nest);
-void add_products_of_row(ContractionNest& nest, const TilePlace& place,
-                         const std::vector<DepthAxis>& depth, loop::Block& block);
+// Whether there are so few rows that they are multiplied with elements of the panel as they are
+// computed, without what all terms of a group have as a factor; and the code for it.
+bool multiplies_few_rows(const ContractionNest& nest);
+void add_products_of_rows(ContractionNest& nest, const TilePlace& place,
+                          const std::vector<DepthAxis>& depth, loop::Block& block);
 
 }  // namespace mlcc::lower

@@ -92,7 +92,9 @@ void lower_contraction(const Context& context, KernelBuffers& buffers, LoweredKe
   ContractionNest nest(context, evaluator, lowered, roles, stages, recorded.ops);
   if (roles.has_tiles()) {
     const auto rows = nest.all_rows().as_constant();
-    if (roles.may_convert() && rows && *rows <= schedule::most_rows(machine, roles.vectors()))
+    if (roles.may_convert() && rows &&
+        *rows > schedule::most_rows_in_registers(machine, roles.vectors()) &&
+        *rows <= schedule::most_rows(machine, roles.vectors()))
       roles.convert_in_tiles();
     nest.set_tiles(choose_tiles(nest));
     lowered.schedule.tiles = nest.tiles();

@@ -27,6 +27,12 @@ graph::TileOptions tile_options(std::function<Machine()> machine) {
       .most_rows_unpacked = of_operands(schedule::most_rows_unpacked),
       .products_worth_packing = of_operands(schedule::products_worth_packing),
       .most_rows_summed = of_operands(schedule::most_rows_summed),
+      .most_rows_in_registers =
+          [machine](DType accumulator, int64_t columns) {
+            const Machine known = machine();
+            return schedule::most_rows_in_registers(
+                known, columns / schedule::vector_columns(known, accumulator));
+          },
       .panel_columns =
           [machine](DType accumulator, const graph::ProductSize& size) {
             return schedule::panel_columns(

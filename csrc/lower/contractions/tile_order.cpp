@@ -212,9 +212,9 @@ class TileOrder {
               };
               const TileRoles& roles = nest_.roles();
               if (!roles.is_computed()) return each(add);
-              if (multiplies_one_row(nest_))
+              if (multiplies_few_rows(nest_))
                 return each([&](const TilePlace& place, Block& b) {
-                  add_products_of_row(nest_, parts_of(place), depth, b);
+                  add_products_of_rows(nest_, parts_of(place), depth, b);
                 });
               const Block converted =
                   roles.may_convert() && nest_.tells_few_from_many() ? each(add) : Block();

@@ -140,6 +140,7 @@ Index TileRoles::index_in_panel(Index index, const SymExpr& panel, const Run& ru
 Value* bytes_behind(const Node& product, size_t operand) {
   const Node* producer = product.operand(operand)->producer();
   if (producer == nullptr || producer->op() != graph::Op::kCast) return nullptr;
+  if (producer->result()->type().dtype == DType::kF64) return nullptr;  // no tile widens so far
   Value* bytes = producer->operand(0);
   const bool lies_in_panels = bytes->producer() == nullptr && bytes->type().strides.empty();
   return lies_in_panels && is_byte(bytes->type().dtype) ? bytes : nullptr;

@@ -104,6 +104,7 @@ class RowRequests {
     loop::for_each_stmt(phase, [&](Stmt stmt) {
       if (const auto* loop = loop::as<For>(stmt)) count_reads(*loop);
       if (const auto* reduce = loop::as<Reduce>(stmt)) count_reads(*reduce);
+      if (const auto* request = loop::as<loop::Prefetch>(stmt)) asked_.insert(request->buffer);
     });
   }
 
@@ -198,7 +199,7 @@ class RowRequests {
     if (!is_as_long(row, later)) return body;
     return with_requests(
         arena, std::move(body), later, [&](const Load& load, const std::vector<Expr>& indices) {
-          return reads_memory(indices) && is_large(*load.buffer) && is_at_known_places(indices);
+          return reads_memory(indices) && may_ask_for(*load.buffer) && is_at_known_places(indices);
         });
   }
 
@@ -211,7 +212,7 @@ class RowRequests {
       const Variable* variable = around_[i].variable;
       body = with_requests(context_.arena, std::move(body), {variable, plus(variable, ahead), lets},
                            [&](const Load& load, const std::vector<Expr>& indices) {
-                             return is_large(*load.buffer) &&
+                             return may_ask_for(*load.buffer) &&
                                     is_next_piece(load, indices, i, row, elements);
                            });
     }
@@ -235,7 +236,7 @@ class RowRequests {
                                  lets};
       body = with_requests(context_.arena, std::move(body), later,
                            [&](const Load& load, const std::vector<Expr>& indices) {
-                             return !reads_memory(indices) && is_large(*load.buffer) &&
+                             return !reads_memory(indices) && may_ask_for(*load.buffer) &&
                                     is_read_again(load, i, row);
                            });
       bytes *= std::max<int64_t>(1, expected_iterations(each.begin, each.end).value_or(1));
@@ -256,7 +257,7 @@ class RowRequests {
                          [&](const Load& load, const std::vector<Expr>& indices) {
                            return !reads_memory(indices) && asked.count(load.buffer) == 0 &&
                                   (computes_on || rows_that_read_.count(load.buffer) == 1) &&
-                                  is_large(*load.buffer) && is_read_first(load, row);
+                                  may_ask_for(*load.buffer) && is_read_first(load, row);
                          });
   }
 
@@ -410,7 +411,9 @@ class RowRequests {
     return in_later.mutate(row.begin) == row.begin && in_later.mutate(row.end) == row.end;
   }
 
-  bool is_large(const loop::Buffer& buffer) const {
+  // Whether it is large, and what lowered the kernel asks for none of it itself.
+  bool may_ask_for(const loop::Buffer& buffer) const {
+    if (asked_.count(&buffer) > 0) return false;
     SymExpr bytes = dtype_size(buffer.dtype);
     for (const Expr extent : buffer.shape) {
       const auto size = loop::to_symbolic(extent);
@@ -455,6 +458,7 @@ class RowRequests {
 
   const Context& context_;
   std::multiset<const loop::Buffer*> rows_that_read_;  // each once a row; counts only
+  std::set<const loop::Buffer*> asked_;                // membership only
   std::vector<Around> around_;
   int num_branches_ = 0;  // around the current place
 };

@@ -43,9 +43,6 @@ constexpr int64_t kRowsWorthWholeWords = 16, kColumnsWorthWholeWords = 64;
 // Terms that may be copied for each column.
 constexpr int64_t kTermsOfColumn = 3;
 
-// Rows whose tiles convert bytes themselves sooner than words of them are made in a buffer.
-constexpr int64_t kRowsConverted = 1;
-
 // Where a measurement is worth its time: products with a static matrix of fewer rows and of fewer
 // products, where calls take about as long as what stands around them.
 constexpr double kRowsInDoubt = 8, kFewProducts = 1 << 17;
@@ -430,6 +427,15 @@ std::optional<PanelsOfParts> parts_of(const Node& node, const Columns& columns, 
   return parts && parts->allows(terms) ? parts : std::nullopt;
 }
 
+// Whether rows meet what is computed of such panels in registers, term by term.
+bool are_few_rows(const Node& node, const Columns& columns, DType accumulator, const Graph& graph,
+                  const TileOptions& tiles) {
+  const auto rows = rows_beside(node, columns.operand).as_constant();
+  if (!tiles.most_rows_in_registers || !rows) return false;
+  const int64_t width = panel_columns(node, columns, accumulator, accumulator, 1, graph, tiles);
+  return *rows <= tiles.most_rows_in_registers(accumulator, width);
+}
+
 // The contraction with the matrix in panels of its parts. Single terms of 16 bits are widened while
 // the panels are computed.
 Value* with_parts(Graph& graph, const Node& node, const Columns& columns,
@@ -439,7 +445,8 @@ Value* with_parts(Graph& graph, const Node& node, const Columns& columns,
   const DType dtype = operands[columns.operand]->type().dtype;
   const DType wide = terms == 1 ? accumulator : dtype;
   const int64_t width = panel_columns(node, columns, wide, accumulator, terms, graph, tiles);
-  auto [value, index] = parts.pack(graph, wide, {width, terms});
+  auto [value, index] =
+      parts.pack(graph, wide, {width, terms, wide != dtype && dtype == DType::kBF16});
   operands[columns.operand] = value;
   operands[1 - columns.operand] = graph.cast(operands[1 - columns.operand], wide);
   Shape lhs = node.attr<Shape>("lhs"), rhs = node.attr<Shape>("rhs");
@@ -477,9 +484,8 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const int64_t terms =
       terms_of(*node, *columns, *options.tiles, is_gathered, has_many_rows && may_be_filled);
   if (const auto parts = parts_of(*node, *columns, terms, graph)) {
-    const bool are_few =
-        rows_beside(*node, columns->operand).is_constant() && rows <= kRowsConverted;
-    const int64_t of_word = are_few && parts->is_cast() ? 1 : terms;
+    const int64_t of_word =
+        are_few_rows(*node, *columns, *accumulator, graph, *options.tiles) ? 1 : terms;
     return rewriter.replace_by_new(node, [&] {
       return with_parts(graph, *node, *columns, *parts, of_word, *accumulator, *options.tiles);
     });

@@ -21,12 +21,13 @@ constexpr const char* kTerm = "term";
 // Ops for an element that a kernel may spend on what it need not read.
 constexpr int64_t kMostOps = 16;
 
-// Whether each element is rounded to 16 bits, which takes longer than to read it.
-bool is_rounded(const Value& value) {
-  const DType dtype = value.type().dtype;
-  const bool is_short = dtype == DType::kBF16 || dtype == DType::kF16;
-  const Node& node = *value.producer();
-  return is_short && !(node.op() == Op::kCast && !is_float(node.operand(0)->type().dtype));
+bool is_bf16(DType dtype) { return dtype == DType::kBF16; }
+
+// Whether a little more or less in an operand is about as much in the result.
+bool is_smooth(const Node& node) {
+  const Op op = node.op();
+  if (op == Op::kCast) return is_float(node.result()->type().dtype);
+  return op == Op::kAdd || op == Op::kSub || op == Op::kMul || op == Op::kNeg;
 }
 
 // What is laid out as it is: what no cheap op computes, and integers that are at their smallest.
@@ -64,10 +65,6 @@ PanelsOfParts::PanelsOfParts(Value& matrix, const MatrixAxes& axes, const Assump
   assumptions_.set_index(kTerm, terms_);
 }
 
-bool PanelsOfParts::is_cast() const {
-  return ops_ == 1 && parts_.size() == 1 && !lowest_of_few(*parts_[0].value);
-}
-
 Index PanelsOfParts::place() const {
   Index index(2);
   index[axes_.column_dim] = SymExpr::symbol(kColumn);
@@ -88,7 +85,7 @@ bool PanelsOfParts::find_parts(Value* value, const Index& index) {
     parts_.push_back(access);
     return are_constant(access.value->type().shape);
   }
-  if (++ops_ > kMostOps || is_rounded(*access.value)) return false;
+  if (++ops_ > kMostOps) return false;
   const auto& operands = access.value->producer()->operands();
   return std::all_of(operands.begin(), operands.end(), [&](Value* operand) {
     return find_parts(operand, broadcast_index(operand->type().shape, access.index));
@@ -164,13 +161,21 @@ Value* PanelsOfParts::packed(Graph& graph, Value* value, const Index& index,
   const Access access = behind_views(value, index);
   if (!is_number(*access.value) && is_part(*access.value)) return packed_part(graph, access, cut);
   const Node& producer = *access.value->producer();
-  std::vector<Value*> operands;
-  for (Value* operand : producer.operands())
-    operands.push_back(
-        packed(graph, operand, broadcast_index(operand->type().shape, access.index), cut));
   const TensorType& type = access.value->type();
+  PanelCut own = cut;
+  own.drops_rounding = cut.drops_rounding && is_smooth(producer);
+  const bool is_wider = own.drops_rounding && is_bf16(type.dtype);
+  const DType dtype = is_wider ? DType::kF32 : type.dtype;
+  std::vector<Value*> operands;
+  for (Value* operand : producer.operands()) {
+    Value* value =
+        packed(graph, operand, broadcast_index(operand->type().shape, access.index), own);
+    const bool is_narrow = is_wider && is_bf16(value->type().dtype);
+    operands.push_back(is_narrow ? graph.cast(value, dtype) : value);
+  }
+  if (producer.op() == Op::kCast) return graph.cast(operands.front(), dtype);
   return graph.build(producer.op(), std::move(operands), producer.attrs(),
-                     {.dtype = type.dtype, .shape = {}, .strides = {}, .device = type.device});
+                     {.dtype = dtype, .shape = {}, .strides = {}, .device = type.device});
 }
 
 // A copy in the order of the panels, or what takes it out of bytes.

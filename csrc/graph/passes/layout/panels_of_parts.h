@@ -18,10 +18,12 @@
 
 namespace mlcc::graph {
 
-// A matrix's panels: so many columns each, and so many terms of them side by side.
+// A matrix's panels: so many columns each, and so many terms of them side by side. And whether sums
+// and products that the graph rounds to bf16 on the way stay f32.
 struct PanelCut {
   int64_t columns;
   int64_t terms;
+  bool drops_rounding = false;
 };
 
 // Which dimension of a matrix is what, and the axes of a contraction that run along them.
@@ -39,9 +41,6 @@ class PanelsOfParts {
 
   // Whether panels of such words can be made of it.
   bool allows(int64_t terms) const { return group_ % terms == 0; }
-
-  // Whether all there is to compute is a cast of what lies in memory as it is.
-  bool is_cast() const;
 
   // The matrix in `dtype`, panel by panel, and where a contraction reads it.
   struct Packed {
