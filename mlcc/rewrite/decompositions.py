@@ -170,6 +170,7 @@ _IN_EAGER_LAYOUT = (
 _OWN: dict[str, Callable[..., Any]] = {
     "_embedding_bag": own.embedding_bag,
     "_embedding_bag_backward": own.embedding_bag_backward,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": quantization.fake_quantize_per_tensor_if,
     "_native_multi_head_attention": encoder_layers.native_multi_head_attention,
     "_scaled_dot_product_flash_attention_for_cpu": own.attention_call,
     "_transformer_encoder_layer_fwd": encoder_layers.transformer_encoder_layer,
@@ -182,6 +183,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "dist": own.dist,
     "elu_backward": own.elu_backward,
     "ldexp.Tensor": own.ldexp,
+    "fake_quantize_per_channel_affine_cachemask": quantization.fake_quantize_per_channel,
+    "fake_quantize_per_tensor_affine_cachemask": quantization.fake_quantize_per_tensor,
     "linspace": own.linspace,
     "linspace.Tensor_Tensor": own.linspace,
     "linspace.Tensor_Scalar": own.linspace,

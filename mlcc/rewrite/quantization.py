@@ -146,6 +146,81 @@ def weight_int8pack_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tens
     return ((x.float() @ weight.float().t()) * scales.float()).to(x.dtype)
 
 
+# Numbers from here on do not fit into the integer that eager's kernel for channels makes of them.
+_NO_INTEGER = 2.0**63
+# Differences of integers up to here, and of a zero point among them, are exact in f32.
+_MOST_EXACT = 2**23
+
+
+def _is_faked(x: torch.Tensor, quant_min: int, quant_max: int) -> bool:
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    return x.dtype in dtypes and -_MOST_EXACT <= quant_min <= quant_max <= _MOST_EXACT
+
+
+def _fake_quantized(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    zero: _Integer,
+    low: int,
+    high: int,
+    *,
+    limit: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x` rounded to multiples of the scale (f32), and where it is between the integers.
+
+    NaN becomes the lowest of them, as in eager's kernels, and so does what reaches the `limit`.
+    """
+    numbers = torch.round(x.float() * (1.0 / scale)) + zero
+    is_number = numbers == numbers if limit is None else numbers.abs() < limit
+    clamped = torch.clamp(torch.where(is_number, numbers, float(low)), low, high)
+    is_inside = is_number & (numbers >= low) & (numbers <= high)
+    return ((clamped - zero) * scale).to(x.dtype), is_inside
+
+
+def fake_quantize_per_tensor(
+    x: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> Any:
+    """`x` of f32, bf16 or f16 rounded to a scale's multiples, in its dtype, and a mask of what was in the range."""
+    if not _is_faked(x, quant_min, quant_max):
+        return NotImplemented
+    exact = torch.full([], scale, dtype=torch.float32, device=x.device)
+    return _fake_quantized(x, exact, zero_point, quant_min, quant_max)
+
+
+def fake_quantize_per_tensor_if(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    enabled: torch.Tensor,
+    quant_min: int,
+    quant_max: int,
+) -> Any:
+    """The same with tensors of one element, where `enabled` is not 0; else `x` itself, all of it in the range."""
+    if not _is_faked(x, quant_min, quant_max) or scale.dtype != torch.float32:
+        return NotImplemented
+    zero = zero_point.reshape([]).float()
+    rounded, is_inside = _fake_quantized(x, scale.reshape([]), zero, quant_min, quant_max)
+    is_off = enabled.reshape([]) == 0
+    return torch.where(is_off, x, rounded), is_off | is_inside
+
+
+def fake_quantize_per_channel(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+) -> Any:
+    """The same with a scale and a zero point for each place along `axis`."""
+    if not _is_faked(x, quant_min, quant_max) or scale.dtype != torch.float32:
+        return NotImplemented
+    if zero_point.dtype != torch.int32:
+        return NotImplemented  # of what is no integer eager cuts off the fraction
+    zero = _along(zero_point, axis, x).float()
+    return _fake_quantized(x, _along(scale, axis, x), zero, quant_min, quant_max, limit=_NO_INTEGER)
+
+
 _DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "choose_qparams.tensor": choose_qparams,
     "choose_qparams_symmetric.tensor": choose_qparams_symmetric,

@@ -6,6 +6,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -112,6 +113,47 @@ def test_weights_of_torch(dtype: torch.dtype) -> None:
     exact = (x.double() @ weight.double().t()) * scales.double()
     check_all(found, eager, exact)
     assert not calls_of(lambda *args: function(*args), x, weight, scales)
+
+
+_FAKED = {
+    "tensor": lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, 0.0371, 3, -128, 127),
+    "if": lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s[:1], z[:1], 0, 255),
+    "on": lambda x, s, z: torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+        x, s[0], z[0], torch.ones(1, dtype=torch.int64), -8, 7
+    ),
+    "off": lambda x, s, z: torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+        x, s[0], z[0], torch.zeros(1, dtype=torch.int64), -8, 7
+    ),
+    "channels": lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, -128, 127),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", _FAKED)
+def test_fake_quantization(kind: str, dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+    special = [nan, inf, -inf, 1e30, -1e30, 1e18, -0.0, 0.05, 0.15, 0.25, -0.05, 1e-40]
+    x = torch.cat([torch.randn(120) * 20, torch.tensor(special)]).reshape(-1, 4).to(dtype)
+    scales, zeros = torch.rand(4) * 0.2 + 0.01, torch.randint(-5, 5, (4,), dtype=torch.int32)
+    compiled = torch.compile(_FAKED[kind], backend="mlcc", options={"strict": True})
+    with caplog.at_level(logging.INFO, "mlcc.fallback"):
+        for found, eager in zip(
+            as_list(compiled(x, scales, zeros)),
+            as_list(_FAKED[kind](x, scales, zeros)),
+            strict=True,
+        ):
+            torch.testing.assert_close(found, eager, rtol=0, atol=0, equal_nan=True)
+    assert not caplog.records
+    if kind in ("on", "off"):
+        return  # they have no gradients
+    leaves = [x.clone().requires_grad_() for _ in range(2)]
+    for function, leaf in zip((compiled, _FAKED[kind]), leaves, strict=True):
+        function(leaf, scales, zeros).square().nansum().backward()
+    torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=0, atol=0, equal_nan=True)
+
+
+def as_list(results: Any) -> list[torch.Tensor]:
+    """One result, or several."""
+    return list(results) if isinstance(results, tuple) else [results]
 
 
 class Linear(nn.Module):
