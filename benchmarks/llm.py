@@ -162,7 +162,10 @@ def _serve(path: str, threads: int, calls: Any) -> None:
     params.warmup = False
     server = xllamacpp.Server(params)
     while True:
-        prompt, tokens = calls.recv()
+        try:
+            prompt, tokens = calls.recv()
+        except EOFError:  # who asks has ended
+            return
         answer = server.handle_completions(
             {
                 "prompt": prompt,

@@ -67,16 +67,22 @@ class _Layers(nn.Module):
         return [layer(x) for layer in self.layers]
 
 
-def weight_bytes(model: nn.Module) -> int:
-    """Of all parts of all parameters."""
-    return sum(_bytes(parameter.data) for parameter in model.parameters())
+def weight_bytes(model: nn.Module, bits: int) -> int:
+    """Of all weights, at so many bits each, and their scales: what a call has to read. Zero points are all 0."""
+    return sum(_bytes(parameter.data, bits) for parameter in model.parameters())
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return tensor.numel() * tensor.element_size()
-    names, _ = tensor.__tensor_flatten__()
-    return sum(_bytes(getattr(tensor, name)) for name in names)
+def _bytes(tensor: torch.Tensor, bits: int) -> int:
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        parts = [getattr(tensor, name) for name in names]
+        return sum(_bytes(part, bits) for part in parts if _is_read(part, tensor))
+    is_whole = tensor.is_floating_point() and tensor.element_size() > 1
+    return tensor.numel() * (8 * tensor.element_size() if is_whole else bits) // 8
+
+
+def _is_read(part: torch.Tensor, weight: torch.Tensor) -> bool:
+    return part.is_floating_point() or part.numel() == weight.numel()
 
 
 def openvino_call(module: nn.Module, x: torch.Tensor, bits: int, threads: int) -> Callable[[], Any]:
@@ -158,7 +164,8 @@ def measure(
     plain = layers(columns, terms, options.layers, dtype, None)
     model = layers(columns, terms, options.layers, dtype, kind)
     x = torch.randn(rows, terms).to(dtype)
-    bytes_read = weight_bytes(model)
+    bits = 4 if kind.startswith("int4") else 8
+    bytes_read = weight_bytes(model, bits)
     buffer = torch.ones(max(1, bytes_read // 4))
 
     def through(
@@ -179,7 +186,6 @@ def measure(
     }
     if options.inductor:
         calls["inductor"] = through(model, "inductor")
-    bits = 4 if kind.startswith("int4") else 8
     if options.openvino:
         calls["openvino"] = openvino_call(plain, x, bits, options.threads)
     if options.onnxruntime:

@@ -1,12 +1,12 @@
 """Models that PT2E quantized to 8 bits: mlcc beside its own float model, eager's and, if asked for, peers.
 
-usage: python benchmarks/quantized_models.py [--models linear,bert,resnet] [--seconds S] [--threads N] [--inductor]
-           [--openvino]
+usage: python benchmarks/quantized_models.py [--models linear,bert,resnet,resnet50,mobilenet] [--seconds S]
+           [--threads N] [--inductor] [--openvino]
 
 A row is a model; its columns are the time of a call in ms, how many times sooner it is than each of the others, and the
-ratio of signal to noise of its results against the float model's in dB. What is compared runs in turns. TorchInductor
-has the same model of PT2E; of OpenVINO there are its float model and the one that nncf (a package that `make peers`
-leaves out) quantizes to 8 bits.
+ratio of signal to noise of its results against the float model's in dB. What is compared runs in turns. `jit` is the
+same through `mlcc.jit`, without Dynamo's guards of each parameter. TorchInductor has the same model of PT2E; of
+OpenVINO there are its float model and the one that nncf (a package that `make peers` leaves out) quantizes to 8 bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import models  # noqa: E402 (behind the path)
+import mlcc  # noqa: E402 (behind the path)
+from benchmarks import models  # noqa: E402
+from benchmarks.contraction_nets import NETS  # noqa: E402
 from benchmarks.harness import compare  # noqa: E402
 
 logging.disable(logging.WARNING)  # torchao tells of libraries for GPUs
@@ -101,10 +103,21 @@ def _resnet() -> tuple[nn.Module, torch.Tensor]:
     return _Logits(workload.module).eval(), workload.input(workload.sizes[0])
 
 
+def _net(name: str) -> Callable[[], tuple[nn.Module, torch.Tensor]]:
+    def build() -> tuple[nn.Module, torch.Tensor]:
+        kind = NETS[name]
+        net = kind.build(1, 224, kind.width)
+        return net.module, net.inputs[0]
+
+    return build
+
+
 MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "linear": _linear,
     "bert": _bert,
     "resnet": _resnet,
+    "resnet50": _net("resnet50"),
+    "mobilenet": _net("mobilenet"),
 }
 
 
@@ -159,8 +172,10 @@ def measure(name: str, options: argparse.Namespace) -> str:
         call(x)
         return lambda: call(x)
 
+    jitted = mlcc.jit(of_bytes)
     calls = {
         "mlcc": through(of_bytes, "mlcc"),
+        "jit": lambda: jitted(x),
         "float": through(module, "mlcc"),
         "eager": lambda: module(x),
     }
@@ -181,14 +196,14 @@ def measure(name: str, options: argparse.Namespace) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", default="linear,bert,resnet")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--inductor", action="store_true")
     parser.add_argument("--openvino", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    peers = ["float", "eager"]
+    peers = ["jit", "float", "eager"]
     for peer in ("inductor", "openvino"):
         peers += [peer, f"{peer} int8"] if getattr(options, peer) else []
     print(f"{'model':8s} {'ms':>8s} {' '.join(f'/{peer:>13s}' for peer in peers)} {'dB':>7s}")
