@@ -317,7 +317,9 @@ def test_code_for_unknown_sizes_holds_no_sizes(mlcc_log: Any) -> None:
             x = torch.randn(1, 3, size, size)
             torch._dynamo.mark_dynamic(x, 2)
             torch._dynamo.mark_dynamic(x, 3)
-            check(torch.compile(module, backend="mlcc")(x), module, x)
+            # Blocks of transformed images follow the size of the trace.
+            compiled = torch.compile(module, backend="mlcc", options={"winograd": False})
+            check(compiled(x), module, x)
             found = [line for line in lines if line.endswith("is new")]
             new.append(sum("kernel contract" in line for line in found))
     assert new[0] > 0
