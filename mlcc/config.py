@@ -50,6 +50,7 @@ tier: str
 measure: bool
 prefer: str
 contractions: bool
+library: bool
 matmul_precision: str
 activations: str
 join_products: bool

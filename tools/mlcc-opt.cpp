@@ -1,13 +1,14 @@
 // mlcc-opt: reads the text of graphs, runs named passes on them, prints the result.
 //
 //   mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] [--dump-ir]
-//            [--bisect=n] [--no-vnni|--amx|--wide-tiles]
+//            [--bisect=n] [--no-library] [--no-vnni|--amx|--wide-tiles]
 //
 // Without passes it parses, verifies and prints. `--passes=pipeline` runs what a compilation runs;
 // "-" reads from standard input. `--lower` prints the loop kernels that the graph is fused to, each
 // behind its schedule, for one thread of a CPU with vectors of 512 bits, as passes have it too;
 // `--no-vnni`: one whose instructions multiply pairs of i16 but no bytes; `--amx`: one with
-// registers of whole tiles; `--wide-tiles`: one whose tiles should load little. Errors go to
+// registers of whole tiles; `--wide-tiles`: one whose tiles should load little. `--no-library`:
+// no call stays for speed's sake. Errors go to
 // standard error as "file:line:col: error: ..."; the exit code is then 1.
 #include <charconv>
 #include <cstdio>
@@ -32,7 +33,7 @@ namespace {
 
 constexpr std::string_view kUsage =
     "usage: mlcc-opt file.mlcc [--passes=a,b] [--lower] [--split-input-file] [--verify] "
-    "[--dump-ir] [--bisect=n] [--no-vnni|--amx|--wide-tiles]\n";
+    "[--dump-ir] [--bisect=n] [--no-library] [--no-vnni|--amx|--wide-tiles]\n";
 constexpr std::string_view kPipeline = "pipeline";
 constexpr std::string_view kSeparator = "// -----";
 
@@ -43,6 +44,7 @@ struct Command {
   bool split = false;
   bool verify = false;
   bool dump = false;
+  bool has_library = true;
   bool has_vnni = true;
   bool has_amx = false;
   bool has_wide_tiles = false;
@@ -96,6 +98,8 @@ Command parse_command(const std::vector<std::string_view>& words) {
       command.dump = true;
     } else if (word == "--no-vnni") {
       command.has_vnni = false;
+    } else if (word == "--no-library") {
+      command.has_library = false;
     } else if (word == "--amx") {
       command.has_amx = true;
     } else if (word == "--wide-tiles") {
@@ -166,6 +170,7 @@ void run_passes(graph::Graph& graph, const Command& command) {
   graph::PipelineOptions options;
   options.verify = command.verify;
   options.bisect = command.bisect;
+  options.has_library = command.has_library;
   options.tiles = lower::tile_options([&command] { return machine_of(command); });
   if (command.dump)
     options.dump = [](std::string_view pass, const graph::Graph& changed) {

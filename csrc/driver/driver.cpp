@@ -118,6 +118,7 @@ class Compiler {
                                    const graph::Node& call,
                                    bool guess) { return is_code_faster(pass, graph, call, guess); };
     if (options_.contractions) passes.tiles = tile_options(options_);
+    passes.has_library = options_.library;
     passes.narrows_products = options_.matmul_precision == "medium";
     passes.quantizes_rows = options_.activations == "int8";
     passes.on_no_match = [this](std::string_view pass, const graph::Node& node,

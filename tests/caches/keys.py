@@ -38,6 +38,7 @@ CODE = {
     "cuda_arch": ["sm_80"],
     "prefer": ["code", "call"],
     "contractions": ["0"],
+    "library": ["0"],
     "activations": ["int8"],
     "matmul_precision": ["high", "medium"],  # torch's own is highest
     "join_products": ["0"],

@@ -89,11 +89,16 @@ struct PassOptions {
   // such.
   bool quantizes_rows = false;
 
+  // Whether calls may stay where a library is likely faster. Where none is there (a package runs
+  // without one) all that code can be made for gets it, at worst a plain nest of loops.
+  bool has_library = true;
+
   // Which one runs faster on this machine, where the cost model is in doubt: code for a call of the
   // graph, which these options would make if told to, or the call. Empty: the model's guess.
   std::function<bool(const Graph&, const Node& call, bool guess)> is_code_faster;
 
   bool wants_code(const Graph& graph, const Node& call, Worth worth) const {
+    if (!has_library) return true;
     const bool guess = worth >= Worth::kLikelyCode;
     const bool is_sure = worth == Worth::kCall || worth == Worth::kCode;
     return is_sure || !is_code_faster ? guess : is_code_faster(graph, call, guess);

@@ -75,6 +75,7 @@ bool PassRunner::run(Pass pass) {
   PassOptions common;
   common.budget = &budget_;
   common.tiles = options_.tiles;
+  common.has_library = options_.has_library;
   common.quantizes_rows = options_.quantizes_rows;
   if (options_.is_code_faster)
     common.is_code_faster = [&](const Graph& graph, const Node& node, bool guess) {

@@ -41,6 +41,7 @@ struct PipelineOptions {
 #endif
   int64_t bisect = -1;  // stop after so many rewrites in all; -1: no limit
   std::optional<TileOptions> tiles;
+  bool has_library = true;        // as PassOptions have it
   bool narrows_products = false;  // products of f32 may be of operands rounded to bf16
   bool quantizes_rows = false;    // as PassOptions have it
   // As PassOptions have it, for the code that a pass would make.

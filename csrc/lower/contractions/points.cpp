@@ -61,7 +61,10 @@ Expr sum_with_product(ContractionNest& nest, size_t product, Expr sum, Block& bl
   for (const size_t operand : {0, 1})
     factors.push_back(
         loop::Cast::make(nest.arena(), sum->dtype, factor_of(nest, node, product, operand, block)));
-  if (is_float(sum->dtype)) return nest.apply(ScalarOp::kFma, {factors[0], factors[1], sum});
+  // A CPU without vectors has no instruction for both of f64.
+  const bool has_fma = sum->dtype != DType::kF64 || nest.context().machine.vector_bits > 0;
+  if (is_float(sum->dtype) && has_fma)
+    return nest.apply(ScalarOp::kFma, {factors[0], factors[1], sum});
   return nest.apply(ScalarOp::kAdd, {sum, nest.apply(ScalarOp::kMul, factors)});
 }
 

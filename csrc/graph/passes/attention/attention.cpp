@@ -206,10 +206,11 @@ bool rewrite_call(const Rewriter& rewriter, const PassOptions& options, Node* no
     return rewriter.no_match(*node, reason);
   const TensorType& type = call->queries->type();
   const int64_t queries = rewriter.graph().expected(type.shape[2]);
-  if (dtype_size(type.dtype) < kWholeBytes && queries >= kFewQueries && queries < kQueriesOfCall)
+  if (options.has_library && dtype_size(type.dtype) < kWholeBytes && queries >= kFewQueries &&
+      queries < kQueriesOfCall)
     return rewriter.no_match(*node, "few queries share what would be packed in each call");
-  if (queries >= kQueriesOfCall && call->mask == nullptr && !call->is_causal &&
-      !suits_registers(rewriter.graph(), call->keys->type(), *options.tiles))
+  if (options.has_library && queries >= kQueriesOfCall && call->mask == nullptr &&
+      !call->is_causal && !suits_registers(rewriter.graph(), call->keys->type(), *options.tiles))
     return rewriter.no_match(*node, "a library is as fast in tile registers");
   Graph& graph = rewriter.graph();
   const Value& norms = *node->result(1);

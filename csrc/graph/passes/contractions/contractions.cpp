@@ -125,7 +125,7 @@ bool compute_call(const Rewriter& rewriter, const PassOptions& options, Node* no
       accumulator == type.dtype && (is_float(right) ? left == right : right == DType::kI8);
   if (!accumulator || !(is_one_dtype || is_wide))
     return rewriter.no_match(*node, "no code for its dtypes");
-  if (options.tiles->columns(*accumulator) == 0)
+  if (options.has_library && options.tiles->columns(*accumulator) == 0)
     return rewriter.no_match(*node, "no vectors to compute it in");
   const auto alpha = factor(facts, "alpha"), beta = factor(facts, "beta");
   if (!alpha || !beta || has_other_kwargs(facts))

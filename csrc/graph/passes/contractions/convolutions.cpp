@@ -122,6 +122,30 @@ Worth worth_of_code(const Graph& graph, const Node& node, const Convolution& con
   return Worth::kCode;
 }
 
+// Why a library's call is the better choice; nothing where code is. `is_sum`: of shifted images.
+std::string_view slower_than_call(const PassOptions& options, const Graph& graph, const Node& node,
+                                  const Convolution& conv, bool is_sum, int64_t terms) {
+  if (!options.has_library) return {};
+  const DType dtype = conv.image->type().dtype;
+  const Shape& weight = conv.weight->type().shape;
+  if (is_sum && terms > kMostShifts) return "its windows are large";
+  if (is_sum && !is_channels_last(conv.image) && has_library(dtype))
+    return "its image does not lie channels-last";
+  const int64_t columns =
+      conv.is_transposed ? *weight[1].as_constant() : *weight[0].as_constant() / conv.groups;
+  if (!is_sum && columns < kLeastColumns) return "its groups have few channels";
+  const bool is_point = terms == 1;
+  if (!is_sum && !is_channels_last(conv.image) && (is_point || has_library(dtype)) &&
+      is_image_seen(graph, *node.result()))
+    return "its image would be brought channels-last and back for it alone";
+  if (!are_weights_worth_packing(graph, *conv.weight,
+                                 conv.is_transposed ? *conv.image : *node.result()))
+    return "its weights change with each call, and it has few pixels";
+  if (!options.wants_code(graph, node, worth_of_code(graph, node, conv)))
+    return "a library is likely or found to be faster";
+  return {};
+}
+
 bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const auto conv = convolution_of(*node);
   if (!conv) return rewriter.no_match(*node, "its windows are not known");
@@ -132,40 +156,26 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (!accumulator || !is_float(dtype) || conv->weight->type().dtype != dtype ||
       type.dtype != dtype || (conv->bias != nullptr && conv->bias->type().dtype != dtype))
     return rewriter.no_match(*node, "no code for its dtypes");
-  if (options.tiles->columns(*accumulator) == 0)
+  if (options.has_library && options.tiles->columns(*accumulator) == 0)
     return rewriter.no_match(*node, "no vectors to compute it in");
   if (has_no_element(*node->result()) || has_no_element(*conv->image) ||
       has_no_element(*conv->weight))
     return rewriter.no_match(*node, "it has no elements");
   const Shape& weight = conv->weight->type().shape;
   const Shape result = channels_last_shape(type.shape);
-  const bool is_sum = is_depthwise(*conv) && !conv->is_transposed;
   const auto window = window_of(*conv);
   if (!window) return rewriter.no_match(*node, "its windows are not known");
+  int64_t terms = 1;
+  for (const int64_t extent : *window) terms *= extent;
+  const bool are_shifts_few = options.has_library || terms <= kMostShifts;
+  const bool is_sum = is_depthwise(*conv) && !conv->is_transposed && are_shifts_few;
   if (conv->is_transposed &&
       !has_large_image(*conv, result, channels_last_shape(conv->image->type().shape)))
     return rewriter.no_match(*node, "it has strides, and its sizes are not known or it is dilated");
-  int64_t terms = 1;
-  for (const int64_t extent : *window) terms *= extent;
-  if (is_sum && terms > kMostShifts) return rewriter.no_match(*node, "its windows are large");
-  if (is_sum && !is_channels_last(conv->image) && has_library(dtype))
-    return rewriter.no_match(*node, "its image does not lie channels-last");
   if (!weight[0].is_constant() || !weight[1].is_constant())
     return rewriter.no_match(*node, "its channels are not known");
-  const int64_t columns =
-      conv->is_transposed ? *weight[1].as_constant() : *weight[0].as_constant() / conv->groups;
-  if (!is_sum && columns < kLeastColumns)
-    return rewriter.no_match(*node, "its groups have few channels");
-  const bool is_point = terms == 1;
-  if (!is_sum && !is_channels_last(conv->image) && (is_point || has_library(dtype)) &&
-      is_image_seen(rewriter.graph(), *node->result()))
-    return rewriter.no_match(*node,
-                             "its image would be brought channels-last and back for it alone");
-  if (!are_weights_worth_packing(rewriter.graph(), *conv->weight,
-                                 conv->is_transposed ? *conv->image : *node->result()))
-    return rewriter.no_match(*node, "its weights change with each call, and it has few pixels");
-  if (!options.wants_code(rewriter.graph(), *node, worth_of_code(rewriter.graph(), *node, *conv)))
-    return rewriter.no_match(*node, "a library is likely or found to be faster");
+  const auto reason = slower_than_call(options, rewriter.graph(), *node, *conv, is_sum, terms);
+  if (!reason.empty()) return rewriter.no_match(*node, reason);
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
     const DType sums = conv->bias == nullptr ? dtype : *accumulator;
