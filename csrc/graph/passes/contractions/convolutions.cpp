@@ -93,14 +93,14 @@ bool lies_channels_last(const Value& image) {
 }
 
 // Libraries take f64 through a product of matrices, or element by element where it is depthwise.
-bool has_library(DType dtype) { return dtype != DType::kF64; }
+bool has_fast_library(DType dtype) { return dtype != DType::kF64; }
 
 // Of images that are known to have their channels last, or to be brought there for several. A call
 // of one that the caller sees lies as it shall; inside of a network it would have to be brought
 // there.
 Worth worth_of_code(const Graph& graph, const Node& node, const Convolution& conv) {
   const Value& result = *node.result();
-  if (!has_library(result.type().dtype)) return Worth::kCode;
+  if (!has_fast_library(result.type().dtype)) return Worth::kCode;
   const bool is_seen = is_image_seen(graph, result);
   const bool lies_so = lies_channels_last(result);
   if (is_depthwise(conv) && !conv.is_transposed) {
@@ -129,13 +129,13 @@ std::string_view slower_than_call(const PassOptions& options, const Graph& graph
   const DType dtype = conv.image->type().dtype;
   const Shape& weight = conv.weight->type().shape;
   if (is_sum && terms > kMostShifts) return "its windows are large";
-  if (is_sum && !is_channels_last(conv.image) && has_library(dtype))
+  if (is_sum && !is_channels_last(conv.image) && has_fast_library(dtype))
     return "its image does not lie channels-last";
   const int64_t columns =
       conv.is_transposed ? *weight[1].as_constant() : *weight[0].as_constant() / conv.groups;
   if (!is_sum && columns < kLeastColumns) return "its groups have few channels";
   const bool is_point = terms == 1;
-  if (!is_sum && !is_channels_last(conv.image) && (is_point || has_library(dtype)) &&
+  if (!is_sum && !is_channels_last(conv.image) && (is_point || has_fast_library(dtype)) &&
       is_image_seen(graph, *node.result()))
     return "its image would be brought channels-last and back for it alone";
   if (!are_weights_worth_packing(graph, *conv.weight,
