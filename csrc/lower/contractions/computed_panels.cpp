@@ -39,7 +39,8 @@ class PanelTerms {
         streams_(streams_of(value(), index())) {}
 
  protected:
-  // What is made for a word of terms, whose place in an operand is told.
+  // What is made for a group of words and for a word of terms, whose place in an operand is told.
+  using OfGroup = std::function<void(const SymExpr& at, Block&)>;
   using OfWord = std::function<void(int64_t turn, const SymExpr& at, Block&)>;
   using OfColumns = std::function<void(const SymExpr& column, loop::Expr element, Block&)>;
 
@@ -55,16 +56,24 @@ class PanelTerms {
   // Axes of depth that are not inside of a word.
   size_t num_axes() const { return depth_.size() - (terms_of_word() > 1 ? 1 : 0); }
 
-  // Loops over the words of the axes of depth from `first` on. An iteration of the last one makes
-  // `turns` words.
-  Block over_words(size_t operand, size_t first, int64_t turns, const SymExpr& at,
-                   const OfWord& make) {
-    const size_t last = num_axes() - 1;
-    if (first < last)
-      return over_axis(operand, first, at, [&](const SymExpr& inner, Block& block) {
-        append(block, over_words(operand, first + 1, turns, inner, make));
-      });
-    const DepthAxis& axis = depth_[last];
+  // Loops over the axes of depth but for the last one, of which words are made.
+  Block over_groups(size_t operand, const SymExpr& at, const OfGroup& make, size_t number = 0) {
+    if (number + 1 == num_axes()) {
+      Block block;
+      make(at, block);
+      return block;
+    }
+    const DepthAxis& axis = depth_[number];
+    const SymExpr step = roles_.step(operand, *axis.axis);
+    return nest_.loop_over("k", 0, axis.extent, {}, [&](const SymExpr& place, Block& block) {
+      nest_.bind(*axis.axis, axis.begin + place, block);
+      append(block, over_groups(operand, at + step * place, make, number + 1));
+    });
+  }
+
+  // A loop over the words of that one; an iteration makes `turns` of them.
+  Block over_words(size_t operand, int64_t turns, const SymExpr& at, const OfWord& make) {
+    const DepthAxis& axis = depth_[num_axes() - 1];
     const SymExpr step = roles_.step(operand, *axis.axis);
     const SymExpr count = axis.extent.divide_exactly(turns).value_or(axis.extent);
     return nest_.loop_over("k", 0, count, {}, [&](const SymExpr& place, Block& block) {
@@ -74,17 +83,6 @@ class PanelTerms {
         append(block, requests(turn));
         make(turn, at + step * word, block);
       }
-    });
-  }
-
-  // A loop over one of these axes.
-  Block over_axis(size_t operand, size_t number, const SymExpr& at,
-                  const std::function<void(const SymExpr& at, Block&)>& make) {
-    const DepthAxis& axis = depth_[number];
-    const SymExpr step = roles_.step(operand, *axis.axis);
-    return nest_.loop_over("k", 0, axis.extent, {}, [&](const SymExpr& place, Block& block) {
-      nest_.bind(*axis.axis, axis.begin + place, block);
-      make(at + step * place, block);
     });
   }
 
@@ -160,7 +158,10 @@ class PanelWriter : public PanelTerms {
         nest_.store(panel, at + column, element, inner);
       });
     };
-    append(block, over_words(roles_.vector(), 0, 1, 0, write));
+    const auto of_group = [&](const SymExpr& at, Block& b) {
+      append(b, over_words(roles_.vector(), 1, at, write));
+    };
+    append(block, over_groups(roles_.vector(), 0, of_group));
     return panel;
   }
 };
@@ -178,10 +179,23 @@ class RowProducts : public PanelTerms {
   void add(Block& block) {
     const int64_t columns = nest_.tiles().columns;
     sums_ = nest_.stack("rows", nest_.accumulator(), rows_ * turns_ * columns, block);
-    if (factor_ == nullptr)
-      add_group(0, first_term(), block);
-    else
-      append(block, over_groups(0, first_term()));
+    const auto multiplied = [&](const SymExpr& at, Block& b) {
+      append(b, over_words(roles_.broadcast(), turns_, at,
+                           [&](int64_t turn, const SymExpr& word, Block& inner) {
+                             multiply(turn, word, inner);
+                           }));
+    };
+    const auto added = [&](const SymExpr& at, Block& b) {
+      append(b, requests_of_group());
+      append(b, zeros());
+      multiplied(at, b);
+      append(b, add_sums());
+    };
+    if (factor_ != nullptr)
+      return append(block, over_groups(roles_.broadcast(), first_term(), added));
+    append(block, zeros());
+    append(block, over_groups(roles_.broadcast(), first_term(), multiplied));
+    append(block, add_sums());
   }
 
  private:
@@ -223,29 +237,6 @@ class RowProducts : public PanelTerms {
     for (const DepthAxis& axis : depth_)
       first = first + roles_.step(operand, *axis.axis) * axis.begin;
     return first;
-  }
-
-  // Loops over the axes of depth but for the last one.
-  Block over_groups(size_t number, const SymExpr& at) {
-    Block block;
-    if (number + 1 == num_axes()) {
-      append(block, requests_of_group());
-      add_group(number, at, block);
-      return block;
-    }
-    return over_axis(roles_.broadcast(), number, at, [&](const SymExpr& inner, Block& b) {
-      append(b, over_groups(number + 1, inner));
-    });
-  }
-
-  // The products of the terms from `at` on along the axes from `first` on.
-  void add_group(size_t first, const SymExpr& at, Block& block) {
-    append(block, zeros());
-    append(block, over_words(roles_.broadcast(), first, turns_, at,
-                             [&](int64_t turn, const SymExpr& word, Block& b) {
-                               multiply(turn, word, b);
-                             }));
-    append(block, add_sums());
   }
 
   loop::LoopMode vectors() const {
