@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "runtime/block_pool.h"
 
@@ -65,6 +66,20 @@ class ArenaPool {
   std::array<Block, kMaxIdleBlocks> idle_{};  // the first num_idle_, least recently used first
   size_t num_idle_ = 0;
   int64_t leased_bytes_ = 0;
+};
+
+// The arenas of one call: what a Host does to lend memory of the process's pool.
+class PooledArenas {
+ public:
+  char* take(int64_t bytes) {
+    return leases_.emplace_back(ArenaPool::process().lease(bytes)).data();
+  }
+  void give_back(const char* data) {
+    std::erase_if(leases_, [data](const ArenaLease& lease) { return lease.data() == data; });
+  }
+
+ private:
+  std::vector<ArenaLease> leases_;
 };
 
 }  // namespace mlcc::runtime

@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "runtime/arena_pool.h"
 #include "runtime/call_plan.h"
 #include "runtime/host_kernel.h"
 #include "support/error.h"
@@ -79,12 +78,16 @@ class Call {
     if (plan_.device.kind != DeviceKind::kCpu)
       return sizes_->arena_bytes == 0 ? nullptr
                                       : static_cast<char*>(host_.workspace(sizes_->arena_bytes));
-    leases_.push_back({ArenaPool::process().lease(sizes_->arena_bytes), segment.lease_until});
-    return leases_.back().lease.data();
+    leases_.push_back({host_.take_arena(sizes_->arena_bytes), segment.lease_until});
+    return leases_.back().data;
   }
 
   void end_segment(int32_t index) {
-    std::erase_if(leases_, [index](const Lease& lease) { return lease.until <= index; });
+    std::erase_if(leases_, [&](const Lease& lease) {
+      if (lease.until > index) return false;
+      host_.give_back_arena(lease.data);
+      return true;
+    });
   }
 
   void run_step(int32_t index) {
@@ -206,7 +209,7 @@ class Call {
   }
 
   struct Lease {
-    ArenaLease lease;
+    char* data;
     int32_t until;
   };
 
@@ -301,6 +304,14 @@ Executable::Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels)
 }
 
 Executable::~Executable() = default;
+
+int64_t Executable::fixed_arena_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& segment : call_plan_->segments())
+    if (segment->symbols.empty() && !segment->exprs.empty())
+      bytes += segment->sizes({})->arena_bytes;
+  return bytes;
+}
 
 void Executable::run(Host& host, const ParallelFor& parallel_for) const {
   const int64_t bytes =

@@ -163,6 +163,10 @@ class Host {
   virtual void set_size(Slot slot, int64_t value) = 0;
   virtual void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
                         std::span<const int64_t> strides, Device device) = 0;
+  // Memory of the CPU for an arena, aligned to kArenaAlignment; null for 0 bytes. It goes back when
+  // it is given back, or with the host.
+  virtual char* take_arena(int64_t bytes) = 0;
+  virtual void give_back_arena(char* data) = 0;
   // Memory of the plan's device for an arena, kept to the end of the call. Asked for only where
   // that is not the CPU.
   virtual void* workspace(int64_t bytes) = 0;
@@ -202,6 +206,9 @@ class Executable {
   // outputs are read by it afterwards. Any number of calls may run at the same time, each with a
   // host of its own.
   void run(Host& host, const ParallelFor& parallel_for) const;
+
+  // Of all arenas of a call, where no size is a symbol; else those of the parts that have none.
+  int64_t fixed_arena_bytes() const;
 
   // Of the largest arena that a call has needed so far.
   int64_t arena_bytes() const { return arena_bytes_.load(std::memory_order_relaxed); }

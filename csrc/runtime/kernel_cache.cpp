@@ -43,6 +43,10 @@ std::vector<std::span<const size_t>> split(std::span<const size_t> missing,
 
 }  // namespace
 
+std::optional<std::string> stored_object(Store& store, const Hash128& key) {
+  return store.get(kKind, key);
+}
+
 std::string encode_module_reference(const ModuleReference& reference) {
   const std::array<uint64_t, 3> numbers = {reference.module.low, reference.module.high,
                                            static_cast<uint64_t>(reference.num_kernels)};

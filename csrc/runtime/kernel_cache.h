@@ -68,6 +68,9 @@ struct ModuleReference {
 std::string encode_module_reference(const ModuleReference& reference);
 std::optional<ModuleReference> decode_module_reference(std::string_view bytes);
 
+// The object of a kernel that stands there by itself.
+std::optional<std::string> stored_object(Store& store, const Hash128& key);
+
 class KernelCache {
  public:
   KernelCache() = default;

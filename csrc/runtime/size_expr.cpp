@@ -48,6 +48,42 @@ SizeExpr::SizeExpr(const SymExpr& expr, const std::function<int32_t(std::string_
   }
 }
 
+SymExpr SizeExpr::expression_of(const Code& code,
+                                const std::function<std::string_view(int64_t)>& name_of) {
+  std::vector<SymExpr> stack;
+  for (const Instruction& instruction : code) {
+    if (instruction.kind == Kind::kConstant) {
+      stack.emplace_back(instruction.operand);
+      continue;
+    }
+    if (instruction.kind == Kind::kSymbol) {
+      stack.push_back(SymExpr::symbol(name_of(instruction.operand)));
+      continue;
+    }
+    MLCC_USER_CHECK(stack.size() >= 2, "size expression: an operation without operands");
+    const SymExpr b = std::move(stack.back());
+    stack.pop_back();
+    stack.back() = combine(instruction.kind, stack.back(), b);
+  }
+  MLCC_USER_CHECK(stack.size() == 1, "size expression: found ", stack.size(),
+                  " values, expected one");
+  return stack[0];
+}
+
+SymExpr SizeExpr::combine(Kind kind, const SymExpr& a, const SymExpr& b) {
+  switch (kind) {
+  case Kind::kAdd: return a + b;
+  case Kind::kMultiply: return a * b;
+  case Kind::kFloorDiv: return SymExpr::floordiv(a, b);
+  case Kind::kMod: return SymExpr::mod(a, b);
+  case Kind::kMin: return SymExpr::min(a, b);
+  case Kind::kMax: return SymExpr::max(a, b);
+  case Kind::kConstant:
+  case Kind::kSymbol: break;
+  }
+  MLCC_UNREACHABLE("size expression: an operand where an operation is due");
+}
+
 int64_t SizeExpr::evaluate(std::span<const int64_t> symbols) const {
   if (depth_ <= kInlineDepth) {
     std::array<int64_t, kInlineDepth> stack;

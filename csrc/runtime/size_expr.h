@@ -20,14 +20,22 @@ class SizeExpr {
   // Throws Error on a divisor that is not positive and on overflow.
   int64_t evaluate(std::span<const int64_t> symbols) const;
 
- private:
+  // The numbers of the kinds stand in files.
   enum class Kind : uint8_t { kConstant, kSymbol, kAdd, kMultiply, kFloorDiv, kMod, kMin, kMax };
+  static constexpr uint8_t kNumKinds = 8;
   struct Instruction {
     Kind kind;
     int64_t operand;  // the constant, or the index of the symbol
   };
   using Code = std::vector<Instruction>;
+  const Code& code() const { return code_; }  // postfix
+  // The expression that code computes. Error where it computes none.
+  static SymExpr expression_of(const Code& code,
+                               const std::function<std::string_view(int64_t)>& name_of);
+
+ private:
   static Code binary(Kind kind, Code a, const Code& b);
+  static SymExpr combine(Kind kind, const SymExpr& a, const SymExpr& b);
   static int64_t apply(Kind kind, int64_t a, int64_t b);
   int64_t run(std::span<const int64_t> symbols, int64_t* stack) const;
 

@@ -148,6 +148,9 @@ class TrialHost final : public Host {
   int64_t size(Slot slot) override { return sizes_.at(slot); }
   void raise(const KernelError& error, const std::string&) override { throw Error(error.text); }
 
+  char* take_arena(int64_t bytes) override { return arenas_.take(bytes); }
+  void give_back_arena(char* data) override { arenas_.give_back(data); }
+
   // What no step of a trial asks for.
   void set_size(Slot, int64_t) override { refuse(); }
   void allocate(Slot, DType, std::span<const int64_t>, std::span<const int64_t>, Device) override {
@@ -174,6 +177,7 @@ class TrialHost final : public Host {
   const std::map<Slot, TensorSpec>& specs_;
   const ValueOf& value_of_;
   std::map<Slot, int64_t> sizes_;
+  PooledArenas arenas_;
   std::map<Slot, Tensor> tensors_;
 };
 

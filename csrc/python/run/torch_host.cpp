@@ -20,6 +20,7 @@
 #include "python/process/without_gil.h"
 #include "python/tensors/stolen_weights.h"
 #include "python/tensors/tensor_allocator.h"
+#include "runtime/arena_pool.h"
 #include "support/error.h"
 
 namespace mlcc::python {
@@ -137,6 +138,9 @@ class TensorHost final : public runtime::Host {
         empty_strided(sizes, steps, to_torch(dtype), to_torch(device));
   }
 
+  char* take_arena(int64_t bytes) override { return arenas_.take(bytes); }
+  void give_back_arena(char* data) override { arenas_.give_back(data); }
+
   // From torch's caching allocator: what a call frees is used again in the order of the stream, and
   // a graph that captures the call keeps it.
   void* workspace(int64_t bytes) override {
@@ -222,6 +226,7 @@ class TensorHost final : public runtime::Host {
   std::vector<WeightHold> weights_;
   bool keeps_promises_ = true;
   torch::jit::Stack stack_;
+  runtime::PooledArenas arenas_;
   c10::SmallVector<at::DataPtr, 1> workspaces_;
   std::vector<std::pair<at::Tensor, at::Tensor>>
       resolved_;  // (as given, the copy that the call changed)

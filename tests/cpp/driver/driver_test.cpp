@@ -14,6 +14,7 @@
 #include "driver/session.h"
 #include "driver/verdicts.h"
 #include "graph/text.h"
+#include "runtime/arena_pool.h"
 #include "runtime/executable.h"
 #include "support/error.h"
 
@@ -40,6 +41,8 @@ class VectorHost : public runtime::Host {
 
   int64_t size(runtime::Slot) override { MLCC_UNREACHABLE("a size"); }
   void set_size(runtime::Slot, int64_t) override { MLCC_UNREACHABLE("a size"); }
+  char* take_arena(int64_t bytes) override { return arenas_.take(bytes); }
+  void give_back_arena(char* data) override { arenas_.give_back(data); }
   void* workspace(int64_t) override { MLCC_UNREACHABLE("a workspace of the host"); }
   void make_view(runtime::Slot, runtime::Slot, std::span<const int64_t>, std::span<const int64_t>,
                  int64_t) override {
@@ -55,6 +58,7 @@ class VectorHost : public runtime::Host {
 
  private:
   std::vector<std::vector<float>> tensors_;
+  runtime::PooledArenas arenas_;
 };
 
 // x doubled `times` times.

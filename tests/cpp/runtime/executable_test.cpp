@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/arena_pool.h"
 #include "runtime/host_kernel.h"
 #include "support/error.h"
 
@@ -42,6 +43,8 @@ class FakeHost : public Host {
     const bool is_cpu = device.kind == DeviceKind::kCpu;
     log.push_back("allocate " + std::to_string(slot) + (is_cpu ? "" : " on " + device.str()));
   }
+  char* take_arena(int64_t bytes) override { return arenas.take(bytes); }
+  void give_back_arena(char* data) override { arenas.give_back(data); }
   void* workspace(int64_t bytes) override {
     log.push_back("workspace of " + std::to_string(bytes));
     workspaces.emplace_back(static_cast<size_t>(bytes));
@@ -76,6 +79,7 @@ class FakeHost : public Host {
   std::vector<int64_t> sizes;
   std::vector<std::string> log;
   std::vector<std::vector<char>> workspaces;
+  PooledArenas arenas;
   std::function<void(const ExternStep&)> on_extern;
 };
 
