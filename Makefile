@@ -39,7 +39,7 @@ demo: build
 
 build:
 	@scripts/setup.sh demo
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 
 test:
 	@scripts/setup.sh test
@@ -65,17 +65,17 @@ format:
 
 conformance:
 	@scripts/setup.sh test
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 	@scripts/python.sh tests/conformance/run.py $(CONFORMANCE_ARGS)
 
 models:
 	@scripts/setup.sh test
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 	@scripts/python.sh tests/models/run.py $(MODELS_ARGS)
 
 upstream:
 	@scripts/setup.sh test
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 	@scripts/python.sh tests/upstream/run.py $(FILE) $(UPSTREAM_ARGS)
 
 coverage-table: conformance
@@ -83,17 +83,17 @@ coverage-table: conformance
 
 fuzz:
 	@scripts/setup.sh test
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 	@scripts/python.sh tests/fuzz/run.py $(if $(N),--programs $(N)) $(if $(MODE),--mode $(MODE)) $(FUZZ_ARGS)
 
 caches:
 	@scripts/setup.sh test
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 	@scripts/python.sh tests/caches/run.py $(CACHES_ARGS)
 
 nightly:
 	@scripts/setup.sh test
-	@scripts/build.sh mlcc_package
+	@scripts/build.sh python_package
 	@scripts/python.sh tests/nightly.py $(if $(PARTS),--parts $(PARTS)) $(if $(SCALE),--scale $(SCALE)) \
 		$(if $(FILE),--upstream $(FILE)) $(NIGHTLY_ARGS)
 

@@ -66,7 +66,7 @@ class CMakeBuild(build_ext):
         ]
         configure += os.environ.get("MLCC_CMAKE_ARGS", "").split()
         subprocess.check_call(configure)
-        subprocess.check_call(["cmake", "--build", str(build), "--target", "mlcc_package"])
+        subprocess.check_call(["cmake", "--build", str(build), "--target", "python_package"])
         subprocess.check_call(
             ["cmake", "--install", str(build), "--prefix", str(prefix), "--strip"]
         )

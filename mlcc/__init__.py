@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mlcc.capture.cache_archive import load_cache as load_cache
     from mlcc.capture.cache_archive import save_cache as save_cache
     from mlcc.capture.jit import jit as jit
+    from mlcc.packages.export import export as export
+    from mlcc.packages.loading import load as load
 
 __all__ = [
     "EagerFallbackWarning",
@@ -30,7 +32,9 @@ __all__ = [
     "clear_cache",
     "clear_packs",
     "config",
+    "export",
     "jit",
+    "load",
     "load_cache",
     "save_cache",
 ]
@@ -42,7 +46,9 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "InternalError": ("mlcc._errors", "InternalError"),
     "LoadError": ("mlcc._errors", "LoadError"),
     "config": ("mlcc.config", None),
+    "export": ("mlcc.packages.export", "export"),
     "jit": ("mlcc.capture.jit", "jit"),
+    "load": ("mlcc.packages.loading", "load"),
     "load_cache": ("mlcc.capture.cache_archive", "load_cache"),
     "save_cache": ("mlcc.capture.cache_archive", "save_cache"),
 }

@@ -16,12 +16,13 @@ SEES = {
     "graph": "types support",
     "loop": "types support",
     "runtime": "types support",
+    "package": "runtime types support",
     "fusion": "graph types support",
     "schedule": "loop types support",
     "lower": "fusion graph schedule loop types support",
     "codegen": "schedule loop runtime types support",
     "driver": "lower fusion graph codegen schedule loop runtime types support",
-    "python": "driver runtime graph types support",
+    "python": "driver package runtime graph types support",
 }
 
 # Folder in a folder of csrc -> the folders beside it that it may see. What lies in the outer folder itself sees them

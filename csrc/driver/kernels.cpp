@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -192,6 +193,38 @@ std::vector<Result<runtime::FoundKernel>> find_kernels(std::span<const KernelReq
                                                        const DeviceBackend& device,
                                                        const Options& options, Dump& dump) {
   return KernelFinder(requests, device, options, dump).find();
+}
+
+std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan,
+                                        const Options& options) {
+  std::vector<const runtime::LaunchStep*> launches;
+  for (const runtime::Step& step : plan.steps)
+    if (const auto* launch = std::get_if<runtime::LaunchStep>(&step)) launches.push_back(launch);
+  const codegen::Backend& backend = *cpu_backend(options).backend;
+  const std::shared_ptr<runtime::Store> disk = store(options);
+  std::vector<Result<std::string>> objects(launches.size(), unsupported("not compiled"));
+  on_threads(num_threads(options))(launches.size(), [&](size_t i) {
+    const runtime::LaunchStep& launch = *launches[i];
+    if (disk != nullptr)
+      if (std::optional<std::string> stored = runtime::stored_object(*disk, launch.key)) {
+        objects[i] = std::move(*stored);
+        return;
+      }
+    Result<codegen::ObjectCode> made =
+        backend.compile({.kernels = {{launch.kernel_text, name_in_object(launch.key, backend)}}});
+    if (made)
+      objects[i] = std::move(made->bytes);
+    else
+      objects[i] = unsupported(made.reason());
+  });
+  std::vector<std::string> bytes;
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (!objects[i])
+      throw UnsupportedError(
+          detail::join("kernel ", launches[i]->label, ": ", objects[i].reason()));
+    bytes.push_back(std::move(objects[i]).value());
+  }
+  return bytes;
 }
 
 }  // namespace mlcc::driver

@@ -10,6 +10,7 @@
 #include "driver/options.h"
 #include "driver/session.h"
 #include "loop/ir.h"
+#include "runtime/executable.h"
 #include "runtime/kernel_cache.h"
 
 namespace mlcc::driver {
@@ -32,5 +33,10 @@ Hash128 kernel_key(const std::string& text, const codegen::Target& target, const
 std::vector<Result<runtime::FoundKernel>> find_kernels(std::span<const KernelRequest> requests,
                                                        const DeviceBackend& device,
                                                        const Options& options, Dump& dump);
+
+// The object code of each launch of a plan for the CPU, in order: from the store, else compiled
+// again. UnsupportedError where there is none.
+std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan,
+                                        const Options& options);
 
 }  // namespace mlcc::driver

@@ -40,6 +40,7 @@ Session& session() {
 }
 
 // Of the features in LLVM's names those that add instructions which it may put into our code.
+// A package's runtime knows them too (package/targets.cpp).
 constexpr std::array kInstructionSets =
     std::to_array<std::string_view>({"sse3",       "ssse3",      "sse4.1",       "sse4.2",
                                      "sse4a",      "avx",        "avx2",         "fma",
@@ -50,7 +51,11 @@ constexpr std::array kInstructionSets =
                                      "avx512ifma", "avx512vbmi", "avx512vbmi2",  "avx512vnni",
                                      "avx512bf16", "avx512fp16", "avx512bitalg", "avx512vpopcntdq",
                                      "gfni",       "vaes",       "vpclmulqdq",   "avx10.1-512",
-                                     "amx-tile",   "amx-bf16",   "amx-int8",     "neon"});
+                                     "amx-tile",   "amx-bf16",   "amx-int8",     "neon",
+                                     "dotprod",    "fp16fml",    "bf16",         "i8mm"});
+
+// One of these is a name for others.
+constexpr std::string_view kUmbrella = "avx10.1-512";
 
 bool has_feature(const codegen::Target& target, std::string_view name) {
   return ("," + target.features + ",").find(",+" + std::string(name) + ",") != std::string::npos;
@@ -97,6 +102,14 @@ Result<DeviceBackend> open_cuda(const std::string& libcuda, codegen::cuda::Nvrtc
 void set_llvm_library(const std::string& path) {
   const std::lock_guard<std::mutex> lock(session().mutex);
   session().llvm_library = path;
+}
+
+std::vector<std::string> needed_features(const codegen::Target& target) {
+  std::vector<std::string> needed;
+  for (std::string_view name : kInstructionSets)
+    if (name != kUmbrella && has_feature(target, name)) needed.emplace_back(name);
+  std::sort(needed.begin(), needed.end());
+  return needed;
 }
 
 const DeviceBackend& cpu_backend(const Options& options) {

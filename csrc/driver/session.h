@@ -33,6 +33,9 @@ void set_nvrtc_folders(const std::vector<std::string>& folders);
 // Error if libmlcc_llvm.so cannot be opened, or if this machine cannot run code for that CPU.
 const DeviceBackend& cpu_backend(const Options& options);
 
+// Of a target's features those whose instructions may stand in its code, sorted.
+std::vector<std::string> needed_features(const codegen::Target& target);
+
 // The backend for GPU `index`, opened at the first call, or why there is none: switched off, no
 // driver, no such device, no NVRTC. With `options.gpu` "emulate" both libraries are
 // libmlcc_emulator.so beside libmlcc_llvm.so, and the GPU is an emulated one. Error on an unknown

@@ -15,6 +15,7 @@
 #include "python/run/caches.h"
 #include "python/run/executable_object.h"
 #include "python/run/loop_kernel.h"
+#include "python/run/package_file.h"
 #include "python/tensors/file_weights.h"
 
 namespace mlcc::python {
@@ -51,6 +52,7 @@ PYBIND11_MODULE(_C, module) {
   bind_file_weights(module);
   bind_loop_kernel(module);
   bind_overlaps(module);
+  bind_package_file(module);
   module.def("op_table", &op_table);
   module.def("option_table", &option_table);
   module.def("sync_log_levels", &sync_log_levels);

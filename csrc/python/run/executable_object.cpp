@@ -156,6 +156,10 @@ void bind_executable(py::module_& module) {
       .def_property_readonly("steps", &steps_of,
                              "Kernels (\"launch add (3 nodes)\") and calls (\"call "
                              "aten.sort.default\") in the order in which they run.")
+      .def_property_readonly("fixed_arena_bytes",
+                             [](const ExecutableObject& self) {
+                               return self.program->executable().fixed_arena_bytes();
+                             })
       .def_property_readonly("fusion_refusals",
                              [](const ExecutableObject& self) { return self.fusion_refusals; });
   module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),

@@ -1,0 +1,326 @@
+#include "package/context.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "package/status.h"
+#include "package/strided_copy.h"
+#include "runtime/arena_plan.h"
+#include "runtime/plan_memory.h"
+
+namespace mlcc::package {
+namespace {
+
+using runtime::Slot;
+
+constexpr size_t kAlignment = runtime::kArenaAlignment;
+
+void* allocate_by_default(void*, size_t bytes, size_t alignment) {
+  return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+}
+void release_by_default(void*, void* data, size_t) {
+  ::operator delete(data, std::align_val_t{kAlignment});
+}
+
+mlcc_context_options completed(mlcc_context_options options) {
+  MLCC_STATUS_CHECK((options.allocator.allocate == nullptr) ==
+                        (options.allocator.release == nullptr),
+                    MLCC_INVALID_ARGUMENT, "allocator: one of its functions is null");
+  if (options.allocator.allocate == nullptr)
+    options.allocator = {allocate_by_default, release_by_default, nullptr};
+  return options;
+}
+
+runtime::ParallelFor parallel_for_of(const mlcc_context_options& options) {
+  if (options.parallel_for == nullptr) return nullptr;
+  using Body = std::function<void(int64_t, int64_t)>;
+  return [options](int64_t count, int64_t grain, const Body& body) {
+    options.parallel_for(
+        options.parallel_user, count, grain,
+        [](void* data, int64_t begin, int64_t end) {
+          (*static_cast<const Body*>(data))(begin, end);
+        },
+        const_cast<Body*>(&body));
+  };
+}
+
+// Memory of an allocator that grows and is used again.
+class Buffer {
+ public:
+  explicit Buffer(const mlcc_allocator& allocator) : allocator_(&allocator) {}
+  Buffer(Buffer&& other) noexcept
+      : allocator_(other.allocator_), data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() { clear(); }
+
+  char* at_least(int64_t bytes) {
+    const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    if (wanted > bytes_) {
+      clear();
+      data_ = static_cast<char*>(allocator_->allocate(allocator_->user, wanted, kAlignment));
+      MLCC_STATUS_CHECK(data_ != nullptr, MLCC_OUT_OF_MEMORY, "no memory for ", wanted, " bytes");
+      bytes_ = wanted;
+    }
+    return data_;
+  }
+
+ private:
+  void clear() {
+    if (data_ != nullptr) allocator_->release(allocator_->user, data_, bytes_);
+    data_ = nullptr;
+    bytes_ = 0;
+  }
+
+  const mlcc_allocator* allocator_;
+  char* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+std::string in_words(std::span<const int64_t> numbers) {
+  std::string text = "[";
+  for (const int64_t number : numbers)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(number);
+  return text + "]";
+}
+
+std::string dtype_in_words(mlcc_dtype dtype) {
+  return dtype < 0 || dtype > MLCC_F64 ? detail::join("number ", static_cast<int>(dtype))
+                                       : std::string(dtype_name(static_cast<DType>(dtype)));
+}
+
+std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+bool is_empty(std::span<const int64_t> sizes) {
+  return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+}
+
+// Whether two strides address the same elements in the same order.
+bool are_equal_strides(std::span<const int64_t> sizes, std::span<const int64_t> a,
+                       std::span<const int64_t> b) {
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] > 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+// Whether no two elements lie at one place, by sizes and strides alone: each dimension steps over
+// all that the smaller ones reach.
+bool is_injective(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] > 1) dims.emplace_back(strides[d], sizes[d]);
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;  // the furthest element of the dimensions so far
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return false;
+    int64_t length = 0;
+    if (__builtin_mul_overflow(size - 1, stride, &length) ||
+        __builtin_add_overflow(reach, length, &reach))
+      return false;
+  }
+  return true;
+}
+
+// A caller's tensor as it is described; throws where it is none of this port.
+std::vector<int64_t> checked_strides(const std::string& what, const Port& port,
+                                     const mlcc_tensor& tensor) {
+  MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(port.dtype),
+                    MLCC_INVALID_ARGUMENT, what, ": found dtype ", dtype_in_words(tensor.dtype),
+                    ", expected ", dtype_name(port.dtype));
+  MLCC_STATUS_CHECK(tensor.rank == static_cast<int32_t>(port.sizes.size()), MLCC_INVALID_ARGUMENT,
+                    what, ": found ", tensor.rank, " dimensions, expected ", port.sizes.size());
+  MLCC_STATUS_CHECK(tensor.rank == 0 || tensor.sizes != nullptr, MLCC_INVALID_ARGUMENT, what,
+                    ": sizes are null");
+  const std::span<const int64_t> sizes(tensor.sizes, static_cast<size_t>(tensor.rank));
+  MLCC_STATUS_CHECK(std::equal(sizes.begin(), sizes.end(), port.sizes.begin()),
+                    MLCC_INVALID_ARGUMENT, what, ": found sizes ", in_words(sizes), ", expected ",
+                    in_words(port.sizes));
+  MLCC_STATUS_CHECK(tensor.data != nullptr || is_empty(sizes), MLCC_INVALID_ARGUMENT, what,
+                    ": data is null");
+  const int64_t alignment = dtype_size(port.dtype);
+  MLCC_STATUS_CHECK(reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(alignment) ==
+                        0,
+                    MLCC_INVALID_ARGUMENT, what, ": data is not aligned to ", alignment, " bytes");
+  if (tensor.strides == nullptr) return row_major(sizes);
+  return {tensor.strides, tensor.strides + tensor.rank};
+}
+
+}  // namespace
+
+// The tensors of a call. What it has grown to stays for the next one.
+class Context::MemoryHost final : public runtime::Host {
+ public:
+  MemoryHost(const Package& package, const mlcc_context_options& options)
+      : package_(package), options_(options), arena_(options.allocator),
+        slots_(static_cast<size_t>(package.executable().plan().num_slots)) {
+    for (size_t i = 0; i < slots_.size(); ++i) buffers_.emplace_back(options.allocator);
+    for (size_t i = 0; i < package.inputs().size(); ++i)
+      if (package.inputs()[i].kind == InputKind::kWeight)
+        slots_[i].data = const_cast<char*>(package.weight(package.inputs()[i]));
+  }
+
+  void begin(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
+    MLCC_STATUS_CHECK(inputs.size() == package_.given().size(), MLCC_INVALID_ARGUMENT, "found ",
+                      inputs.size(), " inputs, expected ", package_.given().size());
+    MLCC_STATUS_CHECK(outputs.size() == package_.outputs().size(), MLCC_INVALID_ARGUMENT, "found ",
+                      outputs.size(), " outputs, expected ", package_.outputs().size());
+    for (size_t i = 0; i < inputs.size(); ++i) set_input(package_.given()[i], inputs[i]);
+    output_strides_.resize(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) check_output(i, outputs[i]);
+    outputs_ = outputs;
+    is_arena_lent_ = false;
+  }
+
+  // Puts results where the caller wants them, or says where they are.
+  void finish() {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const Port& port = package_.outputs()[i];
+      mlcc_tensor& output = outputs_[i];
+      const Place& place = slots_[static_cast<size_t>(port.slot)];
+      if (output.data == nullptr) {
+        output = {place.data, static_cast<mlcc_dtype>(port.dtype),
+                  static_cast<int32_t>(port.sizes.size()), port.sizes.data(), port.strides.data()};
+      } else if (output.data != place.data) {
+        copy_strided(static_cast<char*>(output.data), output_strides_[i], place.data, port.strides,
+                     port.sizes, dtype_size(port.dtype));
+      }
+    }
+  }
+
+  void* data(Slot slot) override { return slots_[static_cast<size_t>(slot)].data; }
+
+  int64_t tensor_size(Slot slot, int dim) override {
+    const std::vector<int64_t>& sizes = slots_[static_cast<size_t>(slot)].sizes;
+    MLCC_STATUS_CHECK(static_cast<size_t>(dim) < sizes.size(), MLCC_INVALID_FILE, "slot ", slot,
+                      " has no dimension ", dim);
+    return sizes[static_cast<size_t>(dim)];
+  }
+  int64_t size(Slot slot) override { return slots_[static_cast<size_t>(slot)].size; }
+  void set_size(Slot slot, int64_t value) override {
+    slots_[static_cast<size_t>(slot)].size = value;
+  }
+
+  void allocate(Slot slot, DType dtype, std::span<const int64_t> shape,
+                std::span<const int64_t> strides, Device) override {
+    Place& place = slots_[static_cast<size_t>(slot)];
+    place.sizes.assign(shape.begin(), shape.end());
+    place.data = caller_memory(slot, shape, strides);
+    if (place.data == nullptr)
+      place.data = buffers_[static_cast<size_t>(slot)].at_least(
+          runtime::storage_bytes(shape, strides, dtype_size(dtype)));
+    place.element_bytes = dtype_size(dtype);
+  }
+
+  char* take_arena(int64_t bytes) override {
+    MLCC_STATUS_CHECK(!is_arena_lent_, MLCC_INVALID_FILE, "plan: two arenas at a time");
+    is_arena_lent_ = true;
+    if (options_.arena == nullptr) return arena_.at_least(bytes);
+    MLCC_STATUS_CHECK(static_cast<size_t>(bytes) <= options_.arena_bytes, MLCC_INVALID_ARGUMENT,
+                      "arena: found ", options_.arena_bytes, " bytes, expected ", bytes);
+    return static_cast<char*>(options_.arena);
+  }
+  void give_back_arena(char*) override { is_arena_lent_ = false; }
+  void* workspace(int64_t) override { MLCC_UNREACHABLE("a device's memory in a package"); }
+
+  void make_view(Slot slot, Slot base, std::span<const int64_t> shape, std::span<const int64_t>,
+                 int64_t offset) override {
+    const Place& from = slots_[static_cast<size_t>(base)];
+    Place& place = slots_[static_cast<size_t>(slot)];
+    place.sizes.assign(shape.begin(), shape.end());
+    place.data = from.data + offset * from.element_bytes;
+    place.element_bytes = from.element_bytes;
+  }
+
+  void call_extern(const runtime::ExternStep& step, size_t,
+                   const std::function<int64_t(const SymExpr&)>&) override {
+    MLCC_UNREACHABLE("a call of ", step.op, " in a package");
+  }
+
+  void release(Slot) override {}  // memory stays for the next call
+
+  [[noreturn]] void raise(const runtime::KernelError& error, const std::string& source) override {
+    throw StatusError(MLCC_CHECK_FAILED,
+                      source.empty() ? error.text : detail::join(error.text, " (", source, ")"));
+  }
+
+ private:
+  struct Place {
+    char* data = nullptr;
+    int64_t element_bytes = 0;
+    std::vector<int64_t> sizes;
+    int64_t size = 0;  // of a size
+  };
+
+  void set_input(const Port& port, const mlcc_tensor& tensor) {
+    const std::string what = "input " + port.name;
+    const std::vector<int64_t> strides = checked_strides(what, port, tensor);
+    MLCC_STATUS_CHECK(are_equal_strides(port.sizes, strides, port.strides) || is_empty(port.sizes),
+                      MLCC_INVALID_ARGUMENT, what, ": found strides ", in_words(strides),
+                      ", expected ", in_words(port.strides));
+    Place& place = slots_[static_cast<size_t>(port.slot)];
+    place.data = static_cast<char*>(tensor.data);
+    place.element_bytes = dtype_size(port.dtype);
+    place.sizes.assign(port.sizes.begin(), port.sizes.end());
+  }
+
+  void check_output(size_t index, const mlcc_tensor& tensor) {
+    if (tensor.data == nullptr) return;
+    const Port& port = package_.outputs()[index];
+    const std::string what = "output " + port.name;
+    output_strides_[index] = checked_strides(what, port, tensor);
+    MLCC_STATUS_CHECK(is_injective(port.sizes, output_strides_[index]) || is_empty(port.sizes),
+                      MLCC_INVALID_ARGUMENT, what, ": elements overlap at strides ",
+                      in_words(output_strides_[index]));
+  }
+
+  // Where the caller wants what this slot becomes, laid out as the program does.
+  char* caller_memory(Slot slot, std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+    for (size_t i = 0; i < outputs_.size(); ++i)
+      if (package_.outputs()[i].slot == slot && outputs_[i].data != nullptr &&
+          are_equal_strides(sizes, strides, output_strides_[i]))
+        return static_cast<char*>(outputs_[i].data);
+    return nullptr;
+  }
+
+  const Package& package_;
+  const mlcc_context_options& options_;
+  Buffer arena_;
+  bool is_arena_lent_ = false;
+  std::vector<Place> slots_;
+  std::vector<Buffer> buffers_;  // of slots, where they lie in memory of ours
+  std::span<mlcc_tensor> outputs_;
+  std::vector<std::vector<int64_t>> output_strides_;  // of those that the caller places
+};
+
+Context::Context(std::shared_ptr<const Package> package, const mlcc_context_options& options)
+    : package_(std::move(package)), options_(completed(options)),
+      parallel_for_(parallel_for_of(options_)) {
+  MLCC_STATUS_CHECK(reinterpret_cast<uintptr_t>(options_.arena) % kAlignment == 0,
+                    MLCC_INVALID_ARGUMENT, "arena: not aligned to ", kAlignment, " bytes");
+  MLCC_STATUS_CHECK(options_.arena == nullptr ||
+                        static_cast<int64_t>(options_.arena_bytes) >= package_->arena_bytes(),
+                    MLCC_INVALID_ARGUMENT, "arena: found ", options_.arena_bytes,
+                    " bytes, expected ", package_->arena_bytes());
+  host_ = std::make_unique<MemoryHost>(*package_, options_);
+}
+
+Context::~Context() = default;
+
+void Context::run(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
+  host_->begin(inputs, outputs);
+  package_->executable().run(*host_, parallel_for_);
+  host_->finish();
+}
+
+}  // namespace mlcc::package

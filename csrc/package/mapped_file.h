@@ -1,0 +1,32 @@
+// A file's bytes, and pieces of it as memory of their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace mlcc::package {
+
+// Memory that goes back to the system with its last holder.
+using Memory = std::shared_ptr<const char>;
+
+// The whole file, to be read. StatusError where it cannot be opened or mapped.
+struct MappedFile {
+  Memory memory;
+  int64_t bytes = 0;
+  int descriptor = -1;  // open as long as the memory is held
+
+  static MappedFile open(const std::string& path);
+};
+
+// Pages of a file that may be executed. `offset` is a multiple of the page. StatusError where the
+// system does not allow it, as for files of folders that are mounted noexec.
+Memory map_code(int descriptor, int64_t offset, int64_t bytes, const std::string& path);
+// The same of bytes in memory, which are copied.
+Memory copy_code(std::string_view bytes);
+
+// A copy in huge pages where the system has any.
+Memory copy_weights(std::string_view bytes);
+
+}  // namespace mlcc::package

@@ -1,0 +1,29 @@
+// From a compiled plan to a package of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "package/targets.h"
+#include "package/writer.h"
+#include "runtime/executable.h"
+
+namespace mlcc::package {
+
+struct ProgramToPack {
+  const runtime::ExecutablePlan& plan;   // static sizes, the CPU, no calls
+  std::vector<std::string> objects;      // of each launch
+  std::vector<std::string> input_names;  // of the inputs that are given to the plan
+  std::vector<std::string> output_names;
+  // Of each input, kept ones among them: what it always holds, from its first element to its last.
+  // Nothing: whoever runs the package gives it.
+  std::vector<std::optional<Weight>> values;
+  Target target;
+};
+
+// Weights that no step reads are left out: what is kept of them stands for them. Without manifest.
+// UnsupportedError where the plan or its code needs what a package has not.
+PackageFile pack(const ProgramToPack& program);
+
+}  // namespace mlcc::package

@@ -1,0 +1,150 @@
+"""`mlcc.export`: a model as one file that runs without Python."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlcc import config
+from mlcc._errors import Error
+from mlcc._load import load_core
+from mlcc._version import __version__
+from mlcc.packages import check as checks
+from mlcc.packages.program import Program, exported, program_of
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote."""
+
+    path: Path
+    file_bytes: int
+    code_bytes: int
+    weight_bytes: int
+    arena_bytes: int  # that a call needs beside the outputs
+    kernels: int
+    largest_error: float | None  # beside eager, as a share of the largest value; None: not checked
+
+    def __str__(self) -> str:
+        told = [
+            f"{self.path}: {self.kernels} kernels in {self.code_bytes / 1024:.0f} KiB of code",
+            f"{self.weight_bytes / 2**20:.1f} MiB of weights",
+            f"an arena of {self.arena_bytes / 2**20:.1f} MiB",
+        ]
+        if self.largest_error is not None:
+            told.append(f"largest error {self.largest_error:.1e}")
+        return ", ".join(told)
+
+
+def export(
+    model: Any,
+    args: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    target: str = "native",
+    threads: int = 1,
+    check: bool = True,
+) -> Exported:
+    """Compile `model` for the sizes of `args` and `kwargs` and write it as one file, a package.
+
+    The file runs from C (mlcc_runtime.h) and from Python without torch (`mlcc.runtime.load`), and in a process with
+    torch takes tensors (`mlcc.load`). It holds code for the ops of the model, its weights in the order that the code
+    reads them, and a manifest.
+
+    model: a module in evaluation mode, or a torch.export.ExportedProgram of fixed sizes.
+    target: the CPU that code is made for: "native", this one, or a name such as "x86-64-v3", "znver3" or
+        "sapphirerapids", for which nothing of this machine is asked but that it can run the code. Two exports for a
+        named target are equal byte by byte.
+    threads: that kernels are cut into parts for, where the program that runs the package has several.
+    check: run the file in a process of its own and compare its results with those of `model`. What is wrong raises,
+        and leaves no file.
+
+    Raises Error where the model does what a package cannot: ops without kernels (all of them are listed), sizes that
+    vary, writes into arguments or buffers, calls of Python.
+    """
+    ep = exported(model, args, kwargs)
+    program = program_of(ep)
+    options = _options(target, threads)
+    executable = load_core().compile(program.builder, options)
+    _check_has_no_calls(executable, program)
+    path = Path(path)
+    manifest = _manifest(program, executable, options)
+    unchecked = path.with_name(f"{path.name}.{os.getpid()}.unchecked") if check else path
+    facts = load_core().write_package(
+        executable,
+        os.fspath(unchecked),
+        json.dumps(manifest, indent=1),
+        program.inputs,
+        program.input_names,
+        program.output_names,
+        options,
+    )
+    largest_error = None
+    if check:
+        try:
+            largest_error = checks.check(unchecked, ep, args, kwargs or {})
+            unchecked.replace(path)
+        finally:
+            unchecked.unlink(missing_ok=True)
+    return Exported(
+        path,
+        path.stat().st_size,
+        facts["code_bytes"],
+        facts["weight_bytes"],
+        executable.fixed_arena_bytes,
+        executable.stats["kernels"],
+        largest_error,
+    )
+
+
+def _options(target: str, threads: int) -> dict[str, Any]:
+    if threads < 1:
+        raise Error(f"export: found {threads} threads, expected at least 1")
+    return {
+        **config.resolve(),
+        "cpu": "" if target == "native" else target,
+        "num_threads": threads,
+        "library": False,
+        "prefer": "code",
+        "measure": False,
+        "weights": "keep",
+        "pack_weights": True,
+        "verify": "off",
+    }
+
+
+def _check_has_no_calls(executable: Any, program: Program) -> None:
+    calls = sorted({step.removeprefix("call ") for step in executable.steps if step.startswith("call")})
+    if not calls:
+        return
+    reasons = {name: reason for name, _, reason in program.imported.told}
+    lines = []
+    for name in calls:
+        reason = reasons.get(name, "")
+        place = program.lines.get(name, "")
+        lines.append(
+            f"  {name}" + (f": {reason}" if reason else "") + (f" ({place})" if place else "")
+        )
+    raise Error("export: there is no kernel for these ops\n" + "\n".join(lines))
+
+
+def _manifest(program: Program, executable: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    target = load_core().cpu_info(dict(options))
+    return {
+        "format": 1,
+        "mlcc": __version__,
+        "torch": torch.__version__,
+        "target": {"cpu": target["name"]},
+        "threads": options["num_threads"],
+        "arena_bytes": executable.fixed_arena_bytes,
+        "input_tree": program.input_tree,
+        "output_tree": program.output_tree,
+        "kernels": [step.removeprefix("launch ") for step in executable.steps],
+    }

@@ -1,0 +1,58 @@
+"""`mlcc.load`: a package in a process that has torch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from mlcc.runtime.model import Model
+from mlcc.runtime.tensors import TensorInfo
+
+_DTYPES = {
+    "bool": torch.bool,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+}
+
+
+class _Tensors:
+    """Tensors of the CPU, taken as they lie in memory."""
+
+    def given(self, info: TensorInfo, value: Any) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"input {info.name}: found a {type(value).__name__}, expected a tensor")
+        if value.device.type != "cpu" or value.layout != torch.strided:
+            raise TypeError(f"input {info.name}: found a tensor on {value.device}, expected one of the CPU")
+        if value.dtype != _DTYPES[info.dtype]:
+            raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {_DTYPES[info.dtype]}")
+        value = value.detach().resolve_neg()
+        if tuple(value.shape) != info.sizes or value.stride() == info.strides:
+            return value  # the library tells what is wrong with sizes
+        return torch.empty_strided(info.sizes, info.strides, dtype=value.dtype).copy_(value)
+
+    def empty(self, info: TensorInfo) -> torch.Tensor:
+        return torch.empty_strided(info.sizes, info.strides, dtype=_DTYPES[info.dtype])
+
+    def address(self, array: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        return array.data_ptr(), tuple(array.shape), array.stride()
+
+
+def load(
+    path: str | os.PathLike[str], *, copy_weights: bool = False, check_weights: bool = False
+) -> Model:
+    """Open a package that `export` wrote: a callable that takes and returns tensors as the exported model did.
+
+    Tensors are taken without a copy where their strides are those that the package was exported for. Results have the
+    strides that the model's had. No gradients are recorded. The rest is as in `mlcc.runtime.load`, which needs no
+    torch.
+    """
+    return Model(path, copy_weights=copy_weights, check_weights=check_weights, arrays=_Tensors())

@@ -1,0 +1,182 @@
+"""A model as torch.export sees it, in the graph IR: what a package is compiled from."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from mlcc._errors import Error
+from mlcc._load import load_core
+from mlcc.capture.session import decomposition_table, op_table
+from mlcc.importer import fx_graph
+from mlcc.importer.context import ImportedGraph
+from mlcc.ir.types import GraphUnsupported, source_line
+from mlcc.rewrite import attention_widths
+from mlcc.torch_private import exporting
+
+
+@dataclass
+class Program:
+    """The graph of a model with what it needs: `builder` has it, and gives it up when it is compiled."""
+
+    builder: Any
+    imported: ImportedGraph
+    inputs: list[Any] = field(default_factory=list)  # of the graph: a tensor, or None for an argument
+    input_names: list[str] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+    input_tree: dict[str, Any] = field(default_factory=dict)
+    output_tree: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)  # of ops: where the first of each stands
+
+
+def exported(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> ExportedProgram:
+    """`model` as an ExportedProgram of these arguments' sizes; one that is such a program stays."""
+    if isinstance(model, ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):
+        raise Error(f"export: found a {type(model).__name__}, expected a module or an ExportedProgram")
+    if model.training:
+        raise Error(
+            "export: the model is in training mode\n  remedy: call model.eval() before it is exported"
+        )
+    with torch.no_grad():
+        return torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
+
+
+def program_of(ep: ExportedProgram) -> Program:
+    """The program in the graph IR. Error where it does what a package cannot."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch's own, about itself (2.13)
+        ep = ep.run_decompositions(
+            exporting.composite_decompositions() | decomposition_table(has_gradients=False)
+        )
+    _check_effects(ep)
+    attention_widths.fix_widths(ep.graph_module)
+    state = {**ep.state_dict, **ep.constants}
+    inputs: list[Any] = []
+    names: list[str] = []
+    numbers: dict[str, int] = {}  # of arguments, by the name of their placeholder
+    for spec in ep.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            name = getattr(spec.arg, "name", None)
+            if not isinstance(_value_of(ep, name), torch.Tensor):
+                inputs.append(None)  # a number, which the trace has fixed
+                names.append(str(name))
+                continue
+            numbers[str(name)] = len(numbers)
+            inputs.append(None)
+            names.append(str(name))
+        else:
+            inputs.append(_detached(state[str(spec.target)]))
+            names.append(str(spec.target))
+    builder = load_core().GraphBuilder("exported")
+    static = {place: None for place, value in enumerate(inputs) if value is not None}
+    try:
+        imported = fx_graph.import_graph(
+            ep.graph_module, builder, op_table(), static_inputs=static
+        )
+    except GraphUnsupported as reason:
+        raise Error(f"export: {reason}") from None
+    if imported.eager_calls or imported.object_inputs or imported.computes_objects:
+        raise Error("export: the model calls Python, which a package has not")
+    if imported.float_inputs or imported.gpu:
+        raise Error("export: packages are for tensors of the CPU, with numbers that are fixed")
+    program = Program(builder, imported)
+    program.inputs = [*inputs, *(_detached(constant) for constant in imported.constants)]
+    program.input_names = [*names, *(f"constant{i}" for i in range(len(imported.constants)))]
+    program.input_tree = _input_tree(ep, numbers)
+    program.output_tree = _output_tree(ep, imported)
+    values = [output for output in imported.outputs if output.kind == "value"]
+    program.output_names = [f"output{i}" for i in range(1 + max((v.index for v in values), default=-1))]
+    for node in ep.graph_module.graph.nodes:
+        if node.op == "call_function":
+            program.lines.setdefault(str(node.target), source_line(node))
+    return program
+
+
+def _check_effects(ep: ExportedProgram) -> None:
+    changed = [
+        str(spec.target)
+        for spec in ep.graph_signature.output_specs
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+    ]
+    if changed:
+        raise Error(
+            f"export: the model writes into {', '.join(changed)}\n"
+            "  remedy: take the state as an argument and return what it becomes"
+        )
+
+
+def _detached(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        raise Error(f"export: a constant is a {type(value).__name__}, expected a tensor")
+    return value.detach()
+
+
+def _value_of(ep: ExportedProgram, name: str | None) -> Any:
+    for node in ep.graph_module.graph.find_nodes(op="placeholder"):
+        if node.name == name:
+            return node.meta.get("val")
+    return None
+
+
+def _input_tree(ep: ExportedProgram, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Of [args, kwargs]: leaves are arguments in the order of the signature."""
+    leaves: list[dict[str, Any]] = []
+    for spec in ep.graph_signature.input_specs:
+        if spec.kind != InputKind.USER_INPUT:
+            continue
+        name = getattr(spec.arg, "name", None)
+        if str(name) in numbers:
+            leaves.append({"tensor": numbers[str(name)]})
+        else:
+            leaves.append(_constant(getattr(spec.arg, "value", None)))
+    args, kwargs = pytree.tree_unflatten(_boxes(leaves), ep.call_spec.in_spec)
+    return {"list": [tree_of(list(args)), tree_of(kwargs)]}
+
+
+def _output_tree(ep: ExportedProgram, imported: ImportedGraph) -> dict[str, Any]:
+    leaves = [
+        {"tensor": output.index} if output.kind == "value" else _constant(output.constant)
+        for output in imported.outputs
+    ]
+    return tree_of(pytree.tree_unflatten(_boxes(leaves), ep.call_spec.out_spec))
+
+
+def _constant(value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise Error(f"export: an argument or result is a {type(value).__name__}")
+    return {"constant": value}
+
+
+class _Leaf:
+    """Stands for a leaf in torch's containers."""
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        self.tree = tree
+
+
+def _boxes(leaves: Iterable[dict[str, Any]]) -> list[_Leaf]:
+    return [_Leaf(leaf) for leaf in leaves]
+
+
+def tree_of(value: Any) -> dict[str, Any]:
+    """Containers of leaves in the form of `mlcc.runtime.trees`; Error where they are of a kind that JSON has not."""
+    if isinstance(value, _Leaf):
+        return value.tree
+    if isinstance(value, Mapping):
+        return {"dict": {str(key): tree_of(below) for key, below in value.items()}}
+    if isinstance(value, tuple):
+        return {"tuple": [tree_of(below) for below in value]}
+    if isinstance(value, list):
+        return {"list": [tree_of(below) for below in value]}
+    if value is None:
+        return {"constant": None}
+    raise Error(f"export: an argument or result lies in a {type(value).__name__}")

@@ -1,0 +1,155 @@
+"""A package as a Python callable."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .library import (
+    CHECK_WEIGHTS,
+    COPY_WEIGHTS,
+    ErrorStruct,
+    PackageError,
+    TensorInfoStruct,
+    TensorStruct,
+    check,
+    library,
+)
+from .tensors import DTYPES, Arrays, NumpyArrays, TensorInfo, tensor_struct
+from .trees import flatten, unflatten
+
+
+class _Handle:
+    """Something of the library's, closed with the last reference."""
+
+    def __init__(self, pointer: ctypes.c_void_p, close: Any) -> None:
+        self.pointer = pointer
+        self._close = close
+
+    def __del__(self) -> None:
+        self._close(self.pointer)
+
+
+class Model:
+    """A package that is open. Calls take and return what the exported model's did, with arrays for tensors.
+
+    Any number of threads may call it at a time; each call runs in its own thread.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        copy_weights: bool = False,
+        check_weights: bool = False,
+        arrays: Arrays | None = None,
+    ) -> None:
+        self._arrays = arrays if arrays is not None else NumpyArrays()
+        flags = copy_weights * COPY_WEIGHTS | check_weights * CHECK_WEIGHTS
+        pointer, error = ctypes.c_void_p(), ErrorStruct()
+        check(
+            library().mlcc_package_open(
+                os.fsencode(path), flags, ctypes.byref(pointer), ctypes.byref(error)
+            ),
+            error,
+        )
+        self._package = _Handle(pointer, library().mlcc_package_close)
+        self.inputs = self._ports(
+            library().mlcc_package_num_inputs, library().mlcc_package_input
+        )
+        self.outputs = self._ports(
+            library().mlcc_package_num_outputs, library().mlcc_package_output
+        )
+        self._idle: list[_Handle] = []  # contexts that no call uses
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the package says of itself."""
+        size = ctypes.c_size_t()
+        text = library().mlcc_package_manifest(self._package.pointer, ctypes.byref(size))
+        found: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
+        return found
+
+    @property
+    def arena_bytes(self) -> int:
+        """Memory that each call that runs at a time takes beside its outputs."""
+        return int(library().mlcc_package_arena_bytes(self._package.pointer))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the exported model: arguments in the same places, results in the same containers."""
+        manifest = self._trees()
+        given = flatten(manifest["input_tree"], [list(args), kwargs])
+        return unflatten(manifest["output_tree"], self.run(given))
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """All inputs in the order of `self.inputs`; a new array for each of `self.outputs`."""
+        if len(inputs) != len(self.inputs):
+            raise TypeError(f"found {len(inputs)} inputs, expected {len(self.inputs)}")
+        given = [
+            self._arrays.given(info, value)
+            for info, value in zip(self.inputs, inputs, strict=True)
+        ]
+        results = [self._arrays.empty(info) for info in self.outputs]
+        taken, given_structs = self._structs(self.inputs, given)
+        made, made_structs = self._structs(self.outputs, results)
+        error = ErrorStruct()
+        context = self._idle.pop() if self._idle else self._new_context()
+        status = library().mlcc_run(
+            context.pointer, taken, len(given), made, len(results), ctypes.byref(error)
+        )
+        del given_structs, made_structs  # they hold the sizes that the library has read
+        self._idle.append(context)
+        check(status, error)
+        return results
+
+    def _structs(self, infos: Sequence[TensorInfo], values: Sequence[Any]) -> tuple[Any, Any]:
+        structs = [
+            tensor_struct(self._arrays, info, value)
+            for info, value in zip(infos, values, strict=True)
+        ]
+        return (TensorStruct * len(structs))(*structs), structs
+
+    def _new_context(self) -> _Handle:
+        pointer, error = ctypes.c_void_p(), ErrorStruct()
+        status = library().mlcc_context_create(
+            self._package.pointer, None, ctypes.byref(pointer), ctypes.byref(error)
+        )
+        check(status, error)
+        return _Handle(pointer, library().mlcc_context_destroy)
+
+    def _trees(self) -> dict[str, Any]:
+        trees = getattr(self, "_known_trees", None)
+        if trees is None:
+            trees = self._known_trees = self.manifest
+        return trees
+
+    def _ports(self, count: Any, describe: Any) -> tuple[TensorInfo, ...]:
+        found = []
+        for index in range(count(self._package.pointer)):
+            info = TensorInfoStruct()
+            if describe(self._package.pointer, index, ctypes.byref(info)) != 0:
+                raise PackageError(f"the package has no tensor {index}", 0)
+            found.append(
+                TensorInfo(
+                    info.name.decode(),
+                    DTYPES[info.dtype][0],
+                    tuple(info.sizes[: info.rank]),
+                    tuple(info.strides[: info.rank]),
+                    info.dtype,
+                )
+            )
+        return tuple(found)
+
+
+def load(
+    path: str | os.PathLike[str], *, copy_weights: bool = False, check_weights: bool = False
+) -> Model:
+    """Opens a package that `mlcc.export` wrote; `Error` where it cannot run here.
+
+    The file is mapped, and must not change while the model is used. `copy_weights` reads its weights into memory of
+    large pages, which may be faster for large models; `check_weights` reads them once to compare their checksum.
+    """
+    return Model(path, copy_weights=copy_weights, check_weights=check_weights)

@@ -1,0 +1,98 @@
+"""Arrays at the border of the C library: numpy's, and the interface that others implement."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy
+
+from .library import TensorStruct
+
+# By number of mlcc_dtype: the name, and numpy's dtype. numpy has no bf16: its 16 bits come as uint16.
+DTYPES = (
+    ("bool", numpy.bool_),
+    ("u8", numpy.uint8),
+    ("i8", numpy.int8),
+    ("i16", numpy.int16),
+    ("i32", numpy.int32),
+    ("i64", numpy.int64),
+    ("f16", numpy.float16),
+    ("bf16", numpy.uint16),
+    ("f32", numpy.float32),
+    ("f64", numpy.float64),
+)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a package: `dtype` as mlcc names it ("f32"), sizes and strides in elements."""
+
+    name: str
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    number: int  # of the dtype, mlcc_dtype
+
+
+class Arrays(Protocol):
+    """What makes arrays and tells where they lie."""
+
+    def given(self, info: TensorInfo, value: Any) -> Any:
+        """`value` as an array of the dtype, at strides that the library takes; TypeError where it is none."""
+
+    def empty(self, info: TensorInfo) -> Any:
+        """A new array for an output."""
+
+    def address(self, array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """The first element, sizes, and strides in elements."""
+
+
+class NumpyArrays:
+    """numpy's arrays; what speaks DLPack or the buffer protocol is taken without a copy."""
+
+    def given(self, info: TensorInfo, value: Any) -> Any:
+        """Arrays of other strides than the package takes are copied; those of another dtype are refused."""
+        if not isinstance(value, numpy.ndarray):
+            value = numpy.from_dlpack(value) if hasattr(value, "__dlpack__") else numpy.asarray(value)
+        expected = numpy.dtype(DTYPES[info.number][1])
+        if value.dtype != expected:
+            raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {expected}")
+        if value.shape != info.sizes or tuple(_strides(value)) == info.strides:
+            return value  # the library tells what is wrong with sizes
+        fitting = numpy.lib.stride_tricks.as_strided(
+            numpy.empty(_reach(info), expected),
+            info.sizes,
+            [stride * expected.itemsize for stride in info.strides],
+        )
+        fitting[...] = value
+        return fitting
+
+    def empty(self, info: TensorInfo) -> Any:
+        """In row-major order."""
+        return numpy.empty(info.sizes, DTYPES[info.number][1])
+
+    def address(self, array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """As numpy says it, in elements instead of bytes."""
+        return array.ctypes.data, array.shape, tuple(_strides(array))
+
+
+def _strides(array: Any) -> list[int]:
+    return [stride // array.itemsize for stride in array.strides]
+
+
+def _reach(info: TensorInfo) -> int:
+    """Elements from the first to behind the last one."""
+    if 0 in info.sizes:
+        return 0
+    return 1 + sum(
+        (size - 1) * stride for size, stride in zip(info.sizes, info.strides, strict=True)
+    )
+
+
+def tensor_struct(arrays: Arrays, info: TensorInfo, array: Any) -> TensorStruct:
+    """mlcc_tensor of an array, which must outlive it."""
+    address, sizes, strides = arrays.address(array)
+    numbers = ctypes.c_int64 * len(sizes)
+    return TensorStruct(address, info.number, len(sizes), numbers(*sizes), numbers(*strides))
