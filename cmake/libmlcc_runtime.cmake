@@ -2,8 +2,8 @@
 # for size, and without a C++ library of the system, so that libc and libm are all that it asks for.
 
 set(mlcc_runtime_sources
-  package/contents.cpp package/context.cpp package/mapped_file.cpp package/package.cpp package/runtime_api.cpp
-  package/strided_copy.cpp package/targets.cpp package/terminate.cpp
+  package/contents.cpp package/context.cpp package/mapped_file.cpp package/package.cpp package/ports.cpp
+  package/runtime_api.cpp package/strided_copy.cpp package/targets.cpp package/terminate.cpp
   runtime/arena_plan.cpp runtime/call_plan.cpp runtime/executable.cpp runtime/host_kernel.cpp runtime/kernel.cpp
   runtime/plan_memory.cpp runtime/size_expr.cpp
   support/bytes.cpp support/error.cpp support/hash.cpp support/lexer.cpp

@@ -28,9 +28,12 @@ class Encoder {
     MLCC_CHECK(plan.kept.empty() && plan.promises.empty(), "package: a plan with kept inputs");
     body_.add_count(plan.inputs.size());
     for (size_t i = 0; i < plan.inputs.size(); ++i) add(plan.inputs[i], contents.inputs[i]);
+    body_.add_count(contents.symbols.size());
+    for (const Symbol& symbol : contents.symbols) add(symbol);
     body_.add_count(plan.outputs.size());
     for (size_t i = 0; i < plan.outputs.size(); ++i) {
-      body_.add_text(contents.output_names[i]);
+      body_.add_text(contents.outputs[i].name);
+      add(contents.outputs[i].sizes);
       add_slot(plan.outputs[i]);
     }
     body_.add_count(plan.written_inputs.size());
@@ -56,6 +59,13 @@ class Encoder {
     return found->second;
   }
 
+  void add(const Symbol& symbol) {
+    body_.add_text(symbol.name);
+    body_.add_text(symbol.shown);
+    body_.add_number(symbol.low);
+    body_.add_number(symbol.high);
+  }
+
   void add_slot(Slot slot) { body_.add_count(static_cast<uint64_t>(slot)); }
 
   void add(const SymExpr& expr) {
@@ -65,6 +75,11 @@ class Encoder {
       body_.add_byte(static_cast<uint8_t>(instruction.kind));
       if (is_operand(instruction.kind)) body_.add_number(instruction.operand);
     }
+  }
+
+  void add(const std::vector<std::string>& texts) {
+    body_.add_count(texts.size());
+    for (const std::string& text : texts) body_.add_text(text);
   }
 
   void add(const std::vector<SymExpr>& exprs) {
@@ -82,6 +97,7 @@ class Encoder {
   void add(const runtime::InputSpec& spec, const Input& input) {
     body_.add_byte(static_cast<uint8_t>(input.kind));
     body_.add_text(input.name);
+    add(input.sizes);
     body_.add_number(input.offset);
     body_.add_number(input.bytes);
     body_.add_byte(static_cast<uint8_t>(spec.is_size));
@@ -175,6 +191,8 @@ class Decoder {
     for (std::string& name : names_) name = in_.text();
     const size_t num_inputs = in_.length();
     for (size_t i = 0; i < num_inputs; ++i) read_input();
+    contents_.symbols.resize(in_.length());
+    for (Symbol& symbol : contents_.symbols) symbol = read_symbol();
     read_outputs();
     plan_.written_inputs = slots();
     plan_.num_slots = in_.index();
@@ -224,6 +242,12 @@ class Decoder {
     return SizeExpr::expression_of(code, [this](int64_t symbol) { return name_of(symbol); });
   }
 
+  std::vector<std::string> texts() {
+    std::vector<std::string> texts(in_.length());
+    for (std::string& text : texts) text = in_.text();
+    return texts;
+  }
+
   std::vector<SymExpr> sizes() {
     std::vector<SymExpr> sizes(in_.length());
     for (SymExpr& one : sizes) one = size();
@@ -243,6 +267,7 @@ class Decoder {
     Input input;
     input.kind = static_cast<InputKind>(one_of(kNumInputKinds, "kind of input"));
     input.name = in_.text();
+    input.sizes = texts();
     input.offset = in_.number();
     input.bytes = in_.number();
     runtime::InputSpec about{};
@@ -277,10 +302,21 @@ class Decoder {
       in_.fail(detail::join("weight ", input.name, " has fewer bytes than its size says"));
   }
 
+  Symbol read_symbol() {
+    Symbol symbol;
+    symbol.name = in_.text();
+    symbol.shown = in_.text();
+    symbol.low = in_.number();
+    symbol.high = in_.number();
+    return symbol;
+  }
+
   void read_outputs() {
     const size_t count = in_.length();
     for (size_t i = 0; i < count; ++i) {
-      contents_.output_names.emplace_back(in_.text());
+      Output& output = contents_.outputs.emplace_back();
+      output.name = in_.text();
+      output.sizes = texts();
       plan_.outputs.push_back(slot());
     }
   }

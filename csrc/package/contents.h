@@ -17,16 +17,31 @@ enum class InputKind : uint8_t { kGiven, kWeight, kUnused };
 struct Input {
   InputKind kind = InputKind::kUnused;
   std::string name;
+  std::vector<std::string> sizes;  // "2*batch": to people; empty where all are numbers
   // Of a weight: where its first element lies in the section of weights, and up to its last one.
   int64_t offset = 0;
   int64_t bytes = 0;
 };
 
+struct Output {
+  std::string name;
+  std::vector<std::string> sizes;  // as an input's
+};
+
+// A size that callers choose.
+struct Symbol {
+  std::string name;   // in the plan
+  std::string shown;  // to people
+  int64_t low = 0;
+  int64_t high = 0;  // kUnboundedHigh: none
+};
+
 struct Contents {
   // Of the CPU; without calls, regions, kept inputs and promises. Its launches have no text.
   runtime::ExecutablePlan plan;
-  std::vector<Input> inputs;              // as many as the plan's
-  std::vector<std::string> output_names;  // as many as the plan's
+  std::vector<Input> inputs;    // as many as the plan's
+  std::vector<Output> outputs;  // as many as the plan's
+  std::vector<Symbol> symbols;
   // Of each launch in order, of each phase: where its function lies in the section of code.
   std::vector<std::vector<int64_t>> entries;
 };

@@ -80,18 +80,6 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-std::string in_words(std::span<const int64_t> numbers) {
-  std::string text = "[";
-  for (const int64_t number : numbers)
-    text += (text.size() > 1 ? ", " : "") + std::to_string(number);
-  return text + "]";
-}
-
-std::string dtype_in_words(mlcc_dtype dtype) {
-  return dtype < 0 || dtype > MLCC_F64 ? detail::join("number ", static_cast<int>(dtype))
-                                       : std::string(dtype_name(static_cast<DType>(dtype)));
-}
-
 std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
   std::vector<int64_t> strides(sizes.size());
   int64_t step = 1;
@@ -132,26 +120,17 @@ bool is_injective(std::span<const int64_t> sizes, std::span<const int64_t> strid
   return true;
 }
 
-// A caller's tensor as it is described; throws where it is none of this port.
-std::vector<int64_t> checked_strides(const std::string& what, const Port& port,
-                                     const mlcc_tensor& tensor) {
-  MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(port.dtype),
-                    MLCC_INVALID_ARGUMENT, what, ": found dtype ", dtype_in_words(tensor.dtype),
-                    ", expected ", dtype_name(port.dtype));
-  MLCC_STATUS_CHECK(tensor.rank == static_cast<int32_t>(port.sizes.size()), MLCC_INVALID_ARGUMENT,
-                    what, ": found ", tensor.rank, " dimensions, expected ", port.sizes.size());
-  MLCC_STATUS_CHECK(tensor.rank == 0 || tensor.sizes != nullptr, MLCC_INVALID_ARGUMENT, what,
-                    ": sizes are null");
-  const std::span<const int64_t> sizes(tensor.sizes, static_cast<size_t>(tensor.rank));
-  MLCC_STATUS_CHECK(std::equal(sizes.begin(), sizes.end(), port.sizes.begin()),
-                    MLCC_INVALID_ARGUMENT, what, ": found sizes ", in_words(sizes), ", expected ",
-                    in_words(port.sizes));
+void check_data(const std::string& what, DType dtype, const mlcc_tensor& tensor,
+                std::span<const int64_t> sizes) {
   MLCC_STATUS_CHECK(tensor.data != nullptr || is_empty(sizes), MLCC_INVALID_ARGUMENT, what,
                     ": data is null");
-  const int64_t alignment = dtype_size(port.dtype);
+  const int64_t alignment = dtype_size(dtype);
   MLCC_STATUS_CHECK(reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(alignment) ==
                         0,
                     MLCC_INVALID_ARGUMENT, what, ": data is not aligned to ", alignment, " bytes");
+}
+
+std::vector<int64_t> strides_of(const mlcc_tensor& tensor, std::span<const int64_t> sizes) {
   if (tensor.strides == nullptr) return row_major(sizes);
   return {tensor.strides, tensor.strides + tensor.rank};
 }
@@ -165,35 +144,42 @@ class Context::MemoryHost final : public runtime::Host {
       : package_(package), options_(options), arena_(options.allocator),
         slots_(static_cast<size_t>(package.executable().plan().num_slots)) {
     for (size_t i = 0; i < slots_.size(); ++i) buffers_.emplace_back(options.allocator);
-    for (size_t i = 0; i < package.inputs().size(); ++i)
-      if (package.inputs()[i].kind == InputKind::kWeight)
-        slots_[i].data = const_cast<char*>(package.weight(package.inputs()[i]));
+    const std::vector<runtime::InputSpec>& specs = package.executable().plan().inputs;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (package.inputs()[i].kind != InputKind::kWeight) continue;
+      slots_[i].data = const_cast<char*>(package.weight(package.inputs()[i]));
+      slots_[i].element_bytes = dtype_size(specs[i].spec.dtype);
+    }
   }
 
   void begin(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
-    MLCC_STATUS_CHECK(inputs.size() == package_.given().size(), MLCC_INVALID_ARGUMENT, "found ",
-                      inputs.size(), " inputs, expected ", package_.given().size());
-    MLCC_STATUS_CHECK(outputs.size() == package_.outputs().size(), MLCC_INVALID_ARGUMENT, "found ",
-                      outputs.size(), " outputs, expected ", package_.outputs().size());
-    for (size_t i = 0; i < inputs.size(); ++i) set_input(package_.given()[i], inputs[i]);
-    output_strides_.resize(outputs.size());
+    resolve(inputs);
+    check_count(outputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) set_input(package_.ports().inputs()[i], inputs[i]);
     for (size_t i = 0; i < outputs.size(); ++i) check_output(i, outputs[i]);
     outputs_ = outputs;
     is_arena_lent_ = false;
   }
 
+  // Says what sizes outputs have for these inputs.
+  void infer(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
+    resolve(inputs);
+    check_count(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) outputs[i] = described(i, nullptr);
+  }
+
   // Puts results where the caller wants them, or says where they are.
   void finish() {
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      const Port& port = package_.outputs()[i];
+      const Port& port = package_.ports().outputs()[i];
+      const Layout& layout = layouts_[i];
       mlcc_tensor& output = outputs_[i];
-      const Place& place = slots_[static_cast<size_t>(port.slot)];
+      const Place& place = slots_[static_cast<size_t>(port.slot())];
       if (output.data == nullptr) {
-        output = {place.data, static_cast<mlcc_dtype>(port.dtype),
-                  static_cast<int32_t>(port.sizes.size()), port.sizes.data(), port.strides.data()};
-      } else if (output.data != place.data) {
-        copy_strided(static_cast<char*>(output.data), output_strides_[i], place.data, port.strides,
-                     port.sizes, dtype_size(port.dtype));
+        output = described(i, place.data);
+      } else if (output.data != place.data && !is_empty(layout.sizes)) {
+        copy_strided(static_cast<char*>(output.data), layout.wanted_strides, place.data,
+                     layout.strides, layout.sizes, dtype_size(port.dtype()));
       }
     }
   }
@@ -262,33 +248,75 @@ class Context::MemoryHost final : public runtime::Host {
     int64_t size = 0;  // of a size
   };
 
+  // An output's, in the call under way.
+  struct Layout {
+    std::vector<int64_t> sizes, strides;
+    std::vector<int64_t> wanted_strides;  // where the caller places it
+  };
+
+  void resolve(std::span<const mlcc_tensor> inputs) {
+    symbols_ = package_.ports().bind(inputs);
+    layouts_.resize(package_.ports().outputs().size());
+    for (size_t i = 0; i < layouts_.size(); ++i) {
+      package_.ports().outputs()[i].sizes(symbols_, layouts_[i].sizes);
+      package_.ports().outputs()[i].strides(symbols_, layouts_[i].strides);
+    }
+  }
+
+  void check_count(size_t num_outputs) const {
+    MLCC_STATUS_CHECK(num_outputs == layouts_.size(), MLCC_INVALID_ARGUMENT, "found ", num_outputs,
+                      " outputs, expected ", layouts_.size());
+  }
+
+  mlcc_tensor described(size_t index, void* data) const {
+    const Layout& layout = layouts_[index];
+    return {data, static_cast<mlcc_dtype>(package_.ports().outputs()[index].dtype()),
+            static_cast<int32_t>(layout.sizes.size()), layout.sizes.data(), layout.strides.data()};
+  }
+
   void set_input(const Port& port, const mlcc_tensor& tensor) {
-    const std::string what = "input " + port.name;
-    const std::vector<int64_t> strides = checked_strides(what, port, tensor);
-    MLCC_STATUS_CHECK(are_equal_strides(port.sizes, strides, port.strides) || is_empty(port.sizes),
+    const std::string what = "input " + port.name();
+    Place& place = slots_[static_cast<size_t>(port.slot())];
+    port.sizes(symbols_, place.sizes);
+    check_data(what, port.dtype(), tensor, place.sizes);
+    const std::vector<int64_t> strides = strides_of(tensor, place.sizes);
+    std::vector<int64_t> expected;
+    port.strides(symbols_, expected);
+    MLCC_STATUS_CHECK(are_equal_strides(place.sizes, strides, expected) || is_empty(place.sizes),
                       MLCC_INVALID_ARGUMENT, what, ": found strides ", in_words(strides),
-                      ", expected ", in_words(port.strides));
-    Place& place = slots_[static_cast<size_t>(port.slot)];
+                      ", expected ", in_words(expected));
     place.data = static_cast<char*>(tensor.data);
-    place.element_bytes = dtype_size(port.dtype);
-    place.sizes.assign(port.sizes.begin(), port.sizes.end());
+    place.element_bytes = dtype_size(port.dtype());
   }
 
   void check_output(size_t index, const mlcc_tensor& tensor) {
     if (tensor.data == nullptr) return;
-    const Port& port = package_.outputs()[index];
-    const std::string what = "output " + port.name;
-    output_strides_[index] = checked_strides(what, port, tensor);
-    MLCC_STATUS_CHECK(is_injective(port.sizes, output_strides_[index]) || is_empty(port.sizes),
+    const Port& port = package_.ports().outputs()[index];
+    Layout& layout = layouts_[index];
+    const std::string what = "output " + port.name();
+    MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(port.dtype()),
+                      MLCC_INVALID_ARGUMENT, what, ": found another dtype, expected ",
+                      dtype_name(port.dtype()));
+    MLCC_STATUS_CHECK(tensor.rank == static_cast<int32_t>(port.rank()) &&
+                          (tensor.rank == 0 || tensor.sizes != nullptr),
+                      MLCC_INVALID_ARGUMENT, what, ": found ", tensor.rank, " sizes, expected ",
+                      port.rank());
+    const std::span<const int64_t> sizes(tensor.sizes, port.rank());
+    MLCC_STATUS_CHECK(std::equal(sizes.begin(), sizes.end(), layout.sizes.begin()),
+                      MLCC_INVALID_ARGUMENT, what, ": found sizes ", in_words(sizes), ", expected ",
+                      in_words(layout.sizes));
+    check_data(what, port.dtype(), tensor, sizes);
+    layout.wanted_strides = strides_of(tensor, sizes);
+    MLCC_STATUS_CHECK(is_injective(sizes, layout.wanted_strides) || is_empty(sizes),
                       MLCC_INVALID_ARGUMENT, what, ": elements overlap at strides ",
-                      in_words(output_strides_[index]));
+                      in_words(layout.wanted_strides));
   }
 
   // Where the caller wants what this slot becomes, laid out as the program does.
   char* caller_memory(Slot slot, std::span<const int64_t> sizes, std::span<const int64_t> strides) {
     for (size_t i = 0; i < outputs_.size(); ++i)
-      if (package_.outputs()[i].slot == slot && outputs_[i].data != nullptr &&
-          are_equal_strides(sizes, strides, output_strides_[i]))
+      if (package_.ports().outputs()[i].slot() == slot && outputs_[i].data != nullptr &&
+          are_equal_strides(sizes, strides, layouts_[i].wanted_strides))
         return static_cast<char*>(outputs_[i].data);
     return nullptr;
   }
@@ -300,7 +328,8 @@ class Context::MemoryHost final : public runtime::Host {
   std::vector<Place> slots_;
   std::vector<Buffer> buffers_;  // of slots, where they lie in memory of ours
   std::span<mlcc_tensor> outputs_;
-  std::vector<std::vector<int64_t>> output_strides_;  // of those that the caller places
+  std::vector<int64_t> symbols_;  // of the call, the executable's
+  std::vector<Layout> layouts_;   // of outputs
 };
 
 Context::Context(std::shared_ptr<const Package> package, const mlcc_context_options& options)
@@ -308,14 +337,14 @@ Context::Context(std::shared_ptr<const Package> package, const mlcc_context_opti
       parallel_for_(parallel_for_of(options_)) {
   MLCC_STATUS_CHECK(reinterpret_cast<uintptr_t>(options_.arena) % kAlignment == 0,
                     MLCC_INVALID_ARGUMENT, "arena: not aligned to ", kAlignment, " bytes");
-  MLCC_STATUS_CHECK(options_.arena == nullptr ||
-                        static_cast<int64_t>(options_.arena_bytes) >= package_->arena_bytes(),
-                    MLCC_INVALID_ARGUMENT, "arena: found ", options_.arena_bytes,
-                    " bytes, expected ", package_->arena_bytes());
   host_ = std::make_unique<MemoryHost>(*package_, options_);
 }
 
 Context::~Context() = default;
+
+void Context::infer(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
+  host_->infer(inputs, outputs);
+}
 
 void Context::run(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
   host_->begin(inputs, outputs);

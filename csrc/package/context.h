@@ -23,6 +23,8 @@ class Context {
 
   // As mlcc_run. StatusError where the arguments are not what the program takes.
   void run(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs);
+  // As mlcc_infer.
+  void infer(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs);
 
  private:
   class MemoryHost;

@@ -77,8 +77,9 @@ typedef struct mlcc_tensor_info {
   const char* name;
   mlcc_dtype dtype;
   int32_t rank;
-  const int64_t* sizes;
-  const int64_t* strides; /* in elements: those for which nothing is copied */
+  const int64_t* sizes;          /* -1: varies from call to call */
+  const int64_t* strides;        /* in elements, of those for which nothing is copied; -1: varies */
+  const char* const* size_texts; /* "3", "batch", "2*length + 1" */
 } mlcc_tensor_info;
 
 typedef struct mlcc_package mlcc_package;
@@ -113,8 +114,10 @@ MLCC_API mlcc_status mlcc_package_input(const mlcc_package* package, size_t inde
                                         mlcc_tensor_info* info);
 MLCC_API mlcc_status mlcc_package_output(const mlcc_package* package, size_t index,
                                          mlcc_tensor_info* info);
-/* Bytes of the arena that a call uses. */
-MLCC_API size_t mlcc_package_arena_bytes(const mlcc_package* package);
+/* Bytes of the arena that a call with these inputs uses; their data may be NULL. */
+MLCC_API mlcc_status mlcc_package_arena_bytes(const mlcc_package* package,
+                                              const mlcc_tensor* inputs, size_t num_inputs,
+                                              size_t* bytes, mlcc_error* error);
 
 /* Where a context has its memory from. */
 typedef struct mlcc_allocator {
@@ -155,6 +158,11 @@ MLCC_API void mlcc_context_destroy(mlcc_context* context);
  * After an error the outputs hold nothing of use, and the context can be used again. */
 MLCC_API mlcc_status mlcc_run(mlcc_context* context, const mlcc_tensor* inputs, size_t num_inputs,
                               mlcc_tensor* outputs, size_t num_outputs, mlcc_error* error);
+
+/* Fills in dtypes, sizes and strides of the outputs for inputs of these sizes, whose data may be
+ * NULL. The numbers hold until the next call of the context. */
+MLCC_API mlcc_status mlcc_infer(mlcc_context* context, const mlcc_tensor* inputs, size_t num_inputs,
+                                mlcc_tensor* outputs, size_t num_outputs, mlcc_error* error);
 
 #ifdef __cplusplus
 }

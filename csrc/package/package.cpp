@@ -12,9 +12,6 @@
 namespace mlcc::package {
 namespace {
 
-// The dtypes that callers can name; mlcc_dtype has the same numbers.
-bool is_public(DType dtype) { return static_cast<int>(dtype) <= MLCC_F64; }
-
 // Steps in the order in which they run: what a slot is when a step reads it.
 class PlanChecker {
  public:
@@ -71,12 +68,11 @@ class Package::Opener {
     PlanChecker(contents.plan);
     place_code(code, file);
     place_weights(weights, file);
-    find_ports(contents);
-    package_->inputs_ = std::move(contents.inputs);
     std::vector<runtime::KernelPtr> kernels = kernels_of(contents);
     package_->executable_ =
         std::make_unique<const runtime::Executable>(std::move(contents.plan), std::move(kernels));
-    package_->arena_bytes_ = package_->executable_->fixed_arena_bytes();
+    package_->ports_ = std::make_unique<const Ports>(contents, *package_->executable_);
+    package_->inputs_ = std::move(contents.inputs);
     return std::move(package_);
   }
 
@@ -169,52 +165,6 @@ class Package::Opener {
       kernels.push_back(std::make_shared<runtime::HostKernel>("k", std::move(phases)));
     }
     return kernels;
-  }
-
-  // -- what callers see
-
-  void find_ports(const Contents& contents) {
-    const runtime::ExecutablePlan& plan = contents.plan;
-    for (size_t i = 0; i < plan.inputs.size(); ++i) {
-      if (contents.inputs[i].kind != InputKind::kGiven) continue;
-      MLCC_STATUS_CHECK(!plan.inputs[i].is_size, MLCC_INVALID_FILE, what_, ": input ",
-                        contents.inputs[i].name, " is a size");
-      package_->given_.push_back(
-          port(contents.inputs[i].name, static_cast<runtime::Slot>(i), plan.inputs[i].spec));
-    }
-    for (size_t i = 0; i < plan.outputs.size(); ++i)
-      package_->outputs_.push_back(
-          port(contents.output_names[i], plan.outputs[i], spec_of(plan, plan.outputs[i])));
-  }
-
-  const runtime::TensorSpec& spec_of(const runtime::ExecutablePlan& plan,
-                                     runtime::Slot slot) const {
-    for (const runtime::Step& step : plan.steps) {
-      if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step))
-        if (allocate->slot == slot) return allocate->spec;
-      if (const auto* view = std::get_if<runtime::ViewStep>(&step))
-        if (view->slot == slot) return view->spec;
-    }
-    MLCC_STATUS_CHECK(static_cast<size_t>(slot) < plan.inputs.size() &&
-                          !plan.inputs[static_cast<size_t>(slot)].is_size,
-                      MLCC_INVALID_FILE, what_, ": an output is no tensor");
-    return plan.inputs[static_cast<size_t>(slot)].spec;
-  }
-
-  Port port(const std::string& name, runtime::Slot slot, const runtime::TensorSpec& spec) const {
-    MLCC_STATUS_CHECK(is_public(spec.dtype), MLCC_INVALID_FILE, what_, ": ", name, " is of dtype ",
-                      dtype_name(spec.dtype));
-    return {name, slot, spec.dtype, fixed(name, spec.shape), fixed(name, spec.strides)};
-  }
-
-  std::vector<int64_t> fixed(const std::string& name, const std::vector<SymExpr>& sizes) const {
-    std::vector<int64_t> values;
-    for (const SymExpr& size : sizes) {
-      MLCC_STATUS_CHECK(size.is_constant() && *size.as_constant() >= 0, MLCC_INVALID_FILE, what_,
-                        ": ", name, " has no fixed size");
-      values.push_back(*size.as_constant());
-    }
-    return values;
   }
 
   const std::string_view bytes_;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,18 +10,11 @@
 #include "package/contents.h"
 #include "package/mapped_file.h"
 #include "package/mlcc_runtime.h"
+#include "package/ports.h"
 #include "package/targets.h"
 #include "runtime/executable.h"
 
 namespace mlcc::package {
-
-// An input that the caller gives, or an output.
-struct Port {
-  std::string name;
-  runtime::Slot slot = 0;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> sizes, strides;
-};
 
 // Immutable: any number of contexts use one at a time.
 class Package {
@@ -35,10 +27,8 @@ class Package {
   const runtime::Executable& executable() const { return *executable_; }
   std::string_view manifest() const { return manifest_; }
   const std::vector<Input>& inputs() const { return inputs_; }  // as the plan's
-  const std::vector<Port>& given() const { return given_; }     // of these, what the caller gives
-  const std::vector<Port>& outputs() const { return outputs_; }
+  const Ports& ports() const { return *ports_; }
   const char* weight(const Input& input) const { return weights_.get() + input.offset; }
-  int64_t arena_bytes() const { return arena_bytes_; }
 
  private:
   Package() = default;
@@ -48,8 +38,7 @@ class Package {
   std::string_view manifest_;
   std::unique_ptr<const runtime::Executable> executable_;
   std::vector<Input> inputs_;
-  std::vector<Port> given_, outputs_;
-  int64_t arena_bytes_ = 0;
+  std::unique_ptr<const Ports> ports_;
 };
 
 }  // namespace mlcc::package

@@ -1,5 +1,6 @@
 #include "package/packing.h"
 
+#include <optional>
 #include <utility>
 
 #include "package/image.h"
@@ -47,6 +48,35 @@ Image link(const ProgramToPack& program) {
   return link_objects(objects);
 }
 
+// As people see them: with their names of symbols. Empty where all are numbers.
+std::vector<std::string> texts_of(const std::vector<SymExpr>& sizes,
+                                  const std::vector<Symbol>& symbols) {
+  if (are_constant(sizes)) return {};
+  std::vector<std::string> texts;
+  for (const SymExpr& size : sizes)
+    texts.push_back(size.substitute([&](std::string_view name) -> std::optional<SymExpr> {
+                          for (const Symbol& symbol : symbols)
+                            if (symbol.name == name) return SymExpr::symbol(symbol.shown);
+                          return std::nullopt;
+                        })
+                        .str());
+  return texts;
+}
+
+// What an output is made as.
+const runtime::TensorSpec& spec_of(const runtime::ExecutablePlan& plan, runtime::Slot slot) {
+  for (const runtime::Step& step : plan.steps) {
+    if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step))
+      if (allocate->slot == slot) return allocate->spec;
+    if (const auto* view = std::get_if<runtime::ViewStep>(&step))
+      if (view->slot == slot) return view->spec;
+  }
+  const auto index = static_cast<size_t>(slot);
+  if (index >= plan.inputs.size() || plan.inputs[index].is_size)
+    throw UnsupportedError("package: a result is a number that the sizes tell");
+  return plan.inputs[index].spec;
+}
+
 }  // namespace
 
 PackageFile pack(const ProgramToPack& program) {
@@ -63,6 +93,7 @@ PackageFile pack(const ProgramToPack& program) {
                                                 : plan.kept[i - program.input_names.size()].label;
     if (!program.values[i]) {
       input.kind = InputKind::kGiven;
+      input.sizes = texts_of(plan.inputs[i].spec.shape, program.symbols);
     } else if (is_used[i]) {
       input.kind = InputKind::kWeight;
       input.offset = file.weights.place(*program.values[i]);
@@ -79,7 +110,10 @@ PackageFile pack(const ProgramToPack& program) {
   file.contents.plan.steps = steps_without_text(plan.steps);
   file.contents.plan.outputs = plan.outputs;
   file.contents.plan.written_inputs = plan.written_inputs;
-  file.contents.output_names = program.output_names;
+  for (size_t i = 0; i < plan.outputs.size(); ++i)
+    file.contents.outputs.push_back(
+        {program.output_names[i], texts_of(spec_of(plan, plan.outputs[i]).shape, program.symbols)});
+  file.contents.symbols = program.symbols;
   file.contents.entries = std::move(image.addresses);
   file.code = {program.target, std::move(image.bytes)};
   return file;

@@ -12,7 +12,7 @@
 namespace mlcc::package {
 
 struct ProgramToPack {
-  const runtime::ExecutablePlan& plan;   // static sizes, the CPU, no calls
+  const runtime::ExecutablePlan& plan;   // of the CPU, no calls
   std::vector<std::string> objects;      // of each launch
   std::vector<std::string> input_names;  // of the inputs that are given to the plan
   std::vector<std::string> output_names;
@@ -20,6 +20,7 @@ struct ProgramToPack {
   // Nothing: whoever runs the package gives it.
   std::vector<std::optional<Weight>> values;
   Target target;
+  std::vector<Symbol> symbols;  // of the plan
 };
 
 // Weights that no step reads are left out: what is kept of them stands for them. Without manifest.

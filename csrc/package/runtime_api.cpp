@@ -59,9 +59,7 @@ void check_not_null(const void* pointer, const char* name) {
 mlcc_status describe(const std::vector<mlcc::package::Port>& ports, size_t index,
                      mlcc_tensor_info* info) {
   if (index >= ports.size() || info == nullptr) return MLCC_INVALID_ARGUMENT;
-  const mlcc::package::Port& port = ports[index];
-  *info = {port.name.c_str(), static_cast<mlcc_dtype>(port.dtype),
-           static_cast<int32_t>(port.sizes.size()), port.sizes.data(), port.strides.data()};
+  *info = ports[index].info();
   return MLCC_OK;
 }
 
@@ -102,25 +100,33 @@ const char* mlcc_package_manifest(const mlcc_package* package, size_t* size) {
 }
 
 size_t mlcc_package_num_inputs(const mlcc_package* package) {
-  return package == nullptr ? 0 : package->package->given().size();
+  return package == nullptr ? 0 : package->package->ports().inputs().size();
 }
 
 size_t mlcc_package_num_outputs(const mlcc_package* package) {
-  return package == nullptr ? 0 : package->package->outputs().size();
+  return package == nullptr ? 0 : package->package->ports().outputs().size();
 }
 
 mlcc_status mlcc_package_input(const mlcc_package* package, size_t index, mlcc_tensor_info* info) {
   return package == nullptr ? MLCC_INVALID_ARGUMENT
-                            : describe(package->package->given(), index, info);
+                            : describe(package->package->ports().inputs(), index, info);
 }
 
 mlcc_status mlcc_package_output(const mlcc_package* package, size_t index, mlcc_tensor_info* info) {
   return package == nullptr ? MLCC_INVALID_ARGUMENT
-                            : describe(package->package->outputs(), index, info);
+                            : describe(package->package->ports().outputs(), index, info);
 }
 
-size_t mlcc_package_arena_bytes(const mlcc_package* package) {
-  return package == nullptr ? 0 : static_cast<size_t>(package->package->arena_bytes());
+mlcc_status mlcc_package_arena_bytes(const mlcc_package* package, const mlcc_tensor* inputs,
+                                     size_t num_inputs, size_t* bytes, mlcc_error* error) {
+  return guarded(error, [&] {
+    check_not_null(package, "package");
+    check_not_null(bytes, "bytes");
+    if (num_inputs > 0) check_not_null(inputs, "inputs");
+    const mlcc::package::Package& program = *package->package;
+    *bytes = static_cast<size_t>(
+        program.executable().arena_bytes(program.ports().bind({inputs, num_inputs})));
+  });
 }
 
 mlcc_status mlcc_context_create(const mlcc_package* package, const mlcc_context_options* options,
@@ -143,6 +149,16 @@ mlcc_status mlcc_run(mlcc_context* context, const mlcc_tensor* inputs, size_t nu
     if (num_inputs > 0) check_not_null(inputs, "inputs");
     if (num_outputs > 0) check_not_null(outputs, "outputs");
     context->context.run({inputs, num_inputs}, {outputs, num_outputs});
+  });
+}
+
+mlcc_status mlcc_infer(mlcc_context* context, const mlcc_tensor* inputs, size_t num_inputs,
+                       mlcc_tensor* outputs, size_t num_outputs, mlcc_error* error) {
+  return guarded(error, [&] {
+    check_not_null(context, "context");
+    if (num_inputs > 0) check_not_null(inputs, "inputs");
+    if (num_outputs > 0) check_not_null(outputs, "outputs");
+    context->context.infer({inputs, num_inputs}, {outputs, num_outputs});
   });
 }
 

@@ -43,8 +43,9 @@ ArenaLayout plan_arena(std::span<const ArenaRequest> requests) {
   layout.offsets.assign(requests.size(), 0);
   std::vector<size_t> order(requests.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes : a < b;
+  });
 
   std::vector<size_t> placed;
   std::vector<Range> taken;

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -95,7 +95,7 @@ class CallPlan {
   std::vector<StepPlan> steps_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<std::string> symbols_;
-  std::unordered_map<const SymExpr*, int32_t> extern_values_;
+  std::map<const SymExpr*, int32_t> extern_values_;
   int32_t num_arena_slots_ = 0;
   size_t max_buffers_ = 0;
 };

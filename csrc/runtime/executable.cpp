@@ -305,11 +305,12 @@ Executable::Executable(ExecutablePlan plan, std::vector<KernelPtr> kernels)
 
 Executable::~Executable() = default;
 
-int64_t Executable::fixed_arena_bytes() const {
+const std::vector<std::string>& Executable::symbols() const { return call_plan_->symbols(); }
+
+int64_t Executable::arena_bytes(std::span<const int64_t> symbols) const {
   int64_t bytes = 0;
   for (const auto& segment : call_plan_->segments())
-    if (segment->symbols.empty() && !segment->exprs.empty())
-      bytes += segment->sizes({})->arena_bytes;
+    if (!segment->exprs.empty()) bytes += segment->sizes(symbols)->arena_bytes;
   return bytes;
 }
 

@@ -207,11 +207,13 @@ class Executable {
   // host of its own.
   void run(Host& host, const ParallelFor& parallel_for) const;
 
-  // Of all arenas of a call, where no size is a symbol; else those of the parts that have none.
-  int64_t fixed_arena_bytes() const;
+  // The symbols of all sizes, in the order in which the next function takes their values.
+  const std::vector<std::string>& symbols() const;
+  // Of all arenas of a call where the symbols have these values.
+  int64_t arena_bytes(std::span<const int64_t> symbols) const;
 
   // Of the largest arena that a call has needed so far.
-  int64_t arena_bytes() const { return arena_bytes_.load(std::memory_order_relaxed); }
+  int64_t largest_arena_bytes() const { return arena_bytes_.load(std::memory_order_relaxed); }
 
  private:
   ExecutablePlan plan_;

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
+#include <initializer_list>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -47,36 +49,57 @@ namespace detail {
 // Stands in a message between what is wrong and the program in which it is: mlcc/_errors.py.
 constexpr const char* kWhileCompiling = "\nwhile compiling\n";
 
-std::string print_number(double value);  // as a stream prints it: six digits
+// A part of a message: text, or a number that is printed as a stream prints it.
+class Part {
+ public:
+  Part(std::string_view text) : text_(text) {}    // NOLINT(google-explicit-constructor)
+  Part(const std::string& text) : text_(text) {}  // NOLINT(google-explicit-constructor)
+  template <std::signed_integral T>
+  Part(T number) : kind_(Kind::kSigned), signed_(number) {}  // NOLINT(google-explicit-constructor)
+  template <std::unsigned_integral T>
+  Part(T number)  // NOLINT(google-explicit-constructor)
+      : kind_(Kind::kUnsigned), unsigned_(number) {}
+  Part(char letter) : kind_(Kind::kChar), char_(letter) {}  // NOLINT(google-explicit-constructor)
+  Part(double number)
+      : kind_(Kind::kDouble), double_(number) {}  // NOLINT(google-explicit-constructor)
+  void append_to(std::string& message) const;
 
-// A part of a message, as a stream prints it. Streams themselves bring locales along, which are
-// three times the size of a runtime: only types that have no other form use one.
-template <typename Part>
-std::string part_text(const Part& part) {
-  if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
-    return std::string(std::string_view(part));
-  } else if constexpr (std::is_same_v<Part, char>) {
-    return {part};
-  } else if constexpr (std::is_integral_v<Part>) {
-    return std::to_string(part);
-  } else if constexpr (std::is_floating_point_v<Part>) {
-    return print_number(static_cast<double>(part));
+ private:
+  enum class Kind : uint8_t { kText, kSigned, kUnsigned, kChar, kDouble };
+  Kind kind_ = Kind::kText;
+  union {
+    std::string_view text_;
+    int64_t signed_;
+    uint64_t unsigned_;
+    char char_;
+    double double_;
+  };
+};
+
+// Streams bring locales along, three times the size of a runtime that is deployed: only types that
+// have no other form use one. A text of its own lives to the end of the message.
+template <typename T>
+auto part_of(const T& value) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    return Part(std::string_view(value));
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return Part(value);
   } else if constexpr (requires {
-                         { part.str() } -> std::convertible_to<std::string>;
+                         { value.str() } -> std::convertible_to<std::string>;
                        }) {
-    return part.str();
+    return std::string(value.str());
   } else {
     std::ostringstream stream;
-    stream << part;
+    stream << value;
     return stream.str();
   }
 }
 
+std::string join_parts(std::initializer_list<Part> parts);
+
 template <typename... Parts>
 std::string join(const Parts&... parts) {
-  std::string text;
-  (text.append(part_text(parts)), ...);
-  return text;
+  return join_parts({Part(part_of(parts))...});
 }
 
 [[noreturn]] void throw_internal(const char* file, int line, const std::string& message);

@@ -62,6 +62,7 @@ class ImportedGraph:
     # What `fallback` tells of externs, also where the graph comes from torch's cache: op, what it is, and why.
     told: tuple[tuple[str, str, str], ...] = ()
     gpu: str = ""  # the device beside the CPU, "cuda:0"
+    symbols: dict[str, symints.SymbolFacts] = field(default_factory=dict)  # of sizes, by our name
     # What runs in Python, which the graph names only: it lives as long as this.
     eager_calls: list[Any] = field(default_factory=list)
 
@@ -123,6 +124,7 @@ class Context(ABC):
         high = None if facts.high is None or facts.high >= 2**63 else facts.high
         self.builder.add_symbol(name, low, high, facts.hint)
         self._used_symbols[name] = facts.name
+        self.imported.symbols[name] = facts
 
     def bind_sizes(self, sizes: Iterable[Size]) -> None:
         """Those among the sizes that are symbols have a value from here on."""

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from mlcc._errors import Error
+from mlcc.runtime import trees
+from mlcc.torch_private import exporting
 
 _ROOT = Path(__file__).resolve().parent.parent.parent  # where `mlcc` is imported from
 
@@ -29,29 +31,86 @@ _TOLERANCE = {
 }
 
 
+# Of sizes without a greatest value, and of those that are larger: so many times the size of the arguments are tried.
+_MOST_TIMES = 3
+
+Ranges = Mapping[str, tuple[int, int | None]]
+
+
 def check(
-    path: Path, ep: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+    path: Path,
+    ep: ExportedProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    ranges: Ranges,
+    output_tree: Mapping[str, Any],
 ) -> float:
-    """The largest error of the package's results on these arguments; Error where one is beyond its bound."""
-    with torch.no_grad():
-        expected = [
-            value
-            for value in pytree.tree_leaves(ep.module()(*args, **kwargs))
-            if isinstance(value, torch.Tensor)
-        ]
+    """The largest error of the package's results; Error where one is beyond its bound.
+
+    On these arguments, and on such that are made of them: at the ends of each range of sizes (`ranges`, by torch's
+    names of the symbols).
+    """
+    largest = 0.0
+    for arguments in [(tuple(args), dict(kwargs)), *_at_corners(ep, args, kwargs, ranges)]:
+        largest = max(largest, _largest_error(path, ep, output_tree, *arguments))
+    return largest
+
+
+def _largest_error(
+    path: Path,
+    ep: ExportedProgram,
+    output_tree: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> float:
     given = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-    found = _run(path, given, expected)
+    with torch.no_grad():
+        results = pytree.tree_leaves(ep.module()(*args, **kwargs))
+    expected = [value for value in results if isinstance(value, torch.Tensor)]
+    results = _run(path, given)
+    found = [results[number] for number in trees.numbers(output_tree)]
     if len(found) != len(expected):
         raise Error(f"export: the package gives {len(found)} results, the model {len(expected)}")
-    return max(
-        (_error(i, a, b) for i, (a, b) in enumerate(zip(found, expected, strict=True))), default=0.0
-    )
+    errors = [
+        _error(i, a.view(b.dtype) if b.dtype == torch.bfloat16 else a, b)
+        for i, (a, b) in enumerate(zip(found, expected, strict=True))
+    ]
+    return max(errors, default=0.0)
 
 
-def _run(
-    path: Path, inputs: Sequence[torch.Tensor], like: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """What the package computes in a process of its own, which a fault of its code ends alone."""
+def _at_corners(
+    ep: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any], ranges: Ranges
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Arguments with all sizes at their least, with all at their greatest, and with each alone at its least."""
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    shapes = exporting.input_shapes(ep)
+    hints = exporting.hints(ep)
+    sizes = {name: hints[name] for name in ranges if name in hints}
+    low = {name: max(ranges[name][0], 1) for name in sizes}
+    high = {
+        name: min(ranges[name][1] or _MOST_TIMES * hint, _MOST_TIMES * hint)
+        for name, hint in sizes.items()
+    }
+    corners = [low, high, *({**sizes, name: low[name]} for name in sizes)]
+    for corner in {tuple(corner.items()): corner for corner in corners if corner}.values():
+        made = [
+            leaf if shape is None else _resized(leaf, exporting.sizes_at(shape, corner))
+            for leaf, shape in zip(leaves, shapes, strict=True)
+        ]
+        arguments, keywords = pytree.tree_unflatten(made, structure)
+        yield arguments, keywords
+
+
+def _resized(value: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Another size with values of the same kind: those of the tensor, again and again."""
+    for dim, size in enumerate(sizes):
+        if value.shape[dim] != size:
+            value = value.index_select(dim, torch.arange(size) % max(value.shape[dim], 1))
+    return value
+
+
+def _run(path: Path, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What the package computes in a process of its own, which a fault of its code ends alone; bf16 as u16."""
     with tempfile.TemporaryDirectory() as folder:
         arrays = {f"{i}": _numbers(value) for i, value in enumerate(inputs)}
         numpy.savez(Path(folder) / "inputs.npz", **arrays)
@@ -67,11 +126,7 @@ def _run(
             words = child.stderr.strip().splitlines()[-1:] or [f"status {child.returncode}"]
             raise Error(f"export: the package does not run: {words[0]}")
         with numpy.load(f"{folder}/outputs.npz") as found:
-            results = [torch.from_numpy(found[str(i)]) for i in range(len(found))]
-    return [
-        value.view(torch.bfloat16) if want.dtype == torch.bfloat16 else value
-        for value, want in zip(results, like, strict=False)
-    ]
+            return [torch.from_numpy(found[str(i)]) for i in range(len(found))]
 
 
 def _numbers(value: torch.Tensor) -> Any:

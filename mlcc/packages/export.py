@@ -16,7 +16,7 @@ from mlcc._errors import Error
 from mlcc._load import load_core
 from mlcc._version import __version__
 from mlcc.packages import check as checks
-from mlcc.packages.program import Program, exported, program_of
+from mlcc.packages.program import Program, exported, named_sizes, program_of
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,32 @@ def export(
     path: str | os.PathLike[str],
     *,
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     target: str = "native",
     threads: int = 1,
     check: bool = True,
 ) -> Exported:
-    """Compile `model` for the sizes of `args` and `kwargs` and write it as one file, a package.
+    """Compile `model` for `args` and `kwargs` and write it as one file, a package.
 
     The file runs from C (mlcc_runtime.h) and from Python without torch (`mlcc.runtime.load`), and in a process with
     torch takes tensors (`mlcc.load`). It holds code for the ops of the model, its weights in the order that the code
     reads them, and a manifest.
 
-    model: a module in evaluation mode, or a torch.export.ExportedProgram of fixed sizes.
+    model: a module in evaluation mode, or a torch.export.ExportedProgram.
+    dynamic_shapes: which sizes vary, as torch.export.export takes it. All others are those of the arguments.
     target: the CPU that code is made for: "native", this one, or a name such as "x86-64-v3", "znver3" or
         "sapphirerapids", for which nothing of this machine is asked but that it can run the code. Two exports for a
         named target are equal byte by byte.
     threads: that kernels are cut into parts for, where the program that runs the package has several.
-    check: run the file in a process of its own and compare its results with those of `model`. What is wrong raises,
-        and leaves no file.
+    check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes,
+        and compare its results with those of `model`. What is wrong raises, and leaves no file.
 
     Raises Error where the model does what a package cannot: ops without kernels (all of them are listed), sizes that
-    vary, writes into arguments or buffers, calls of Python.
+    data tells, writes into arguments or buffers, calls of Python.
     """
-    ep = exported(model, args, kwargs)
-    program = program_of(ep)
+    kwargs = dict(kwargs or {})
+    ep = exported(model, args, kwargs, dynamic_shapes)
+    program = program_of(ep, named_sizes(ep, model, args, kwargs, dynamic_shapes))
     options = _options(target, threads)
     executable = load_core().compile(program.builder, options)
     _check_has_no_calls(executable, program)
@@ -84,12 +87,15 @@ def export(
         program.inputs,
         program.input_names,
         program.output_names,
+        program.symbols,
         options,
     )
     largest_error = None
     if check:
         try:
-            largest_error = checks.check(unchecked, ep, args, kwargs or {})
+            largest_error = checks.check(
+                unchecked, ep, args, kwargs, _ranges(program), program.output_tree
+            )
             unchecked.replace(path)
         finally:
             unchecked.unlink(missing_ok=True)
@@ -98,10 +104,22 @@ def export(
         path.stat().st_size,
         facts["code_bytes"],
         facts["weight_bytes"],
-        executable.fixed_arena_bytes,
+        _arena_bytes(program, executable),
         executable.stats["kernels"],
         largest_error,
     )
+
+
+def _ranges(program: Program) -> dict[str, tuple[int, int | None]]:
+    """Of sizes that vary, by torch's names of their symbols."""
+    facts = program.imported.symbols
+    return {facts[name].name: (low, high) for name, _, low, high in program.symbols}
+
+
+def _arena_bytes(program: Program, executable: Any) -> int:
+    """For the arguments' sizes."""
+    sizes = {name: facts.hint for name, facts in program.imported.symbols.items()}
+    return int(executable.arena_bytes_of(sizes))
 
 
 def _options(target: str, threads: int) -> dict[str, Any]:
@@ -143,7 +161,8 @@ def _manifest(program: Program, executable: Any, options: Mapping[str, Any]) -> 
         "torch": torch.__version__,
         "target": {"cpu": target["name"]},
         "threads": options["num_threads"],
-        "arena_bytes": executable.fixed_arena_bytes,
+        "sizes": {shown: {"min": low, "max": high} for _, shown, low, high in program.symbols},
+        "arena_bytes": _arena_bytes(program, executable),
         "input_tree": program.input_tree,
         "output_tree": program.output_tree,
         "kernels": [step.removeprefix("launch ") for step in executable.steps],

@@ -35,6 +35,8 @@ class _Tensors:
         if value.dtype != _DTYPES[info.dtype]:
             raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {_DTYPES[info.dtype]}")
         value = value.detach().resolve_neg()
+        if info.varies:
+            return value.contiguous()
         if tuple(value.shape) != info.sizes or value.stride() == info.strides:
             return value  # the library tells what is wrong with sizes
         return torch.empty_strided(info.sizes, info.strides, dtype=value.dtype).copy_(value)

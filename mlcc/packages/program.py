@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
@@ -33,10 +34,14 @@ class Program:
     output_names: list[str] = field(default_factory=list)
     input_tree: dict[str, Any] = field(default_factory=dict)
     output_tree: dict[str, Any] = field(default_factory=dict)
+    # Sizes that vary: name in the graph, name for people, least and greatest value.
+    symbols: list[tuple[str, str, int, int | None]] = field(default_factory=list)
     lines: dict[str, str] = field(default_factory=dict)  # of ops: where the first of each stands
 
 
-def exported(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> ExportedProgram:
+def exported(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> ExportedProgram:
     """`model` as an ExportedProgram of these arguments' sizes; one that is such a program stays."""
     if isinstance(model, ExportedProgram):
         return model
@@ -47,23 +52,30 @@ def exported(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) 
             "export: the model is in training mode\n  remedy: call model.eval() before it is exported"
         )
     with torch.no_grad():
-        return torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
+        return torch.export.export(
+            model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
+        )
 
 
-def program_of(ep: ExportedProgram) -> Program:
-    """The program in the graph IR. Error where it does what a package cannot."""
+def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Program:
+    """The program in the graph IR. Error where it does what a package cannot.
+
+    `names_of_sizes`: what people call sizes, by torch's names of the symbols.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own, about itself (2.13)
         ep = ep.run_decompositions(
             exporting.composite_decompositions() | decomposition_table(has_gradients=False)
         )
     _check_effects(ep)
+    num_tokens = exporting.drop_tokens(ep)
+    exporting.open_ranges(ep)
     attention_widths.fix_widths(ep.graph_module)
     state = {**ep.state_dict, **ep.constants}
     inputs: list[Any] = []
     names: list[str] = []
     numbers: dict[str, int] = {}  # of arguments, by the name of their placeholder
-    for spec in ep.graph_signature.input_specs:
+    for spec in ep.graph_signature.input_specs[num_tokens:]:
         if spec.kind == InputKind.USER_INPUT:
             name = getattr(spec.arg, "name", None)
             if not isinstance(_value_of(ep, name), torch.Tensor):
@@ -91,6 +103,10 @@ def program_of(ep: ExportedProgram) -> Program:
     program = Program(builder, imported)
     program.inputs = [*inputs, *(_detached(constant) for constant in imported.constants)]
     program.input_names = [*names, *(f"constant{i}" for i in range(len(imported.constants)))]
+    program.symbols = [
+        (name, names_of_sizes.get(facts.name, facts.name), facts.low or 0, facts.high)
+        for name, facts in imported.symbols.items()
+    ]
     program.input_tree = _input_tree(ep, numbers)
     program.output_tree = _output_tree(ep, imported)
     values = [output for output in imported.outputs if output.kind == "value"]
@@ -101,11 +117,60 @@ def program_of(ep: ExportedProgram) -> Program:
     return program
 
 
+def named_sizes(
+    ep: ExportedProgram,
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Any,
+) -> dict[str, str]:
+    """What the user's `Dim`s are called, by torch's names of the symbols."""
+    if dynamic_shapes is None or isinstance(model, ExportedProgram):
+        return {}
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    specs = dynamic_shapes if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
+    keys = bound if isinstance(specs, Mapping) else range(len(specs))
+    values = bound if isinstance(specs, Mapping) else list(bound.values())
+    names: dict[tuple[int, int], str] = {}  # by tensor and dimension
+    for key in keys:
+        if not isinstance(specs, Mapping) or key in specs:
+            _name_sizes(values[key], specs[key], names)
+    places = {node.name: node for node in ep.graph_module.graph.find_nodes(op="placeholder")}
+    given = [value for value in pytree.tree_leaves((tuple(args), dict(kwargs)))]
+    found: dict[str, str] = {}
+    for value, name in zip(given, ep.graph_signature.user_inputs, strict=False):
+        fake = places[name].meta.get("val") if isinstance(name, str) and name in places else None
+        for dim in range(getattr(value, "ndim", 0)):
+            symbol = exporting.symbol_name(fake.shape[dim]) if fake is not None else ""
+            if symbol and (id(value), dim) in names:
+                found[symbol] = names[id(value), dim]
+    return found
+
+
+def _name_sizes(value: Any, spec: Any, names: dict[tuple[int, int], str]) -> None:
+    if isinstance(value, torch.Tensor):
+        dims = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        for dim, size in dims:
+            if isinstance(size, Dim):
+                names[id(value), dim] = size.__name__
+    elif isinstance(value, Mapping) and isinstance(spec, Mapping):
+        for key, below in value.items():
+            _name_sizes(below, spec.get(key), names)
+    elif isinstance(value, list | tuple) and isinstance(spec, list | tuple):
+        for below, of_it in zip(value, spec, strict=False):
+            _name_sizes(below, of_it, names)
+
+
 def _check_effects(ep: ExportedProgram) -> None:
     changed = [
         str(spec.target)
         for spec in ep.graph_signature.output_specs
-        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+        if spec.kind
+        in (
+            OutputKind.BUFFER_MUTATION,
+            OutputKind.PARAMETER_MUTATION,
+            OutputKind.USER_INPUT_MUTATION,
+        )
     ]
     if changed:
         raise Error(

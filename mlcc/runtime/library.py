@@ -48,6 +48,7 @@ class TensorInfoStruct(ctypes.Structure):
         ("rank", ctypes.c_int32),
         ("sizes", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("size_texts", ctypes.POINTER(ctypes.c_char_p)),
     )
 
 
@@ -81,13 +82,18 @@ def library() -> Any:
         ("mlcc_package_num_outputs", size, (pointer,)),
         ("mlcc_package_input", ctypes.c_int, (pointer, size, info)),
         ("mlcc_package_output", ctypes.c_int, (pointer, size, info)),
-        ("mlcc_package_arena_bytes", size, (pointer,)),
+        (
+            "mlcc_package_arena_bytes",
+            ctypes.c_int,
+            (pointer, tensors, size, ctypes.POINTER(size), error),
+        ),
         (
             "mlcc_context_create",
             ctypes.c_int,
             (pointer, pointer, ctypes.POINTER(pointer), error),
         ),
         ("mlcc_context_destroy", None, (pointer,)),
+        ("mlcc_infer", ctypes.c_int, (pointer, tensors, size, tensors, size, error)),
         ("mlcc_run", ctypes.c_int, (pointer, tensors, size, tensors, size, error)),
     ):
         function = getattr(found, name)

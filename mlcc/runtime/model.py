@@ -73,11 +73,6 @@ class Model:
         found: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
         return found
 
-    @property
-    def arena_bytes(self) -> int:
-        """Memory that each call that runs at a time takes beside its outputs."""
-        return int(library().mlcc_package_arena_bytes(self._package.pointer))
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the exported model: arguments in the same places, results in the same containers."""
         manifest = self._trees()
@@ -92,18 +87,56 @@ class Model:
             self._arrays.given(info, value)
             for info, value in zip(self.inputs, inputs, strict=True)
         ]
-        results = [self._arrays.empty(info) for info in self.outputs]
         taken, given_structs = self._structs(self.inputs, given)
-        made, made_structs = self._structs(self.outputs, results)
-        error = ErrorStruct()
         context = self._idle.pop() if self._idle else self._new_context()
-        status = library().mlcc_run(
-            context.pointer, taken, len(given), made, len(results), ctypes.byref(error)
+        try:
+            results = self._run(context, taken, len(given))
+        finally:
+            self._idle.append(context)
+        del given_structs  # they hold the sizes that the library has read
+        return results
+
+    def arena_bytes(self, inputs: Sequence[Any]) -> int:
+        """Memory that a call with these inputs takes beside its results."""
+        given = [
+            self._arrays.given(info, value)
+            for info, value in zip(self.inputs, inputs, strict=True)
+        ]
+        taken, structs = self._structs(self.inputs, given)
+        found, error = ctypes.c_size_t(), ErrorStruct()
+        status = library().mlcc_package_arena_bytes(
+            self._package.pointer, taken, len(given), ctypes.byref(found), ctypes.byref(error)
         )
-        del given_structs, made_structs  # they hold the sizes that the library has read
-        self._idle.append(context)
+        del structs
+        check(status, error)
+        return found.value
+
+    def _run(self, context: _Handle, taken: Any, num_inputs: int) -> list[Any]:
+        error = ErrorStruct()
+        infos: Sequence[TensorInfo] = self.outputs
+        if any(info.varies for info in infos):
+            infos = self._inferred(context, taken, num_inputs)
+        results = [self._arrays.empty(info) for info in infos]
+        made, made_structs = self._structs(infos, results)
+        status = library().mlcc_run(
+            context.pointer, taken, num_inputs, made, len(results), ctypes.byref(error)
+        )
+        del made_structs
         check(status, error)
         return results
+
+    def _inferred(self, context: _Handle, taken: Any, num_inputs: int) -> list[TensorInfo]:
+        """The outputs with their sizes in a call."""
+        error = ErrorStruct()
+        made = (TensorStruct * len(self.outputs))()
+        status = library().mlcc_infer(
+            context.pointer, taken, num_inputs, made, len(made), ctypes.byref(error)
+        )
+        check(status, error)
+        return [
+            info.at(tuple(one.sizes[: one.rank]), tuple(one.strides[: one.rank]))
+            for info, one in zip(self.outputs, made, strict=True)
+        ]
 
     def _structs(self, infos: Sequence[TensorInfo], values: Sequence[Any]) -> tuple[Any, Any]:
         structs = [
@@ -138,6 +171,7 @@ class Model:
                     DTYPES[info.dtype][0],
                     tuple(info.sizes[: info.rank]),
                     tuple(info.strides[: info.rank]),
+                    tuple(text.decode() for text in info.size_texts[: info.rank]),
                     info.dtype,
                 )
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy
@@ -27,13 +27,26 @@ DTYPES = (
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output of a package: `dtype` as mlcc names it ("f32"), sizes and strides in elements."""
+    """An input or output of a package: `dtype` as mlcc names it ("f32"), sizes and strides in elements.
+
+    What varies from call to call is -1; `size_texts` say how ("batch", "2*length").
+    """
 
     name: str
     dtype: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+    size_texts: tuple[str, ...]
     number: int  # of the dtype, mlcc_dtype
+
+    @property
+    def varies(self) -> bool:
+        """Whether a size varies."""
+        return -1 in self.sizes
+
+    def at(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> TensorInfo:
+        """The same in one call."""
+        return replace(self, sizes=sizes, strides=strides)
 
 
 class Arrays(Protocol):
@@ -59,6 +72,8 @@ class NumpyArrays:
         expected = numpy.dtype(DTYPES[info.number][1])
         if value.dtype != expected:
             raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {expected}")
+        if info.varies:
+            return numpy.ascontiguousarray(value).reshape(value.shape)
         if value.shape != info.sizes or tuple(_strides(value)) == info.strides:
             return value  # the library tells what is wrong with sizes
         fitting = numpy.lib.stride_tricks.as_strided(

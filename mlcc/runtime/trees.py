@@ -52,3 +52,12 @@ def unflatten(tree: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
         return {key: unflatten(below, tensors) for key, below in inside.items()}
     values = [unflatten(below, tensors) for below in inside]
     return tuple(values) if kind == "tuple" else values
+
+
+def numbers(tree: Mapping[str, Any]) -> list[int]:
+    """Those of the tensors, in the order of the leaves."""
+    ((kind, inside),) = tree.items()
+    if kind == "tensor":
+        return [inside]
+    below = inside.values() if kind == "dict" else () if kind == "constant" else inside
+    return [number for one in below for number in numbers(one)]

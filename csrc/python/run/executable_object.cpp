@@ -2,10 +2,12 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/headeronly/version.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -69,7 +71,7 @@ py::dict stats_of(const ExecutableObject& self) {
   stats["kept"] = self.stats.kept;
   stats["live_bytes"] = self.stats.live_bytes;
   stats["seconds"] = self.stats.seconds;
-  stats["arena_bytes"] = self.program->executable().arena_bytes();
+  stats["arena_bytes"] = self.program->executable().largest_arena_bytes();
   return stats;
 }
 
@@ -156,10 +158,15 @@ void bind_executable(py::module_& module) {
       .def_property_readonly("steps", &steps_of,
                              "Kernels (\"launch add (3 nodes)\") and calls (\"call "
                              "aten.sort.default\") in the order in which they run.")
-      .def_property_readonly("fixed_arena_bytes",
-                             [](const ExecutableObject& self) {
-                               return self.program->executable().fixed_arena_bytes();
-                             })
+      .def(
+          "arena_bytes_of",
+          [](const ExecutableObject& self, const std::map<std::string, int64_t>& sizes) {
+            std::vector<int64_t> values;
+            for (const std::string& symbol : self.program->executable().symbols())
+              values.push_back(sizes.at(symbol));
+            return self.program->executable().arena_bytes(values);
+          },
+          py::arg("sizes"), "Bytes of the arena of a call, by the values of the symbols.")
       .def_property_readonly("fusion_refusals",
                              [](const ExecutableObject& self) { return self.fusion_refusals; });
   module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -37,11 +38,21 @@ std::optional<package::Weight> weight_of(const c10::IValue& value) {
   return package::Weight{bytes == 0 ? nullptr : tensor.const_data_ptr(), bytes};
 }
 
+// As (name, name shown to people, least value, greatest value or None).
+using SymbolRow = std::tuple<std::string, std::string, int64_t, std::optional<int64_t>>;
+
+std::vector<package::Symbol> to_symbols(const std::vector<SymbolRow>& rows) {
+  std::vector<package::Symbol> symbols;
+  for (const auto& [name, shown, low, high] : rows)
+    symbols.push_back({name, shown, low, high.value_or(kUnboundedHigh)});
+  return symbols;
+}
+
 // `inputs`: of each input that is given to the executable a tensor that it always is, or None.
 py::dict write_package(const ExecutableObject& self, const std::string& path,
                        const std::string& manifest, const py::list& inputs,
                        std::vector<std::string> input_names, std::vector<std::string> output_names,
-                       const py::object& options) {
+                       const std::vector<SymbolRow>& symbols, const py::object& options) {
   const runtime::ExecutablePlan& plan = self.program->executable().plan();
   MLCC_USER_CHECK(inputs.size() == self.program->num_inputs(), "package: found ", inputs.size(),
                   " inputs, expected ", self.program->num_inputs());
@@ -63,7 +74,8 @@ py::dict write_package(const ExecutableObject& self, const std::string& path,
         std::move(input_names),
         std::move(output_names),
         {},
-        {architecture_of(target), target.cpu, driver::needed_features(target)}};
+        {architecture_of(target), target.cpu, driver::needed_features(target)},
+        to_symbols(symbols)};
     for (size_t i = 0; i < plan.inputs.size(); ++i) program.values.push_back(weight_of(slots[i]));
     file = package::pack(program);
     file.manifest = manifest;
@@ -80,8 +92,8 @@ py::dict write_package(const ExecutableObject& self, const std::string& path,
 void bind_package_file(py::module_& module) {
   module.def("write_package", &write_package, py::arg("executable"), py::arg("path"),
              py::arg("manifest"), py::arg("inputs"), py::arg("input_names"),
-             py::arg("output_names"), py::arg("options"),
-             "Write a package (csrc/package) of an executable of static sizes. UnsupportedError "
+             py::arg("output_names"), py::arg("symbols"), py::arg("options"),
+             "Write a package (csrc/package) of an executable. UnsupportedError "
              "where it needs what a package has not.");
 }
 

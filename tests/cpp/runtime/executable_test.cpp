@@ -150,7 +150,7 @@ TEST(Executable, RunsKernelsOverStaticSizes) {
   executable.run(host, serial);
   EXPECT_THAT(host.at(2), ElementsAre(6, 9, 12));
   EXPECT_THAT(host.log, ElementsAre("release 0", "allocate 2"));
-  EXPECT_EQ(executable.arena_bytes(), 64);
+  EXPECT_EQ(executable.largest_arena_bytes(), 64);
 }
 
 TEST(Executable, RunsKernelsOverSymbolicSizes) {
@@ -161,7 +161,7 @@ TEST(Executable, RunsKernelsOverSymbolicSizes) {
     executable.run(host, serial);
     EXPECT_EQ(host.at(2), std::vector<float>(static_cast<size_t>(n), 2.0f * static_cast<float>(n)));
   }
-  EXPECT_EQ(executable.arena_bytes(), 448);
+  EXPECT_EQ(executable.largest_arena_bytes(), 448);
 }
 
 TEST(Executable, AnotherDevicesArenaComesFromTheHost) {
@@ -455,7 +455,7 @@ TEST(Executable, AChainReusesTheArena) {
   host.at(0).assign(64, 0.0f);
   executable.run(host, serial);
   EXPECT_EQ(host.at(kLength + 1), std::vector<float>(64, kLength + 1));
-  EXPECT_EQ(executable.arena_bytes(), 2 * 64 * 4);
+  EXPECT_EQ(executable.largest_arena_bytes(), 2 * 64 * 4);
 }
 
 // Not a benchmark, but a bound that a map or a string in the hot path would break.

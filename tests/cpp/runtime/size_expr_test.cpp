@@ -72,5 +72,20 @@ TEST(SizeExpr, RefusesBadDivisorsAndOverflow) {
   EXPECT_THROW(evaluate(SymExpr::parse("s0*s0"), {int64_t{1} << 40, 0, 0}), Error);
 }
 
+TEST(SizeExpr, CodeGivesTheExpressionAgain) {
+  const auto index_of = [](std::string_view name) { return name == "s0" ? 0 : 1; };
+  const auto name_of = [](int64_t index) -> std::string_view { return index == 0 ? "s0" : "s1"; };
+  for (const char* text :
+       {"7", "s0", "s0*s1*2 - 3", "floordiv(s0 + 1, 2) + mod(s1, 4)", "max(s0, min(s1, 8))"}) {
+    const SymExpr expr = SymExpr::parse(text);
+    EXPECT_EQ(SizeExpr::expression_of(SizeExpr(expr, index_of).code(), name_of), expr) << text;
+  }
+  using Kind = SizeExpr::Kind;
+  EXPECT_THROW((void)SizeExpr::expression_of({{Kind::kAdd, 0}}, name_of), Error);
+  EXPECT_THROW((void)SizeExpr::expression_of({{Kind::kConstant, 1}, {Kind::kConstant, 2}}, name_of),
+               Error);
+  EXPECT_THROW((void)SizeExpr::expression_of({}, name_of), Error);
+}
+
 }  // namespace
 }  // namespace mlcc::runtime
