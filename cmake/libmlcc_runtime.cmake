@@ -3,7 +3,7 @@
 
 set(mlcc_runtime_sources
   package/contents.cpp package/context.cpp package/mapped_file.cpp package/package.cpp package/ports.cpp
-  package/runtime_api.cpp package/strided_copy.cpp package/targets.cpp package/terminate.cpp
+  package/runtime_api.cpp package/strided_copy.cpp package/targets.cpp package/terminate.cpp package/thread_pool.cpp
   runtime/arena_plan.cpp runtime/call_plan.cpp runtime/executable.cpp runtime/host_kernel.cpp runtime/kernel.cpp
   runtime/plan_memory.cpp runtime/size_expr.cpp
   support/bytes.cpp support/error.cpp support/hash.cpp support/lexer.cpp

@@ -12,7 +12,7 @@
 #include "lower/contractions/tile_options.h"
 #include "lower/element/formula.h"
 #include "lower/in_place.h"
-#include "schedule/host_caches.h"
+#include "schedule/caches.h"
 #include "schedule/machine.h"
 #include "schedule/schedule.h"
 #include "support/error.h"
@@ -41,16 +41,23 @@ int64_t kernel_threads(const Options& options) {
   return std::clamp<int64_t>(wanted, 1, kMostThreads);
 }
 
+// Of a CPU that is named nothing is asked of this machine.
+schedule::Caches caches_for(const Options& options, const codegen::Target& target) {
+  return options.cpu.empty() ? schedule::host_caches()
+                             : schedule::caches_of(options.cpu, target.vector_bits);
+}
+
 // What schedules for a target are made for.
 schedule::Machine machine_of(const codegen::Target& target, const Options& options) {
   if (target.backend == "cuda") return schedule::gpu_machine(target.cpu);
+  const schedule::Caches caches = caches_for(options, target);
   const int64_t streaming_bytes = options.stream_mb < 0
-                                      ? schedule::last_level_cache_bytes() / 4 * kQuartersThatStream
+                                      ? caches.last_level_bytes / 4 * kQuartersThatStream
                                       : bytes_of_mebibytes(options.stream_mb);
   const bool is_amd = target.cpu.rfind("znver", 0) == 0;
   return {.vector_bits = target.vector_bits,
           .threads = kernel_threads(options),
-          .second_level_bytes = schedule::second_level_cache_bytes(),
+          .second_level_bytes = caches.second_level_bytes,
           .dots_bf16 = has_feature(target, "avx512bf16") || has_feature(target, "bf16"),
           .dots_shorts = target.vector_bits > 128,
           .dots_bytes = target.vector_bits > 128 || has_feature(target, "dotprod"),
@@ -59,7 +66,7 @@ schedule::Machine machine_of(const codegen::Target& target, const Options& optio
           .has_library_of_halves = has_feature(target, "avx512fp16"),
           .multiplies_tiles = has_feature(target, "amx-bf16") && has_feature(target, "amx-int8"),
           .streaming_bytes = streaming_bytes,
-          .last_level_bytes = schedule::last_level_cache_bytes(),
+          .last_level_bytes = caches.last_level_bytes,
           .has_scarce_loads = !is_amd && target.vector_bits == 512,  // decision 0025
           .transforms_images = options.winograd && options.weights != "steal",
           .widens_weights = options.weights != "steal",
@@ -116,8 +123,14 @@ class Planner {
     const int64_t all_threads = schedule::kGrainPoints * kernel_threads(options_);
     options.waves = {.of_kernel = kGrainsOfSmallKernel * all_threads,
                      .of_wave = kGrainsOfWave * all_threads,
-                     .of_value = schedule::second_level_cache_bytes() / kValuesOfKernel};
+                     .of_value = second_level_bytes() / kValuesOfKernel};
     return options;
+  }
+
+  // Of the CPU; of this machine's where there is no code generator for it.
+  int64_t second_level_bytes() const {
+    if (options_.cpu.empty()) return schedule::host_caches().second_level_bytes;
+    return caches_for(options_, target_for({}, options_)).second_level_bytes;
   }
 
   PlannedKernel plan_kernel(fusion::Group& group) {

@@ -16,6 +16,7 @@ namespace {
 
 using runtime::Slot;
 
+constexpr int32_t kMostThreads = 1024;
 constexpr size_t kAlignment = runtime::kArenaAlignment;
 
 void* allocate_by_default(void*, size_t bytes, size_t alignment) {
@@ -34,9 +35,20 @@ mlcc_context_options completed(mlcc_context_options options) {
   return options;
 }
 
-runtime::ParallelFor parallel_for_of(const mlcc_context_options& options) {
-  if (options.parallel_for == nullptr) return nullptr;
+std::unique_ptr<ThreadPool> pool_of(const mlcc_context_options& options) {
+  MLCC_STATUS_CHECK(options.threads >= 0 && options.threads <= kMostThreads, MLCC_INVALID_ARGUMENT,
+                    "threads: found ", options.threads, ", expected 0 to ", kMostThreads);
+  if (options.parallel_for != nullptr || options.threads <= 1) return nullptr;
+  return std::make_unique<ThreadPool>(options.threads);
+}
+
+runtime::ParallelFor parallel_for_of(const mlcc_context_options& options, ThreadPool* pool) {
   using Body = std::function<void(int64_t, int64_t)>;
+  if (pool != nullptr)
+    return [pool](int64_t count, int64_t grain, const Body& body) {
+      pool->parallel_for(count, grain, body);
+    };
+  if (options.parallel_for == nullptr) return nullptr;
   return [options](int64_t count, int64_t grain, const Body& body) {
     options.parallel_for(
         options.parallel_user, count, grain,
@@ -333,8 +345,8 @@ class Context::MemoryHost final : public runtime::Host {
 };
 
 Context::Context(std::shared_ptr<const Package> package, const mlcc_context_options& options)
-    : package_(std::move(package)), options_(completed(options)),
-      parallel_for_(parallel_for_of(options_)) {
+    : package_(std::move(package)), options_(completed(options)), pool_(pool_of(options_)),
+      parallel_for_(parallel_for_of(options_, pool_.get())) {
   MLCC_STATUS_CHECK(reinterpret_cast<uintptr_t>(options_.arena) % kAlignment == 0,
                     MLCC_INVALID_ARGUMENT, "arena: not aligned to ", kAlignment, " bytes");
   host_ = std::make_unique<MemoryHost>(*package_, options_);

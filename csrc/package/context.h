@@ -9,6 +9,7 @@
 
 #include "package/mlcc_runtime.h"
 #include "package/package.h"
+#include "package/thread_pool.h"
 #include "runtime/kernel.h"
 
 namespace mlcc::package {
@@ -31,6 +32,7 @@ class Context {
 
   const std::shared_ptr<const Package> package_;
   const mlcc_context_options options_;
+  const std::unique_ptr<ThreadPool> pool_;  // null: no threads of its own
   const runtime::ParallelFor parallel_for_;
   std::unique_ptr<MemoryHost> host_;
 };

@@ -136,8 +136,9 @@ typedef struct mlcc_context_options {
   void* arena; /* at least mlcc_package_arena_bytes(), aligned to 64 bytes; NULL: from the allocator
                 */
   size_t arena_bytes;
-  mlcc_allocator allocator;       /* NULL: the C++ library's */
-  mlcc_parallel_for parallel_for; /* NULL: all runs in the thread that calls */
+  mlcc_allocator allocator; /* NULL: the C++ library's */
+  int32_t threads; /* that a call uses, the caller's among them, which sleep meanwhile; 0: one */
+  mlcc_parallel_for parallel_for; /* threads of the caller's in place of these */
   void* parallel_user;
 } mlcc_context_options;
 

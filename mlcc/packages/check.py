@@ -144,7 +144,10 @@ def _error(index: int, found: torch.Tensor, expected: torch.Tensor) -> float:
     if tolerance is None:
         differing = int((found != expected).sum())
         if differing:
-            raise Error(f"export: result {index} differs from the model's in {differing} elements")
+            raise Error(
+                f"export: result {index} differs from the model's in {differing} elements\n"
+                "  remedy: check=False, where either is right, as the order of equal elements"
+            )
         return 0.0
     a, b = found.double(), expected.double()
     is_alike = torch.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)

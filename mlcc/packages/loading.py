@@ -49,7 +49,11 @@ class _Tensors:
 
 
 def load(
-    path: str | os.PathLike[str], *, copy_weights: bool = False, check_weights: bool = False
+    path: str | os.PathLike[str],
+    *,
+    threads: int = 1,
+    copy_weights: bool = False,
+    check_weights: bool = False,
 ) -> Model:
     """Open a package that `export` wrote: a callable that takes and returns tensors as the exported model did.
 
@@ -57,4 +61,10 @@ def load(
     strides that the model's had. No gradients are recorded. The rest is as in `mlcc.runtime.load`, which needs no
     torch.
     """
-    return Model(path, copy_weights=copy_weights, check_weights=check_weights, arrays=_Tensors())
+    return Model(
+        path,
+        threads=threads,
+        copy_weights=copy_weights,
+        check_weights=check_weights,
+        arrays=_Tensors(),
+    )

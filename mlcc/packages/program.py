@@ -19,7 +19,7 @@ from mlcc.capture.session import decomposition_table, op_table
 from mlcc.importer import fx_graph
 from mlcc.importer.context import ImportedGraph
 from mlcc.ir.types import GraphUnsupported, source_line
-from mlcc.rewrite import attention_widths
+from mlcc.rewrite import attention_widths, ordering
 from mlcc.torch_private import exporting
 
 
@@ -65,7 +65,9 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own, about itself (2.13)
         ep = ep.run_decompositions(
-            exporting.composite_decompositions() | decomposition_table(has_gradients=False)
+            exporting.composite_decompositions()
+            | decomposition_table(has_gradients=False)
+            | ordering.table()
         )
     _check_effects(ep)
     num_tokens = exporting.drop_tokens(ep)

@@ -52,6 +52,21 @@ class TensorInfoStruct(ctypes.Structure):
     )
 
 
+class ContextOptionsStruct(ctypes.Structure):
+    """mlcc_context_options"""
+
+    _fields_ = (
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_size_t),
+        ("allocate", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("allocator_user", ctypes.c_void_p),
+        ("threads", ctypes.c_int32),
+        ("parallel_for", ctypes.c_void_p),
+        ("parallel_user", ctypes.c_void_p),
+    )
+
+
 def library_path() -> Path:
     """libmlcc_runtime.so, beside this package or, inside of mlcc, beside that."""
     here = Path(__file__).parent
@@ -90,7 +105,7 @@ def library() -> Any:
         (
             "mlcc_context_create",
             ctypes.c_int,
-            (pointer, pointer, ctypes.POINTER(pointer), error),
+            (pointer, ctypes.POINTER(ContextOptionsStruct), ctypes.POINTER(pointer), error),
         ),
         ("mlcc_context_destroy", None, (pointer,)),
         ("mlcc_infer", ctypes.c_int, (pointer, tensors, size, tensors, size, error)),

@@ -11,6 +11,7 @@ from typing import Any
 from .library import (
     CHECK_WEIGHTS,
     COPY_WEIGHTS,
+    ContextOptionsStruct,
     ErrorStruct,
     PackageError,
     TensorInfoStruct,
@@ -36,17 +37,19 @@ class _Handle:
 class Model:
     """A package that is open. Calls take and return what the exported model's did, with arrays for tensors.
 
-    Any number of threads may call it at a time; each call runs in its own thread.
+    Any number of threads may call it at a time.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        threads: int = 1,
         copy_weights: bool = False,
         check_weights: bool = False,
         arrays: Arrays | None = None,
     ) -> None:
+        self._threads = threads
         self._arrays = arrays if arrays is not None else NumpyArrays()
         flags = copy_weights * COPY_WEIGHTS | check_weights * CHECK_WEIGHTS
         pointer, error = ctypes.c_void_p(), ErrorStruct()
@@ -147,8 +150,12 @@ class Model:
 
     def _new_context(self) -> _Handle:
         pointer, error = ctypes.c_void_p(), ErrorStruct()
+        options = ContextOptionsStruct(threads=self._threads)
         status = library().mlcc_context_create(
-            self._package.pointer, None, ctypes.byref(pointer), ctypes.byref(error)
+            self._package.pointer,
+            ctypes.byref(options),
+            ctypes.byref(pointer),
+            ctypes.byref(error),
         )
         check(status, error)
         return _Handle(pointer, library().mlcc_context_destroy)
@@ -179,11 +186,15 @@ class Model:
 
 
 def load(
-    path: str | os.PathLike[str], *, copy_weights: bool = False, check_weights: bool = False
+    path: str | os.PathLike[str],
+    *,
+    threads: int = 1,
+    copy_weights: bool = False,
+    check_weights: bool = False,
 ) -> Model:
-    """Opens a package that `mlcc.export` wrote; `Error` where it cannot run here.
+    """Opens a package that `mlcc.export` wrote; `PackageError` where it cannot run here.
 
-    The file is mapped, and must not change while the model is used. `copy_weights` reads its weights into memory of
+    `threads` work on each call; they are the package's own, and sleep meanwhile. The file is mapped, and must not change while the model is used. `copy_weights` reads its weights into memory of
     large pages, which may be faster for large models; `check_weights` reads them once to compare their checksum.
     """
-    return Model(path, copy_weights=copy_weights, check_weights=check_weights)
+    return Model(path, threads=threads, copy_weights=copy_weights, check_weights=check_weights)

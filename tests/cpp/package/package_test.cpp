@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +13,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "package/contents.h"
@@ -18,6 +21,7 @@
 #include "package/mlcc_runtime.h"
 #include "package/strided_copy.h"
 #include "package/targets.h"
+#include "package/thread_pool.h"
 #include "package/writer.h"
 #include "support/error.h"
 
@@ -344,6 +348,48 @@ TEST(Contents, ReadsWhatWasWritten) {
   EXPECT_THROW((void)decode_contents(bytes, 0, 24), Error);    // kernels outside of the code
   EXPECT_THROW((void)decode_contents(bytes, 100, 16), Error);  // weights outside of theirs
   EXPECT_THROW((void)decode_contents(bytes + "x", 100, 24), Error);
+}
+
+TEST(ThreadPool, RunsEachIterationOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t count : {0, 1, 7, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(count));
+      for (int round = 0; round < 50; ++round)
+        pool.parallel_for(count, 3, [&](int64_t begin, int64_t end) {
+          EXPECT_TRUE(end - begin >= 3 || end == count);
+          for (int64_t i = begin; i < end; ++i) ++runs[static_cast<size_t>(i)];
+        });
+      for (const std::atomic<int>& of_one : runs) EXPECT_EQ(of_one, 50);
+    }
+  }
+}
+
+TEST(ThreadPool, SleepsAndWakes) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> sum{0};
+  for (int round = 0; round < 3; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pool.parallel_for(300, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+  }
+  EXPECT_EQ(sum, 900);
+}
+
+TEST(Package, RunsOnThreadsOfItsOwn) {
+  Opened opened(bytes_of(example()));
+  mlcc_context_options options{};
+  options.threads = 3;
+  mlcc_context* context = nullptr;
+  ASSERT_EQ(mlcc_context_create(opened.package, &options, &context, &opened.error), MLCC_OK);
+  Vector x(4);
+  const mlcc_tensor input = x.tensor();
+  std::array<mlcc_tensor, 2> outputs{};
+  EXPECT_EQ(mlcc_run(context, &input, 1, outputs.data(), 2, &opened.error), MLCC_OK);
+  EXPECT_EQ(*static_cast<float*>(outputs[0].data), 5.0f);
+  mlcc_context_destroy(context);
+  options.threads = -1;
+  EXPECT_EQ(mlcc_context_create(opened.package, &options, &context, &opened.error),
+            MLCC_INVALID_ARGUMENT);
 }
 
 TEST(StridedCopy, TurnsRowsIntoColumns) {

@@ -1,4 +1,4 @@
-#include "schedule/host_caches.h"
+#include "schedule/caches.h"
 
 #include <unistd.h>
 
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "schedule/machine.h"
+#include "support/error.h"
 
 namespace mlcc::schedule {
 namespace {
@@ -49,14 +50,31 @@ int64_t find_last_level() {
 
 }  // namespace
 
-int64_t second_level_cache_bytes() {
-  static const int64_t bytes = find_second_level();
-  return bytes;
+const Caches& host_caches() {
+  static const Caches caches = {find_second_level(), find_last_level()};
+  return caches;
 }
 
-int64_t last_level_cache_bytes() {
-  static const int64_t bytes = find_last_level();
-  return bytes;
+Caches caches_of(std::string_view cpu, int64_t vector_bits) {
+  struct Row {
+    std::string_view name;
+    Caches caches;
+  };
+  static constexpr Row kRows[] = {
+#define CPU(name, second_level_kib, last_level_mib)                                                \
+  {name, {int64_t{second_level_kib} << 10, int64_t{last_level_mib} << 20}},
+#include "schedule/cpus.def"
+#undef CPU
+  };
+  const std::string_view name = cpu.substr(0, cpu.find('+'));  // "sapphirerapids+amx"
+  const std::string_view usual = vector_bits == 512   ? "x86-64-v4"
+                                 : vector_bits == 256 ? "x86-64-v3"
+                                 : vector_bits == 128 ? "neoverse-n1"
+                                                      : "x86-64";
+  for (const std::string_view wanted : {name, usual})
+    for (const Row& row : kRows)
+      if (row.name == wanted) return row.caches;
+  MLCC_UNREACHABLE("no caches of ", usual);
 }
 
 }  // namespace mlcc::schedule
