@@ -16,7 +16,7 @@ void pause() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -31,21 +31,15 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::parallel_for(int64_t count, int64_t grain,
                               const std::function<void(int64_t, int64_t)>& body) {
   if (count <= 0) return;
-  const int64_t threads = static_cast<int64_t>(workers_.size()) + 1;
-  const int64_t length = std::max(grain, (count + threads - 1) / threads);
-  if (length >= count) {
+  const int64_t wanted = kPartsOfThread * (static_cast<int64_t>(workers_.size()) + 1);
+  const int64_t length = std::max(grain, (count + wanted - 1) / wanted);
+  if (length >= count || workers_.empty()) {
     body(0, count);
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    loop_ = {&body, count, length};
-    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    num_loops_.fetch_add(1, std::memory_order_release);
-  }
-  wake_.notify_all();
-  run_part(loop_, 0);
-  for (int looks = 0; busy_.load(std::memory_order_acquire) > 0; ++looks) {
+  publish(body, count, length);
+  run_parts();
+  for (int looks = 0; ended_.load(std::memory_order_acquire) < parts_; ++looks) {
     if (looks < kLooks)
       pause();
     else
@@ -53,31 +47,60 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain,
   }
 }
 
-void ThreadPool::run_part(const Loop& loop, int64_t part) const {
-  const int64_t begin = loop.length * part;
-  if (begin < loop.count) (*loop.body)(begin, std::min(begin + loop.length, loop.count));
+void ThreadPool::publish(const std::function<void(int64_t, int64_t)>& body, int64_t count,
+                         int64_t length) {
+  const Ticket loop = (ticket_.load() >> kLoopShift) + 1;
+  ticket_ = (loop << kLoopShift) | kAllTaken;
+  body_ = &body;
+  count_ = count;
+  length_ = length;
+  parts_ = (count + length - 1) / length;
+  ended_ = 0;
+  bool has_sleepers = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ticket_ = (loop + 1) << kLoopShift;
+    has_sleepers = sleepers_ > 0;
+  }
+  if (has_sleepers) wake_.notify_all();
 }
 
-void ThreadPool::work(int index) {
-  uint64_t seen = 0;
+void ThreadPool::run_parts() {
+  Ticket ticket = ticket_.load();
   while (true) {
-    seen = next_loop(seen);
-    if (is_over_.load(std::memory_order_relaxed)) return;
-    run_part(loop_, index);
-    busy_.fetch_sub(1, std::memory_order_release);
+    const std::function<void(int64_t, int64_t)>* body = body_;
+    const int64_t count = count_, length = length_, parts = parts_;
+    const auto part = static_cast<int64_t>(ticket & kAllTaken);
+    if (part >= parts) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
+    const int64_t begin = part * length;
+    (*body)(begin, std::min(begin + length, count));
+    ended_.fetch_add(1);
+    ticket = ticket_.load();
   }
 }
 
-uint64_t ThreadPool::next_loop(uint64_t seen) {
+bool ThreadPool::has_parts() const {
+  return static_cast<int64_t>(ticket_.load() & kAllTaken) < parts_.load() || is_over_.load();
+}
+
+void ThreadPool::wait_for_parts() {
   for (int looks = 0; looks < kLooks; ++looks) {
-    const uint64_t now = num_loops_.load(std::memory_order_acquire);
-    if (now != seen) return now;
-    if (is_over_.load(std::memory_order_relaxed)) return seen;
+    if (has_parts()) return;
     pause();
   }
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return num_loops_.load() != seen || is_over_.load(); });
-  return num_loops_.load();
+  ++sleepers_;
+  wake_.wait(lock, [this] { return has_parts(); });
+  --sleepers_;
+}
+
+void ThreadPool::work() {
+  while (true) {
+    wait_for_parts();
+    if (is_over_) return;
+    run_parts();
+  }
 }
 
 }  // namespace mlcc::package

@@ -25,28 +25,33 @@ class ThreadPool {
                     const std::function<void(int64_t, int64_t)>& body);
 
  private:
-  struct Loop {
-    const std::function<void(int64_t, int64_t)>* body = nullptr;
-    int64_t count = 0;
-    int64_t length = 0;  // of a thread's part
-  };
+  // Which loop it is, and in the low half how many of its parts are taken. Between two loops all
+  // are, and what describes a loop changes: who took a part has read the right description.
+  using Ticket = uint64_t;
+  static constexpr int kLoopShift = 32;
+  static constexpr Ticket kAllTaken = 0xffffffff;
 
-  void work(int index);
-  void run_part(const Loop& loop, int64_t part) const;
-  // Waits until the number of loops differs from `seen`, or the pool ends.
-  uint64_t next_loop(uint64_t seen);
+  void publish(const std::function<void(int64_t, int64_t)>& body, int64_t count, int64_t length);
+  void run_parts();
+  void work();
+  bool has_parts() const;
+  void wait_for_parts();
 
-  // Between two kernels a worker looks so often for the next one before it sleeps: about as long as
-  // waking it takes.
+  // Parts of a loop for each thread: one that is late, as on a busy machine, leaves its to others.
+  static constexpr int64_t kPartsOfThread = 4;
+  // So often a thread looks for the next loop, or for the end of this one, before it sleeps: about
+  // as long as waking it takes.
   static constexpr int kLooks = 4000;
 
   std::vector<std::thread> workers_;
+  std::atomic<Ticket> ticket_{kAllTaken};
+  std::atomic<const std::function<void(int64_t, int64_t)>*> body_{nullptr};
+  std::atomic<int64_t> count_{0}, length_{0}, parts_{0};
+  std::atomic<int64_t> ended_{0};  // parts
+  std::atomic<bool> is_over_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
-  Loop loop_;  // changed only while no worker is busy
-  std::atomic<uint64_t> num_loops_{0};
-  std::atomic<int> busy_{0};  // workers that have not ended their part of the last loop
-  std::atomic<bool> is_over_{false};
+  int sleepers_ = 0;
 };
 
 }  // namespace mlcc::package
