@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PATTERNS = ("_C*.so", "libmlcc_llvm.so", "libmlcc_runtime.so", "libmlcc_emulator.so", "_build_info.py")
+PATTERNS = (
+    "_C*.so",
+    "libmlcc_llvm.so",
+    "libmlcc_runtime.so",
+    "libmlcc_emulator.so",
+    "_build_info.py",
+)
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from mlcc._errors import Error
 from mlcc.runtime import trees
@@ -63,9 +62,11 @@ def _largest_error(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> float:
-    given = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    given = [
+        value for value in exporting.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)
+    ]
     with torch.no_grad():
-        results = pytree.tree_leaves(ep.module()(*args, **kwargs))
+        results = exporting.tree_leaves(ep.module()(*args, **kwargs))
     expected = [value for value in results if isinstance(value, torch.Tensor)]
     results = _run(path, given)
     found = [results[number] for number in trees.numbers(output_tree)]
@@ -82,7 +83,7 @@ def _at_corners(
     ep: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any], ranges: Ranges
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Arguments with all sizes at their least, with all at their greatest, and with each alone at its least."""
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    leaves, structure = exporting.tree_flatten((tuple(args), dict(kwargs)))
     shapes = exporting.input_shapes(ep)
     hints = exporting.hints(ep)
     sizes = {name: hints[name] for name in ranges if name in hints}
@@ -97,7 +98,7 @@ def _at_corners(
             leaf if shape is None else _resized(leaf, exporting.sizes_at(shape, corner))
             for leaf, shape in zip(leaves, shapes, strict=True)
         ]
-        arguments, keywords = pytree.tree_unflatten(made, structure)
+        arguments, keywords = exporting.tree_unflatten(made, structure)
         yield arguments, keywords
 
 
@@ -115,7 +116,14 @@ def _run(path: Path, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         arrays = {f"{i}": _numbers(value) for i, value in enumerate(inputs)}
         numpy.savez(Path(folder) / "inputs.npz", **arrays)
         child = subprocess.run(
-            [sys.executable, "-m", "mlcc.runtime", str(path.resolve()), "inputs.npz", "outputs.npz"],
+            [
+                sys.executable,
+                "-m",
+                "mlcc.runtime",
+                str(path.resolve()),
+                "inputs.npz",
+                "outputs.npz",
+            ],
             check=False,
             capture_output=True,
             text=True,
@@ -153,7 +161,11 @@ def _error(index: int, found: torch.Tensor, expected: torch.Tensor) -> float:
     is_alike = torch.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
     largest = b[b.isfinite()].abs().max().item() if bool(b.isfinite().any()) else 0.0
     distance = torch.where(is_alike, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf)
-    error = distance.max().item() / max(largest, torch.finfo(expected.dtype).tiny) if len(distance.view(-1)) else 0.0
+    error = (
+        distance.max().item() / max(largest, torch.finfo(expected.dtype).tiny)
+        if len(distance.view(-1))
+        else 0.0
+    )
     if error > tolerance:
         raise Error(
             f"export: result {index} is wrong: its error is {error:.1e} of the largest value, allowed are"

@@ -139,7 +139,9 @@ def _options(target: str, threads: int) -> dict[str, Any]:
 
 
 def _check_has_no_calls(executable: Any, program: Program) -> None:
-    calls = sorted({step.removeprefix("call ") for step in executable.steps if step.startswith("call")})
+    calls = sorted(
+        {step.removeprefix("call ") for step in executable.steps if step.startswith("call")}
+    )
     if not calls:
         return
     reasons = {name: reason for name, _, reason in program.imported.told}

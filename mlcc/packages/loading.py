@@ -31,9 +31,13 @@ class _Tensors:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"input {info.name}: found a {type(value).__name__}, expected a tensor")
         if value.device.type != "cpu" or value.layout != torch.strided:
-            raise TypeError(f"input {info.name}: found a tensor on {value.device}, expected one of the CPU")
+            raise TypeError(
+                f"input {info.name}: found a tensor on {value.device}, expected one of the CPU"
+            )
         if value.dtype != _DTYPES[info.dtype]:
-            raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {_DTYPES[info.dtype]}")
+            raise TypeError(
+                f"input {info.name}: found dtype {value.dtype}, expected {_DTYPES[info.dtype]}"
+            )
         value = value.detach().resolve_neg()
         if info.varies:
             return value.contiguous()

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from mlcc._errors import Error
 from mlcc._load import load_core
@@ -29,7 +28,9 @@ class Program:
 
     builder: Any
     imported: ImportedGraph
-    inputs: list[Any] = field(default_factory=list)  # of the graph: a tensor, or None for an argument
+    inputs: list[Any] = field(
+        default_factory=list
+    )  # of the graph: a tensor, or None for an argument
     input_names: list[str] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
     input_tree: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +47,9 @@ def exported(
     if isinstance(model, ExportedProgram):
         return model
     if not isinstance(model, torch.nn.Module):
-        raise Error(f"export: found a {type(model).__name__}, expected a module or an ExportedProgram")
+        raise Error(
+            f"export: found a {type(model).__name__}, expected a module or an ExportedProgram"
+        )
     if model.training:
         raise Error(
             "export: the model is in training mode\n  remedy: call model.eval() before it is exported"
@@ -93,9 +96,7 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
     builder = load_core().GraphBuilder("exported")
     static = {place: None for place, value in enumerate(inputs) if value is not None}
     try:
-        imported = fx_graph.import_graph(
-            ep.graph_module, builder, op_table(), static_inputs=static
-        )
+        imported = fx_graph.import_graph(ep.graph_module, builder, op_table(), static_inputs=static)
     except GraphUnsupported as reason:
         raise Error(f"export: {reason}") from None
     if imported.eager_calls or imported.object_inputs or imported.computes_objects:
@@ -112,7 +113,9 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
     program.input_tree = _input_tree(ep, numbers)
     program.output_tree = _output_tree(ep, imported)
     values = [output for output in imported.outputs if output.kind == "value"]
-    program.output_names = [f"output{i}" for i in range(1 + max((v.index for v in values), default=-1))]
+    program.output_names = [
+        f"output{i}" for i in range(1 + max((v.index for v in values), default=-1))
+    ]
     for node in ep.graph_module.graph.nodes:
         if node.op == "call_function":
             program.lines.setdefault(str(node.target), source_line(node))
@@ -130,15 +133,13 @@ def named_sizes(
     if dynamic_shapes is None or isinstance(model, ExportedProgram):
         return {}
     bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    specs = dynamic_shapes if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
-    keys = bound if isinstance(specs, Mapping) else range(len(specs))
-    values = bound if isinstance(specs, Mapping) else list(bound.values())
     names: dict[tuple[int, int], str] = {}  # by tensor and dimension
-    for key in keys:
-        if not isinstance(specs, Mapping) or key in specs:
-            _name_sizes(values[key], specs[key], names)
+    if isinstance(dynamic_shapes, Mapping):
+        _name_sizes(bound, dynamic_shapes, names)
+    else:
+        _name_sizes(list(bound.values()), list(dynamic_shapes), names)
     places = {node.name: node for node in ep.graph_module.graph.find_nodes(op="placeholder")}
-    given = [value for value in pytree.tree_leaves((tuple(args), dict(kwargs)))]
+    given = exporting.tree_leaves((tuple(args), dict(kwargs)))
     found: dict[str, str] = {}
     for value, name in zip(given, ep.graph_signature.user_inputs, strict=False):
         fake = places[name].meta.get("val") if isinstance(name, str) and name in places else None
@@ -205,7 +206,7 @@ def _input_tree(ep: ExportedProgram, numbers: Mapping[str, int]) -> dict[str, An
             leaves.append({"tensor": numbers[str(name)]})
         else:
             leaves.append(_constant(getattr(spec.arg, "value", None)))
-    args, kwargs = pytree.tree_unflatten(_boxes(leaves), ep.call_spec.in_spec)
+    args, kwargs = exporting.tree_unflatten(_boxes(leaves), ep.call_spec.in_spec)
     return {"list": [tree_of(list(args)), tree_of(kwargs)]}
 
 
@@ -214,7 +215,7 @@ def _output_tree(ep: ExportedProgram, imported: ImportedGraph) -> dict[str, Any]
         {"tensor": output.index} if output.kind == "value" else _constant(output.constant)
         for output in imported.outputs
     ]
-    return tree_of(pytree.tree_unflatten(_boxes(leaves), ep.call_spec.out_spec))
+    return tree_of(exporting.tree_unflatten(_boxes(leaves), ep.call_spec.out_spec))
 
 
 def _constant(value: Any) -> dict[str, Any]:

@@ -60,9 +60,7 @@ class Model:
             error,
         )
         self._package = _Handle(pointer, library().mlcc_package_close)
-        self.inputs = self._ports(
-            library().mlcc_package_num_inputs, library().mlcc_package_input
-        )
+        self.inputs = self._ports(library().mlcc_package_num_inputs, library().mlcc_package_input)
         self.outputs = self._ports(
             library().mlcc_package_num_outputs, library().mlcc_package_output
         )
@@ -87,8 +85,7 @@ class Model:
         if len(inputs) != len(self.inputs):
             raise TypeError(f"found {len(inputs)} inputs, expected {len(self.inputs)}")
         given = [
-            self._arrays.given(info, value)
-            for info, value in zip(self.inputs, inputs, strict=True)
+            self._arrays.given(info, value) for info, value in zip(self.inputs, inputs, strict=True)
         ]
         taken, given_structs = self._structs(self.inputs, given)
         context = self._idle.pop() if self._idle else self._new_context()
@@ -102,8 +99,7 @@ class Model:
     def arena_bytes(self, inputs: Sequence[Any]) -> int:
         """Memory that a call with these inputs takes beside its results."""
         given = [
-            self._arrays.given(info, value)
-            for info, value in zip(self.inputs, inputs, strict=True)
+            self._arrays.given(info, value) for info, value in zip(self.inputs, inputs, strict=True)
         ]
         taken, structs = self._structs(self.inputs, given)
         found, error = ctypes.c_size_t(), ErrorStruct()
@@ -194,7 +190,8 @@ def load(
 ) -> Model:
     """Opens a package that `mlcc.export` wrote; `PackageError` where it cannot run here.
 
-    `threads` work on each call; they are the package's own, and sleep meanwhile. The file is mapped, and must not change while the model is used. `copy_weights` reads its weights into memory of
-    large pages, which may be faster for large models; `check_weights` reads them once to compare their checksum.
+    `threads` work on each call; they are the package's own, and sleep meanwhile. The file is mapped, and must not
+    change while the model is used. `copy_weights` reads its weights into memory of large pages, which may be faster for
+    large models; `check_weights` reads them once to compare their checksum.
     """
     return Model(path, threads=threads, copy_weights=copy_weights, check_weights=check_weights)

@@ -68,7 +68,9 @@ class NumpyArrays:
     def given(self, info: TensorInfo, value: Any) -> Any:
         """Arrays of other strides than the package takes are copied; those of another dtype are refused."""
         if not isinstance(value, numpy.ndarray):
-            value = numpy.from_dlpack(value) if hasattr(value, "__dlpack__") else numpy.asarray(value)
+            value = (
+                numpy.from_dlpack(value) if hasattr(value, "__dlpack__") else numpy.asarray(value)
+            )
         expected = numpy.dtype(DTYPES[info.number][1])
         if value.dtype != expected:
             raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {expected}")

@@ -1,8 +1,8 @@
 """Containers of arguments and results as JSON, so that no code is needed to make them again.
 
-    {"list": [...]}, {"tuple": [...]}, {"dict": {...}}    containers
-    {"tensor": 3}                                         the input or output of that number
-    {"constant": 0.5}                                     what it was when the model was exported
+{"list": [...]}, {"tuple": [...]}, {"dict": {...}}    containers
+{"tensor": 3}                                         the input or output of that number
+{"constant": 0.5}                                     what it was when the model was exported
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _flatten(tree: Mapping[str, Any], value: Any, place: str, found: dict[int, A
         if not isinstance(value, Mapping):
             raise TypeError(f"argument{place}: found {type(value).__name__}, expected a dict")
         if set(value) != set(inside):
-            raise TypeError(f"argument{place}: found keys {sorted(value)}, expected {sorted(inside)}")
+            raise TypeError(
+                f"argument{place}: found keys {sorted(value)}, expected {sorted(inside)}"
+            )
         for key, below in inside.items():
             _flatten(below, value[key], f"{place}[{key!r}]", found)
     else:

@@ -9,6 +9,9 @@ import torch
 from torch._export.utils import _get_decomp_for_cia
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 from torch.utils._sympy.value_ranges import ValueRanges
 
 
@@ -69,7 +72,10 @@ def input_shapes(ep: ExportedProgram) -> list[tuple[Any, ...] | None]:
         node.name: node.meta.get("val")
         for node in ep.graph_module.graph.find_nodes(op="placeholder")
     }
-    found = [values.get(name) if isinstance(name, str) else None for name in ep.graph_signature.user_inputs]
+    found = [
+        values.get(name) if isinstance(name, str) else None
+        for name in ep.graph_signature.user_inputs
+    ]
     return [tuple(value.shape) if isinstance(value, torch.Tensor) else None for value in found]
 
 
@@ -105,9 +111,7 @@ def drop_tokens(ep: ExportedProgram) -> int:
     count = sum(spec.kind == InputKind.TOKEN for spec in ep.graph_signature.input_specs)
     if not count:
         return 0
-    for node in graph.find_nodes(
-        op="call_function", target=torch.ops.higher_order.with_effects
-    ):
+    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects):
         token, op, *args = node.args
         with graph.inserting_before(node):
             call = graph.call_function(op, tuple(args), dict(node.kwargs))

@@ -101,8 +101,16 @@ def _models() -> dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]:
         "convolutions": (Convolutions(), (torch.randn(2, 3, 20, 28),), {}),
         "recurrent": (Recurrent(), (torch.randn(2, 6, 12), state), {}),
         "views": (Views(), (torch.randn(3, 4),), {}),
-        "bf16": (nn.Sequential(nn.Linear(24, 40), nn.GELU()).bfloat16(), (torch.randn(5, 24).bfloat16(),), {}),
-        "f64": (nn.Sequential(nn.Linear(6, 9), nn.LayerNorm(9)).double(), (torch.randn(5, 6).double(),), {}),
+        "bf16": (
+            nn.Sequential(nn.Linear(24, 40), nn.GELU()).bfloat16(),
+            (torch.randn(5, 24).bfloat16(),),
+            {},
+        ),
+        "f64": (
+            nn.Sequential(nn.Linear(6, 9), nn.LayerNorm(9)).double(),
+            (torch.randn(5, 6).double(),),
+            {},
+        ),
     }
 
 
@@ -120,7 +128,7 @@ def test_package_computes_what_the_model_does(name: str, tmp_path: Path) -> None
 
 
 def test_containers_are_those_of_the_model(tmp_path: Path) -> None:
-    model, args, kwargs = _models()["views"]
+    model, args, _ = _models()["views"]
     mlcc.export(model.eval(), args, tmp_path / "m.mlcc")
     found = mlcc.load(tmp_path / "m.mlcc")(*args)
     assert isinstance(found, list) and isinstance(found[3], tuple) and found[6] == 7
@@ -177,8 +185,8 @@ def test_a_c_program_runs_it(tmp_path: Path) -> None:
     ).stdout
     program = tmp_path / "classify"
     subprocess.run(
-        ["gcc", "-std=c11", "-Wall", "-Wextra", "-pedantic", "-Werror", examples / "classify.c"]
-        + [f"-I{ROOT}/csrc/package", RUNTIME, f"-Wl,-rpath,{RUNTIME.parent}", "-o", program],
+        f"gcc -std=c11 -Wall -Wextra -pedantic -Werror {examples}/classify.c -I{ROOT}/csrc/package"
+        f" {RUNTIME} -Wl,-rpath,{RUNTIME.parent} -o {program}".split(),
         check=True,
     )
     found = subprocess.run(
@@ -201,7 +209,9 @@ def test_the_runtime_is_small_and_needs_the_c_library_alone() -> None:
     dynamic = subprocess.run(
         ["readelf", "-dW", RUNTIME], check=True, capture_output=True, text=True
     ).stdout
-    needed = {line.split("[")[1].split(".so")[0] for line in dynamic.splitlines() if "(NEEDED)" in line}
+    needed = {
+        line.split("[")[1].split(".so")[0] for line in dynamic.splitlines() if "(NEEDED)" in line
+    }
     assert needed <= {"libc", "libm", "ld-linux-x86-64"}
     assert RUNTIME.stat().st_size <= 250_000
 
@@ -213,10 +223,15 @@ def test_sizes_that_vary(tmp_path: Path) -> None:
     model, args, kwargs = _models()["block"]
     batch, length = Dim("batch", min=1, max=16), Dim("length", min=1, max=64)
     shapes = {"ids": {0: batch, 1: length}, "mask": {0: batch, 1: length}}
-    told = mlcc.export(model.eval(), args, tmp_path / "m.mlcc", kwargs=kwargs, dynamic_shapes=shapes)
+    told = mlcc.export(
+        model.eval(), args, tmp_path / "m.mlcc", kwargs=kwargs, dynamic_shapes=shapes
+    )
     assert told.largest_error is not None
     package = mlcc.load(tmp_path / "m.mlcc")
-    assert package.inputs[0].sizes == (-1, -1) and package.inputs[0].size_texts == ("batch", "length")
+    assert package.inputs[0].sizes == (-1, -1) and package.inputs[0].size_texts == (
+        "batch",
+        "length",
+    )
     assert package.outputs[0].size_texts == ("batch", "length", "7")
     assert package.manifest["sizes"]["batch"] == {"min": 1, "max": 16}
     for sizes in ((1, 1), (16, 64), (2, 9), (1, 33), (5, 2)):
@@ -403,7 +418,12 @@ def test_check_compares(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert check() == 0
     results["value"] = torch.tensor([1, 1, 1.0001])
     assert 0 < check() < 1e-3
-    for wrong in (torch.tensor([1, 1, 1.1]), torch.tensor([1, 1, float("nan")]), torch.ones(2), torch.ones(3).double()):
+    for wrong in (
+        torch.tensor([1, 1, 1.1]),
+        torch.tensor([1, 1, float("nan")]),
+        torch.ones(2),
+        torch.ones(3).double(),
+    ):
         results["value"] = wrong
         with pytest.raises(mlcc.Error, match="result 0"):
             check()
