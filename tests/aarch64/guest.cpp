@@ -92,7 +92,7 @@ class Runner {
     const std::string source = folder_ + "/k.o";
     const std::string result = detail::join(folder_, "/", ++links_, ".so");
     std::ofstream(source, std::ios::binary) << object;
-    const pid_t pid = start({kLinker, "-shared", "-o", result, source}, nullptr);
+    const pid_t pid = start({kLinker, "-shared", "-zdefs", "-o", result, source}, nullptr);
     int status = 0;
     MLCC_CHECK(waitpid(pid, &status, 0) == pid && status == 0, "linking for AArch64 failed");
     return result;

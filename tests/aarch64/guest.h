@@ -34,7 +34,7 @@ bool is_guest_code(const std::string& object);
 class GuestKernel {
  public:
   // Starts the runner where this is the first one. Error where there is no qemu, no linker, or the
-  // object refers to what neither the C library nor libm has.
+  // object refers to anything that is not in it.
   GuestKernel(const std::string& object, std::string name);
   ~GuestKernel();
   GuestKernel(const GuestKernel&) = delete;

@@ -1,5 +1,5 @@
-// The functions of scalar_functions.def: which are inline (math.h) and which are calls of the C
-// library (library.h). The bounds of their errors are stated there.
+// The functions of scalar_functions.def (math.h): the short ones inline, the others as calls of
+// functions of the module.
 #pragma once
 
 #include "codegen/cpu/ops.h"

@@ -3,7 +3,6 @@
 #include <llvm/ExecutionEngine/Orc/Core.h>
 #include <llvm/ExecutionEngine/Orc/DebugObjectManagerPlugin.h>
 #include <llvm/ExecutionEngine/Orc/EPCDebugObjectRegistrar.h>
-#include <llvm/ExecutionEngine/Orc/ExecutionUtils.h>
 #include <llvm/ExecutionEngine/Orc/ExecutorProcessControl.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
 #include <llvm/ExecutionEngine/Orc/TargetProcess/JITLoaderGDB.h>
@@ -102,24 +101,18 @@ struct Link {
   std::unique_ptr<Announcement> announcement = nullptr;
 };
 
-// The C library's functions that objects may call (codegen/cpu/library.h).
-constexpr const char* kLibraries[] = {"libm.so.6", "libmvec.so.1"};
-
-// ORC's session with JITLink alone: but for functions of the C library objects are complete and
-// need no unwind tables, no process symbols and no platform, hence none of what LLJIT adds.
+// ORC's session with JITLink alone: objects are complete and need no unwind tables, no process
+// symbols and no platform, hence none of what LLJIT adds.
 class Linker {
  public:
   Linker()
       : session_(value_or_throw(orc::SelfExecutorProcessControl::Create(
                                     nullptr, std::make_unique<orc::InPlaceTaskDispatcher>()),
                                 "the linker cannot start")),
-        layer_(session_), libraries_(session_.createBareJITDylib("libraries")) {
+        layer_(session_) {
     layer_.addPlugin(std::make_shared<orc::DebugObjectManagerPlugin>(
         session_, std::make_unique<Registrar>(), /*RequireDebugSections=*/false,
         /*AutoRegisterCode=*/true));
-    for (const char* name : kLibraries)
-      libraries_.addGenerator(value_or_throw(
-          orc::DynamicLibrarySearchGenerator::Load(name, /*GlobalPrefix=*/'\0'), name));
     session_.setErrorReporter([](llvm::Error error) { llvm::consumeError(std::move(error)); });
   }
 
@@ -128,7 +121,6 @@ class Linker {
     check_machine(object);
     const std::string name = "object." + std::to_string(next_.fetch_add(1));
     Link link{&session_.createBareJITDylib(name)};
-    link.dylib->addToLinkOrder(libraries_);
     linked_debug_object = {};
     try {
       auto bytes = llvm::MemoryBuffer::getMemBufferCopy({object.data(), object.size()}, name);
@@ -162,7 +154,6 @@ class Linker {
 
   orc::ExecutionSession session_;
   orc::ObjectLinkingLayer layer_;
-  orc::JITDylib& libraries_;
   std::atomic<uint64_t> next_{0};
 };
 

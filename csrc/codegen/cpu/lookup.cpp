@@ -59,27 +59,35 @@ llvm::Value* in_four_registers(const OpContext& c, const MathTable& table, llvm:
 }
 
 // The table in memory; equal ones are one.
-llvm::GlobalVariable* in_memory(const OpContext& c, const MathTable& table) {
+template <typename T>
+llvm::GlobalVariable* in_memory(const OpContext& c, const std::array<T, kEntries>& table) {
   llvm::Module& module = *c.ir.GetInsertBlock()->getModule();
   llvm::Constant* numbers =
-      llvm::ConstantDataArray::get(c.ir.getContext(), llvm::ArrayRef<float>(table));
+      llvm::ConstantDataArray::get(c.ir.getContext(), llvm::ArrayRef<T>(table));
   for (llvm::GlobalVariable& global : module.globals())
     if (global.hasInitializer() && global.getInitializer() == numbers) return &global;
   return new llvm::GlobalVariable(module, numbers->getType(), /*isConstant=*/true,
                                   llvm::GlobalValue::PrivateLinkage, numbers, "table");
 }
 
-llvm::Value* load_entry(const OpContext& c, const MathTable& table, llvm::Value* index) {
+template <typename T>
+llvm::Value* load_entry(const OpContext& c, const std::array<T, kEntries>& table,
+                        llvm::Value* index) {
   llvm::GlobalVariable* memory = in_memory(c, table);
   llvm::Value* entry = c.ir.CreateAnd(index, kEntries - 1);
   llvm::Value* place =
       c.ir.CreateInBoundsGEP(memory->getValueType(), memory, {c.ir.getInt32(0), entry});
-  return c.ir.CreateLoad(c.ir.getFloatTy(), place);
+  return c.ir.CreateLoad(memory->getValueType()->getArrayElementType(), place);
 }
 
-llvm::Value* load_entries(const OpContext& c, const MathTable& table, llvm::Value* index) {
-  llvm::Value* result = llvm::PoisonValue::get(like(index, c.ir.getFloatTy()));
-  for (unsigned lane = 0; lane < lanes_of(index); ++lane)
+template <typename T>
+llvm::Value* load_entries(const OpContext& c, const std::array<T, kEntries>& table,
+                          llvm::Value* index) {
+  const unsigned lanes = lanes_of(index);
+  if (lanes == 1) return load_entry(c, table, index);
+  llvm::Type* type = sizeof(T) == sizeof(float) ? c.ir.getFloatTy() : c.ir.getDoubleTy();
+  llvm::Value* result = llvm::PoisonValue::get(like(index, type));
+  for (unsigned lane = 0; lane < lanes; ++lane)
     result = c.ir.CreateInsertElement(
         result, load_entry(c, table, c.ir.CreateExtractElement(index, lane)), lane);
   return result;
@@ -96,8 +104,7 @@ llvm::Value* permute(const OpContext& c, const MathTable& table, llvm::Value* in
 
 llvm::Value* emit_lookup(const OpContext& c, const MathTable& table, llvm::Value* index) {
   const unsigned lanes = lanes_of(index);
-  if (lanes == 1) return load_entry(c, table, index);
-  if (!c.has.avx2 && !c.has.neon) return load_entries(c, table, index);
+  if (lanes == 1 || (!c.has.avx2 && !c.has.neon)) return load_entries(c, table, index);
   const unsigned least = c.has.neon ? kOfNeon : kHalf;
   const unsigned most = c.has.avx512 ? kEntries : least;
   if (lanes > most) {
@@ -106,6 +113,22 @@ llvm::Value* emit_lookup(const OpContext& c, const MathTable& table, llvm::Value
   }
   if (lanes >= least) return permute(c, table, index);
   return lanes_from(c, permute(c, table, lanes_from(c, index, 0, least)), 0, lanes);
+}
+
+llvm::Value* emit_lookup(const OpContext& c, const MathTable64& table, llvm::Value* index) {
+  const unsigned lanes = lanes_of(index);
+  if (!c.has.avx512 || lanes < kHalf) return load_entries(c, table, index);
+  if (lanes > kHalf) {
+    llvm::Value* low = emit_lookup(c, table, lanes_from(c, index, 0, lanes / 2));
+    return join_lanes(c, low, emit_lookup(c, table, lanes_from(c, index, lanes / 2, lanes / 2)));
+  }
+  const auto half = [&](llvm::ArrayRef<double> of) {
+    return llvm::ConstantDataVector::get(c.ir.getContext(), of);
+  };
+  const llvm::ArrayRef<double> numbers(table);
+  return c.ir.CreateIntrinsic(
+      llvm::Intrinsic::x86_avx512_vpermi2var_pd_512, {},
+      {half(numbers.take_front(kHalf)), index, half(numbers.drop_front(kHalf))});
 }
 
 }  // namespace mlcc::codegen::cpu

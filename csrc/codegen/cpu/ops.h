@@ -3,8 +3,8 @@
 // Values in registers: bool is i1, f16 and bf16 are their bits in i16 (storage formats: only
 // selected and cast), the other dtypes are LLVM's types of the same size. In memory bool is i8.
 // Nothing emitted here traps (a divisor that would trap is replaced by 1) or is poison for any
-// input, so that lanes which are masked off may hold anything. Some functions call the C library
-// (library.h), nothing else does.
+// input, so that lanes which are masked off may hold anything. Nothing calls a library: objects
+// have no undefined symbols.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>

@@ -1,0 +1,211 @@
+#include "codegen/cpu/angle.h"
+
+#include <llvm/IR/MDBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include <array>
+
+#include "codegen/cpu/outlined.h"
+
+// Small angles: Cody and Waite, "Software Manual for the Elementary Functions", 1980. Large ones:
+// Payne and Hanek, "Radian reduction for trigonometric functions", 1983.
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+// pi/2 in parts, none negative so that -0 stays what it is. Products of all but the last two (f64:
+// the last) with a number of quarter turns below 2^13 (2^20) are exact, and so are the differences
+// where digits cancel.
+constexpr double kHalfPiF32[] = {0x1.92p+0, 0x1.fbp-12, 0x1.5110b4p-22, 0x1.84698ap-48};
+constexpr double kHalfPiF64[] = {0x1.921fb544p+0, 0x1.0b4611a6p-34, 0x1.3198a2e037073p-69};
+constexpr double kSmallF32 = 12000.0, kSmallF64 = 1.6e6;
+constexpr double kTwoOverPiNumber = 0x1.45f306dc9c883p-1;
+constexpr uint64_t kQuarterPiDigits = 0xc90fdaa22168c235;  // pi/4 in units of 2^-64
+
+// An angle of one lane, as f64. x = M 2^E with 53 bits of M: of M times 2/pi, whose bits lie in a
+// table, those are computed that are worth between 2 and 2^-126.
+llvm::Value* reduce_large(const OpContext& c, llvm::Value* x) {
+  llvm::IRBuilder<>& ir = c.ir;
+  llvm::Type* i128 = ir.getInt128Ty();
+  llvm::Value* bits = ir.CreateBitCast(x, ir.getInt64Ty());
+  llvm::Value* biased = ir.CreateAnd(ir.CreateLShr(bits, 52), 0x7ff);
+  llvm::Value* m = ir.CreateOr(ir.CreateAnd(bits, 0xfffffffffffff), uint64_t{1} << 52);
+  // E = biased - 1075; the bit worth 2 lies at 62 + E of the table. Small angles may give anything.
+  llvm::Value* first = ir.CreateSub(biased, ir.getInt64(1075 - 62));
+  first = ir.CreateSelect(ir.CreateICmpSLT(first, ir.getInt64(0)), ir.getInt64(0), first);
+  llvm::Value* shift = ir.CreateAnd(first, 63);
+  llvm::Value* word = ir.CreateLShr(first, 6);
+
+  llvm::Module& module = *ir.GetInsertBlock()->getModule();
+  llvm::GlobalVariable* table = module.getGlobalVariable("mlcc.two_over_pi", true);
+  if (table == nullptr) {
+    llvm::Constant* words =
+        llvm::ConstantDataArray::get(ir.getContext(), llvm::ArrayRef(kTwoOverPi));
+    table = new llvm::GlobalVariable(module, words->getType(), /*isConstant=*/true,
+                                     llvm::GlobalValue::PrivateLinkage, words, "mlcc.two_over_pi");
+  }
+  llvm::Value* words[4];
+  for (uint64_t i = 0; i < 4; ++i) {
+    llvm::Value* place =
+        ir.CreateInBoundsGEP(ir.getInt64Ty(), table, ir.CreateAdd(word, ir.getInt64(i)));
+    words[i] = ir.CreateLoad(ir.getInt64Ty(), place);
+  }
+  const auto bits_from = [&](int i) {
+    return ir.CreateIntrinsic(llvm::Intrinsic::fshl, {ir.getInt64Ty()},
+                              {words[i], words[i + 1], shift});
+  };
+  const auto wide = [&](llvm::Value* v) { return ir.CreateZExt(v, i128); };
+  llvm::Value* high = ir.CreateShl(wide(ir.CreateMul(m, bits_from(0))), 64);
+  llvm::Value* middle = ir.CreateMul(wide(m), wide(bits_from(1)));
+  llvm::Value* low = ir.CreateLShr(ir.CreateMul(wide(m), wide(bits_from(2))), 64);
+  llvm::Value* turns = ir.CreateAdd(ir.CreateAdd(high, middle), low);  // in units of 2^-126
+  llvm::Value* rounded = ir.CreateAdd(turns, ir.CreateShl(llvm::ConstantInt::get(i128, 1), 125));
+  llvm::Value* quadrant = ir.CreateTrunc(ir.CreateLShr(rounded, 126), ir.getInt64Ty());
+  // What is left, with its sign, in units of 2^-128.
+  llvm::Value* rest = ir.CreateShl(turns, 2);
+  llvm::Value* is_negative = ir.CreateICmpSLT(rest, llvm::ConstantInt::get(i128, 0));
+  rest = ir.CreateSelect(is_negative, ir.CreateNeg(rest), rest);
+  llvm::Value* zeros = ir.CreateIntrinsic(llvm::Intrinsic::ctlz, {i128}, {rest, ir.getFalse()});
+  // Times pi/2: the product of 64 digits of both is rounded once.
+  llvm::Value* digits = ir.CreateLShr(ir.CreateShl(rest, zeros), 64);
+  llvm::Value* product = ir.CreateMul(digits, llvm::ConstantInt::get(i128, kQuarterPiDigits));
+  llvm::Value* value = ir.CreateSIToFP(ir.CreateTrunc(ir.CreateLShr(product, 65), ir.getInt64Ty()),
+                                       ir.getDoubleTy());
+  llvm::Value* exponent =
+      ir.CreateSub(ir.getInt64(1023 - 62), ir.CreateTrunc(zeros, ir.getInt64Ty()));
+  value = ir.CreateFMul(value, ir.CreateBitCast(ir.CreateShl(exponent, 52), ir.getDoubleTy()));
+  // Both change their signs with x.
+  llvm::Value* sign = ir.CreateAnd(bits, uint64_t{1} << 63);
+  llvm::Value* own = ir.CreateShl(ir.CreateZExt(is_negative, ir.getInt64Ty()), 63);
+  llvm::Value* value_bits = ir.CreateBitCast(value, ir.getInt64Ty());
+  value = ir.CreateBitCast(ir.CreateXor(value_bits, ir.CreateXor(sign, own)), ir.getDoubleTy());
+  llvm::Value* is_finite = ir.CreateICmpNE(biased, ir.getInt64(0x7ff));
+  value = ir.CreateSelect(is_finite, value, llvm::ConstantFP::getNaN(ir.getDoubleTy()));
+  quadrant =
+      ir.CreateSelect(ir.CreateICmpEQ(sign, ir.getInt64(0)), quadrant, ir.CreateNeg(quadrant));
+  llvm::Value* both =
+      llvm::PoisonValue::get(llvm::StructType::get(ir.getDoubleTy(), ir.getInt64Ty()));
+  return ir.CreateInsertValue(ir.CreateInsertValue(both, value, 0), quadrant, 1);
+}
+
+// The struct of all of them.
+llvm::Value* together(llvm::IRBuilder<>& ir, llvm::ArrayRef<llvm::Value*> values) {
+  llvm::SmallVector<llvm::Type*, 3> types;
+  for (llvm::Value* value : values) types.push_back(value->getType());
+  llvm::Value* all = llvm::PoisonValue::get(llvm::StructType::get(ir.getContext(), types));
+  for (unsigned i = 0; i < values.size(); ++i) all = ir.CreateInsertValue(all, values[i], i);
+  return all;
+}
+
+// The rest of one lane, what rounding took from it, and the quadrant.
+std::array<llvm::Value*, 3> reduce_lane(const OpContext& c, llvm::Value* x, llvm::Type* bits_type) {
+  llvm::IRBuilder<>& ir = c.ir;
+  llvm::Type* f64 = ir.getDoubleTy();
+  llvm::Value* both =
+      emit_outlined(c, "angle", ir.CreateFPExt(x, f64), llvm::StructType::get(f64, ir.getInt64Ty()),
+                    [&](llvm::ArrayRef<llvm::Value*> args) { return reduce_large(c, args[0]); });
+  llvm::Value* value = ir.CreateExtractValue(both, 0);
+  llvm::Value* rest = ir.CreateFPTrunc(value, x->getType());
+  llvm::Value* low = ir.CreateFSub(value, ir.CreateFPExt(rest, f64));
+  return {rest, ir.CreateFPTrunc(low, x->getType()),
+          ir.CreateTrunc(ir.CreateExtractValue(both, 1), bits_type)};
+}
+
+// The same of all lanes, one by one.
+llvm::Value* reduce_lanes(const OpContext& c, llvm::Value* x, llvm::Type* bits_type) {
+  llvm::IRBuilder<>& ir = c.ir;
+  const unsigned lanes = lanes_of(x);
+  if (lanes == 1) return together(ir, reduce_lane(c, x, bits_type));
+  llvm::Type* types[] = {x->getType(), x->getType(), bits_type};
+  llvm::Value* memory[3];
+  for (int i = 0; i < 3; ++i) memory[i] = ir.CreateAlloca(types[i]);
+  ir.CreateStore(x, memory[0]);
+  llvm::BasicBlock* before = ir.GetInsertBlock();
+  llvm::Function* function = before->getParent();
+  llvm::BasicBlock* loop = llvm::BasicBlock::Create(ir.getContext(), "lane", function);
+  llvm::BasicBlock* after = llvm::BasicBlock::Create(ir.getContext(), "done", function);
+  ir.CreateBr(loop);
+  ir.SetInsertPoint(loop);
+  llvm::PHINode* lane = ir.CreatePHI(ir.getInt64Ty(), 2);
+  lane->addIncoming(ir.getInt64(0), before);
+  const auto place = [&](int i) {
+    return ir.CreateInBoundsGEP(types[i]->getScalarType(), memory[i], lane);
+  };
+  llvm::Value* number = ir.CreateLoad(types[0]->getScalarType(), place(0));
+  const auto reduced = reduce_lane(c, number, bits_type->getScalarType());
+  for (int i = 0; i < 3; ++i) ir.CreateStore(reduced[static_cast<size_t>(i)], place(i));
+  llvm::Value* next = ir.CreateAdd(lane, ir.getInt64(1));
+  lane->addIncoming(next, loop);
+  ir.CreateCondBr(ir.CreateICmpULT(next, ir.getInt64(lanes)), loop, after);
+  ir.SetInsertPoint(after);
+  llvm::SmallVector<llvm::Value*, 3> results;
+  for (int i = 0; i < 3; ++i) results.push_back(ir.CreateLoad(types[i], memory[i]));
+  return together(ir, results);
+}
+
+// In parts, for angles up to kSmallF32 and kSmallF64.
+Angle reduce_small(const FloatMath& m, llvm::Value* x) {
+  llvm::Value* shifted = m.fma(x, m.number(kTwoOverPiNumber), m.number(m.integers()));
+  llvm::Value* n = m.sub(shifted, m.number(m.integers()));
+  llvm::Value* rest = x;
+  // Without the instruction, product and sum are as good where the product is exact.
+  const auto subtract = [&](double part, bool is_exact) {
+    rest = is_exact && !m.context().has.fma ? m.sub(rest, m.mul(n, m.number(part)))
+                                            : m.fma(m.neg(n), m.number(part), rest);
+  };
+  const llvm::ArrayRef<double> parts =
+      m.is_f64() ? llvm::ArrayRef<double>(kHalfPiF64) : llvm::ArrayRef<double>(kHalfPiF32);
+  for (size_t i = 0; i < parts.size(); ++i) subtract(parts[i], i < 2);
+  return {rest, m.number(0.0), m.bits_of(shifted)};
+}
+
+// The same of f32 by way of f64, with what rounding took.
+Angle reduce_small_in_f64(const FloatMath& m, llvm::Value* x) {
+  llvm::IRBuilder<>& ir = m.ir();
+  llvm::Type* f64 = like(x, ir.getDoubleTy());
+  llvm::Value* wide = ir.CreateFPExt(x, f64);
+  const Angle angle = reduce_small(FloatMath(m.context(), wide), wide);
+  llvm::Value* rest = ir.CreateFPTrunc(angle.rest, x->getType());
+  llvm::Value* low = ir.CreateFSub(angle.rest, ir.CreateFPExt(rest, f64));
+  return {rest, ir.CreateFPTrunc(low, x->getType()),
+          ir.CreateTrunc(angle.quadrant, like(x, ir.getInt32Ty()))};
+}
+
+}  // namespace
+
+Angle reduce_angle(const FloatMath& m, llvm::Value* x, bool keeps_low) {
+  llvm::IRBuilder<>& ir = m.ir();
+  const Angle small = keeps_low && !m.is_f64() ? reduce_small_in_f64(m, x) : reduce_small(m, x);
+  llvm::Value* is_large = m.greater(m.magnitude(x), m.is_f64() ? kSmallF64 : kSmallF32);
+  llvm::BasicBlock* before = ir.GetInsertBlock();
+  llvm::Function* function = before->getParent();
+  llvm::BasicBlock* rare = llvm::BasicBlock::Create(ir.getContext(), "large", function);
+  llvm::BasicBlock* after = llvm::BasicBlock::Create(ir.getContext(), "reduced", function);
+  static constexpr uint32_t kRareWeight = 1, kUsualWeight = 1000;
+  llvm::MDNode* weights =
+      llvm::MDBuilder(ir.getContext()).createBranchWeights(kRareWeight, kUsualWeight);
+  ir.CreateCondBr(emit_any(m.context(), is_large), rare, after, weights);
+  ir.SetInsertPoint(rare);
+  llvm::Type* bits_type = small.quadrant->getType();
+  llvm::Value* all = emit_outlined(m.context(), "angles", x,
+                                   llvm::StructType::get(x->getType(), x->getType(), bits_type),
+                                   [&](llvm::ArrayRef<llvm::Value*> args) {
+                                     return reduce_lanes(m.context(), args[0], bits_type);
+                                   });
+  llvm::SmallVector<llvm::Value*, 3> rarely;
+  for (unsigned i = 0; i < 3; ++i) rarely.push_back(ir.CreateExtractValue(all, i));
+  rarely[0] = ir.CreateSelect(is_large, rarely[0], small.rest);
+  rarely[1] = ir.CreateSelect(is_large, rarely[1], small.low);
+  rarely[2] = ir.CreateSelect(is_large, rarely[2], small.quadrant);
+  ir.CreateBr(after);
+  ir.SetInsertPoint(after);
+  const auto either = [&](llvm::Value* usual, unsigned i) {
+    llvm::PHINode* phi = ir.CreatePHI(usual->getType(), 2);
+    phi->addIncoming(usual, before);
+    phi->addIncoming(rarely[i], rare);
+    return phi;
+  };
+  return {either(small.rest, 0), either(small.low, 1), either(small.quadrant, 2)};
+}
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,66 @@
+#include <iterator>
+
+#include "codegen/cpu/exponentials.h"
+#include "codegen/cpu/math.h"
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+// erfc(a) for a >= 3/4 or NaN, as e^(-a^2) times what varies slowly; that is a polynomial in
+// (a - c)/(a + c), after Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2)
+// erfc x", 1981.
+llvm::Value* large_erfc(const FloatMath& m, llvm::Value* a) {
+  constexpr double kCenter = 3.625;
+  constexpr double kZero = 27.3;  // from here on the result is 0
+  a = m.at_most(kZero, a);
+  llvm::Value* sum = m.add(a, m.number(kCenter));
+  llvm::Value* sum_rest = m.add(m.sub(m.at_least(kCenter, a), sum), m.at_most(kCenter, a));
+  llvm::Value* reciprocal = m.div(m.number(1.0), sum);
+  llvm::Value* excess = m.product_rest(reciprocal, sum, m.number(1.0));
+  excess = m.fma(reciprocal, sum_rest, excess);
+  llvm::Value* part = m.mul(m.add(a, a), reciprocal);
+  llvm::Value* t = m.sub(m.fma(m.add(a, a), reciprocal, m.number(-1.0)), m.mul(part, excess));
+  llvm::Value* p = m.polynomial(t, kErfcF64, /*num_last=*/3);
+  llvm::Value* slow = m.mul(p, reciprocal);
+  // What rounding took from the quotient is put back.
+  llvm::Value* lacking = m.fma(m.neg(slow), excess, m.product_rest(p, reciprocal, slow));
+  llvm::Value* square = m.mul(a, a);
+  llvm::Value* rest = m.product_rest(a, a, square);
+  llvm::Value* is_kept = m.ir().CreateFCmpULT(a, m.number(kZero));
+  const PowerF64 power = split_exp_f64(m, m.neg(square), m.neg(rest));
+  llvm::Value* result = m.add(slow, m.fma(slow, power.fraction, lacking));
+  return m.scaled(result, power.exponent, is_kept);
+}
+
+}  // namespace
+
+llvm::Value* emit_erfc_f64(const OpContext& c, llvm::Value* x) {
+  const FloatMath m(c, x);
+  llvm::Value* a = m.magnitude(x);
+  // 1 - a - a p
+  llvm::Value* small =
+      m.fma(m.neg(a), m.polynomial(m.mul(a, a), kErfTinyF64), m.sub(m.number(1.0), a));
+  llvm::Value* result = m.select(m.less(a, 0.75), small, large_erfc(m, a));
+  return m.select(m.less(x, 0.0), m.sub(m.number(2.0), result), result);
+}
+
+// A polynomial up to 3 and another one up to 6, whose coefficients each lane chooses between.
+llvm::Value* emit_erf_f64(const OpContext& c, llvm::Value* x) {
+  const FloatMath m(c, x);
+  llvm::Value* a = m.at_most(6.0, m.magnitude(x));  // beyond, the result is 1
+  llvm::Value* is_small = m.less(a, 3.0);
+  // In [-1, 1], of both.
+  llvm::Value* square = m.mul(a, a);
+  llvm::Value* t =
+      m.fma(m.select(is_small, square, a), m.select(is_small, m.number(2.0 / 9), m.number(1 / 1.5)),
+            m.select(is_small, m.number(-1.0), m.number(-3.0)));
+  llvm::SmallVector<llvm::Value*, 24> coefficients;
+  for (size_t i = 0; i < std::size(kErfSmallF64); ++i)
+    coefficients.push_back(
+        m.select(is_small, m.number(kErfSmallF64[i]), m.number(kErfLargeF64[i])));
+  llvm::Value* sum = m.polynomial(t, coefficients, /*num_last=*/2);
+  llvm::Value* result = m.at_most(1.0, m.mul(sum, m.select(is_small, a, m.number(1.0))));
+  return m.with_sign_of(result, x);
+}
+
+}  // namespace mlcc::codegen::cpu

@@ -1,0 +1,52 @@
+#include "codegen/cpu/outlined.h"
+
+#include <llvm/IR/Module.h>
+
+namespace mlcc::codegen::cpu {
+namespace {
+
+std::string symbol_of(llvm::StringRef name, llvm::Value* first) {
+  const std::string scalar = first->getType()->getScalarType()->isDoubleTy() ? "f64" : "f32";
+  return ("mlcc." + name + "." +
+          (lanes_of(first) > 1 ? "v" + std::to_string(lanes_of(first)) : "") + scalar)
+      .str();
+}
+
+llvm::Function* create(const OpContext& c, const std::string& symbol,
+                       llvm::ArrayRef<llvm::Value*> args, llvm::Type* result) {
+  llvm::SmallVector<llvm::Type*, 2> types;
+  for (llvm::Value* arg : args) types.push_back(arg->getType());
+  const llvm::Function* caller = c.ir.GetInsertBlock()->getParent();
+  llvm::Function* function = llvm::Function::Create(
+      llvm::FunctionType::get(result, types, /*isVarArg=*/false),
+      llvm::GlobalValue::InternalLinkage, symbol, c.ir.GetInsertBlock()->getModule());
+  // The CPU and its features, which also decide how vectors are passed.
+  function->addFnAttrs(llvm::AttrBuilder(c.ir.getContext(), caller->getAttributes().getFnAttrs()));
+  function->addFnAttr(llvm::Attribute::NoInline);
+  function->setDoesNotAccessMemory();
+  function->setDoesNotThrow();
+  function->setWillReturn();
+  return function;
+}
+
+}  // namespace
+
+llvm::Value* emit_outlined(const OpContext& c, llvm::StringRef name,
+                           llvm::ArrayRef<llvm::Value*> args, llvm::Type* result,
+                           OutlinedBody body) {
+  const std::string symbol = symbol_of(name, args[0]);
+  llvm::Function* function = c.ir.GetInsertBlock()->getModule()->getFunction(symbol);
+  if (function == nullptr) {
+    function = create(c, symbol, args, result);
+    const llvm::IRBuilderBase::InsertPointGuard guard(c.ir);
+    c.ir.SetInsertPoint(llvm::BasicBlock::Create(c.ir.getContext(), "entry", function));
+    llvm::SmallVector<llvm::Value*, 2> parameters;
+    for (llvm::Argument& parameter : function->args()) parameters.push_back(&parameter);
+    c.ir.CreateRet(body(parameters));
+  }
+  llvm::CallInst* call = c.ir.CreateCall(function, args);
+  call->setDoesNotThrow();
+  return call;
+}
+
+}  // namespace mlcc::codegen::cpu
