@@ -21,6 +21,8 @@ WANTED = [
     r"mlcc/_C\.pyi",
     r"mlcc/_C\.[\w-]+\.so",
     r"mlcc/libmlcc_llvm\.so",
+    r"mlcc/libmlcc_runtime\.so",
+    r"mlcc/include/mlcc_runtime\.h",
     r"mlcc/_build_info\.py",
     r"mlcc-[\d.]+\.dist-info/licenses/LICENSE",
     r"mlcc-[\d.]+\.dist-info/licenses/THIRD_PARTY\.md",
