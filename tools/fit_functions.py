@@ -28,6 +28,8 @@ ERFC_CENTER, ERFC_TERMS = 3.625, 23  # of several the one where rounding leaves 
 ERF_TERMS = 24
 
 Function = Callable[[Any], Any]
+# A polynomial: its name, its meaning, the function, the range and the number of terms.
+Row = tuple[str, str, Function, float, float, int]
 
 
 def fit(function: Function, low: float, high: float, center: float, degree: int) -> list[float]:
@@ -82,8 +84,13 @@ def interpolate(function: Function, low: float, high: float, count: int, bits: i
 
 
 def without(function: Function, terms: Function, order: int) -> Function:
-    """(function(x) - terms(x)) / x^order; digits enough are left behind the difference."""
-    return lambda x: (function(x) - terms(x)) / x**order
+    """(function(x) - terms(x)) / x^order, not too near to 0: digits enough are left behind the difference."""
+
+    def rest(x: Any) -> Any:
+        x = x if abs(x) > 1e-12 else mpmath.mpf(1e-12)
+        return (function(x) - terms(x)) / x**order
+
+    return rest
 
 
 def of_square(function: Function) -> Function:
@@ -96,14 +103,22 @@ def log_by_quotient(s: Any) -> Any:
     return (mpmath.log((1 + s) / (1 - s)) - 2 * s) / s**3
 
 
-def scaled_erfc(t: Any) -> Any:
+def scaled_erfc(center: float) -> Function:
     """e^(x^2) erfc(x) (x + c), nearly constant, at t = (x - c) / (x + c)."""
-    x = ERFC_CENTER * (1 + t) / (1 - t)
-    return mpmath.exp(x * x) * mpmath.erfc(x) * (x + ERFC_CENTER)
+
+    def function(t: Any) -> Any:
+        x = center * (1 + t) / (1 - t)
+        return mpmath.exp(x * x) * mpmath.erfc(x) * (x + center)
+
+    return function
 
 
-# The name, the meaning, the function, its range and the number of terms.
-Row = tuple[str, str, Function, float, float, int]
+def erfc_row(name: str, center: float, low: float, high: float, count: int) -> Row:
+    """That of erfc between two numbers."""
+    meaning = f"e^(x^2) erfc(x) (x + c) in (x - c)/(x + c), c = {center}, up to {high}"
+    first, last = ((x - center) / (x + center) for x in (low, high))
+    return name, meaning, scaled_erfc(center), first, last, count
+
 
 SINE = of_square(without(mpmath.sin, lambda x: x, 3))
 COSINE = of_square(without(mpmath.cos, lambda x: 1 - x * x / 2, 4))
@@ -120,7 +135,7 @@ TAN_OF_EIGHTH_SQUARED = 0.1717
 def polynomials_of_f32() -> list[Row]:
     """Those with coefficients of f32."""
     return [
-        ("kExp2F32", "(2^r - 1)/r", without(lambda r: 2**r, lambda _: 1, 1), -1 / 32, 1 / 31, 3),
+        ("kExp2F32", "(2^r - 1)/r", without(lambda r: 2**r, lambda _: 1, 1), -1 / 32, 1 / 32, 3),
         ("kLogF32", "(log(1 + f) - f + f^2/2)/f^3", LOGARITHM, -0.25, 0.5, 9),
         ("kSinF32", "(sin(r) - r)/r^3 in r^2", SINE, 0, QUARTER_PI_SQUARED, 3),
         ("kCosF32", "(cos(r) - 1 + r^2/2)/r^4 in r^2", COSINE, 0, QUARTER_PI_SQUARED, 3),
@@ -133,8 +148,6 @@ def polynomials_of_f32() -> list[Row]:
 def erf_polynomials() -> list[Row]:
     """Those of erf and erfc in f64."""
     small = of_square(erf_over_x)
-    low, high = ((x - ERFC_CENTER) / (x + ERFC_CENTER) for x in (0.75, 27.3))
-    meaning = f"e^(x^2) erfc(x) (x + c) in (x - c)/(x + c), c = {ERFC_CENTER}"
     return [
         (
             "kErfSmallF64",
@@ -153,23 +166,19 @@ def erf_polynomials() -> list[Row]:
             ERF_TERMS,
         ),
         ("kErfTinyF64", "erf(x)/x - 1 in x^2, up to 3/4", lambda t: small(t) - 1, 0, 9 / 16, 10),
-        ("kErfcF64", meaning, scaled_erfc, low, high, ERFC_TERMS),
+        erfc_row("kErfcF64", center=ERFC_CENTER, low=0.75, high=27.3, count=ERFC_TERMS),
+        erfc_row("kShortErfcF64", center=3.25, low=0, high=10.1, count=11),
     ]
 
 
 def polynomials_of_f64() -> list[Row]:
     """Those with coefficients of f64."""
     log2 = without(lambda r: mpmath.log(1 + r, 2), lambda _: 0, 1)
+    exponential = without(mpmath.expm1, lambda r: r, 2)
     return [
         ("kLog2F64", "log2(1 + r)/r, to 38 bits", log2, -1 / 32, 1 / 16, 7),
-        (
-            "kExpF64",
-            "(e^r - 1 - r)/r^2",
-            without(mpmath.expm1, lambda r: r, 2),
-            -HALF_LN2,
-            HALF_LN2,
-            10,
-        ),
+        ("kExpF64", "(e^r - 1 - r)/r^2", exponential, -HALF_LN2, HALF_LN2, 10),
+        ("kShortExpF64", "the same to 29 bits", exponential, -HALF_LN2, HALF_LN2, 5),
         (
             "kLogF64",
             "(log((1 + s)/(1 - s)) - 2s)/s^3 in s^2",

@@ -22,20 +22,26 @@ constexpr double kSmallF32 = 12000.0, kSmallF64 = 1.6e6;
 constexpr double kTwoOverPiNumber = 0x1.45f306dc9c883p-1;
 constexpr uint64_t kQuarterPiDigits = 0xc90fdaa22168c235;  // pi/4 in units of 2^-64
 
-// An angle of one lane, as f64. x = M 2^E with 53 bits of M: of M times 2/pi, whose bits lie in a
-// table, those are computed that are worth between 2 and 2^-126.
-llvm::Value* reduce_large(const OpContext& c, llvm::Value* x) {
-  llvm::IRBuilder<>& ir = c.ir;
-  llvm::Type* i128 = ir.getInt128Ty();
-  llvm::Value* bits = ir.CreateBitCast(x, ir.getInt64Ty());
-  llvm::Value* biased = ir.CreateAnd(ir.CreateLShr(bits, 52), 0x7ff);
-  llvm::Value* m = ir.CreateOr(ir.CreateAnd(bits, 0xfffffffffffff), uint64_t{1} << 52);
-  // E = biased - 1075; the bit worth 2 lies at 62 + E of the table. Small angles may give anything.
-  llvm::Value* first = ir.CreateSub(biased, ir.getInt64(1075 - 62));
-  first = ir.CreateSelect(ir.CreateICmpSLT(first, ir.getInt64(0)), ir.getInt64(0), first);
-  llvm::Value* shift = ir.CreateAnd(first, 63);
-  llvm::Value* word = ir.CreateLShr(first, 6);
+// Both halves of a product of 64 bit integers.
+struct WideProduct {
+  llvm::Value *high, *low;
+};
+WideProduct multiply(llvm::IRBuilder<>& ir, llvm::Value* a, llvm::Value* b) {
+  llvm::Type* wide = ir.getInt128Ty();
+  llvm::Value* product = ir.CreateMul(ir.CreateZExt(a, wide), ir.CreateZExt(b, wide));
+  return {ir.CreateTrunc(ir.CreateLShr(product, 64), a->getType()),
+          ir.CreateTrunc(product, a->getType())};
+}
 
+// The upper 64 bits of `high` and `low` shifted to the left.
+llvm::Value* shifted_left(llvm::IRBuilder<>& ir, llvm::Value* high, llvm::Value* low,
+                          llvm::Value* count) {
+  return ir.CreateIntrinsic(llvm::Intrinsic::fshl, {high->getType()}, {high, low, count});
+}
+
+// 64 bits of 2/pi from each of three places on, 64 apart; the first one is that of the bit `first`
+// of the table.
+std::array<llvm::Value*, 3> bits_of_two_over_pi(llvm::IRBuilder<>& ir, llvm::Value* first) {
   llvm::Module& module = *ir.GetInsertBlock()->getModule();
   llvm::GlobalVariable* table = module.getGlobalVariable("mlcc.two_over_pi", true);
   if (table == nullptr) {
@@ -44,47 +50,56 @@ llvm::Value* reduce_large(const OpContext& c, llvm::Value* x) {
     table = new llvm::GlobalVariable(module, words->getType(), /*isConstant=*/true,
                                      llvm::GlobalValue::PrivateLinkage, words, "mlcc.two_over_pi");
   }
+  llvm::Value* shift = ir.CreateAnd(first, 63);
+  llvm::Value* place = ir.CreateInBoundsGEP(ir.getInt64Ty(), table, ir.CreateLShr(first, 6));
   llvm::Value* words[4];
-  for (uint64_t i = 0; i < 4; ++i) {
-    llvm::Value* place =
-        ir.CreateInBoundsGEP(ir.getInt64Ty(), table, ir.CreateAdd(word, ir.getInt64(i)));
-    words[i] = ir.CreateLoad(ir.getInt64Ty(), place);
-  }
-  const auto bits_from = [&](int i) {
-    return ir.CreateIntrinsic(llvm::Intrinsic::fshl, {ir.getInt64Ty()},
-                              {words[i], words[i + 1], shift});
-  };
-  const auto wide = [&](llvm::Value* v) { return ir.CreateZExt(v, i128); };
-  llvm::Value* high = ir.CreateShl(wide(ir.CreateMul(m, bits_from(0))), 64);
-  llvm::Value* middle = ir.CreateMul(wide(m), wide(bits_from(1)));
-  llvm::Value* low = ir.CreateLShr(ir.CreateMul(wide(m), wide(bits_from(2))), 64);
-  llvm::Value* turns = ir.CreateAdd(ir.CreateAdd(high, middle), low);  // in units of 2^-126
-  llvm::Value* rounded = ir.CreateAdd(turns, ir.CreateShl(llvm::ConstantInt::get(i128, 1), 125));
-  llvm::Value* quadrant = ir.CreateTrunc(ir.CreateLShr(rounded, 126), ir.getInt64Ty());
-  // What is left, with its sign, in units of 2^-128.
-  llvm::Value* rest = ir.CreateShl(turns, 2);
-  llvm::Value* is_negative = ir.CreateICmpSLT(rest, llvm::ConstantInt::get(i128, 0));
-  rest = ir.CreateSelect(is_negative, ir.CreateNeg(rest), rest);
-  llvm::Value* zeros = ir.CreateIntrinsic(llvm::Intrinsic::ctlz, {i128}, {rest, ir.getFalse()});
+  for (uint64_t i = 0; i < 4; ++i)
+    words[i] = ir.CreateLoad(ir.getInt64Ty(),
+                             ir.CreateInBoundsGEP(ir.getInt64Ty(), place, ir.getInt64(i)));
+  return {shifted_left(ir, words[0], words[1], shift), shifted_left(ir, words[1], words[2], shift),
+          shifted_left(ir, words[2], words[3], shift)};
+}
+
+// An angle of one lane, as f64. x = M 2^E with 53 bits of M: of M times 2/pi those bits are
+// computed that are worth between 2 and 2^-126.
+llvm::Value* reduce_large(const OpContext& c, llvm::Value* x) {
+  llvm::IRBuilder<>& ir = c.ir;
+  llvm::Type* f64 = ir.getDoubleTy();
+  llvm::Value* bits = ir.CreateBitCast(x, ir.getInt64Ty());
+  llvm::Value* biased = ir.CreateAnd(ir.CreateLShr(bits, 52), 0x7ff);
+  llvm::Value* m = ir.CreateOr(ir.CreateAnd(bits, 0xfffffffffffff), uint64_t{1} << 52);
+  // E = biased - 1075; the bit worth 2 lies at 62 + E of the table. Small angles may give anything.
+  llvm::Value* first = ir.CreateSub(biased, ir.getInt64(1075 - 62));
+  first = ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, first, ir.getInt64(0));
+  const auto factor = bits_of_two_over_pi(ir, first);
+  const WideProduct second = multiply(ir, m, factor[1]);
+  llvm::Value* low = ir.CreateAdd(second.low, multiply(ir, m, factor[2]).high);
+  llvm::Value* carry = ir.CreateZExt(ir.CreateICmpULT(low, second.low), ir.getInt64Ty());
+  // Quarter turns: the upper two bits are whole ones.
+  llvm::Value* high = ir.CreateAdd(ir.CreateAdd(ir.CreateMul(m, factor[0]), second.high), carry);
+  llvm::Value* quadrant = ir.CreateLShr(ir.CreateAdd(high, ir.getInt64(uint64_t{1} << 61)), 62);
+  // What is left, with its sign, as a fraction of 128 bits; then its magnitude.
+  llvm::Value* rest = shifted_left(ir, high, low, ir.getInt64(2));
+  llvm::Value* own_sign = ir.CreateAShr(rest, 63);
+  rest = ir.CreateXor(rest, own_sign);
+  llvm::Value* rest_low = ir.CreateXor(ir.CreateShl(low, 2), own_sign);
+  // No number of 53 bits is so near to a multiple of pi/2 that the upper half is 0.
+  llvm::Value* zeros = ir.CreateBinaryIntrinsic(llvm::Intrinsic::ctlz,
+                                                ir.CreateOr(rest, uint64_t{1}), ir.getFalse());
+  llvm::Value* digits = shifted_left(ir, rest, rest_low, zeros);
   // Times pi/2: the product of 64 digits of both is rounded once.
-  llvm::Value* digits = ir.CreateLShr(ir.CreateShl(rest, zeros), 64);
-  llvm::Value* product = ir.CreateMul(digits, llvm::ConstantInt::get(i128, kQuarterPiDigits));
-  llvm::Value* value = ir.CreateSIToFP(ir.CreateTrunc(ir.CreateLShr(product, 65), ir.getInt64Ty()),
-                                       ir.getDoubleTy());
-  llvm::Value* exponent =
-      ir.CreateSub(ir.getInt64(1023 - 62), ir.CreateTrunc(zeros, ir.getInt64Ty()));
-  value = ir.CreateFMul(value, ir.CreateBitCast(ir.CreateShl(exponent, 52), ir.getDoubleTy()));
+  llvm::Value* product = multiply(ir, digits, ir.getInt64(kQuarterPiDigits)).high;
+  llvm::Value* value = ir.CreateSIToFP(ir.CreateLShr(product, 1), f64);
+  llvm::Value* exponent = ir.CreateShl(ir.CreateSub(ir.getInt64(1023 - 62), zeros), 52);
+  value = ir.CreateFMul(value, ir.CreateBitCast(exponent, f64));
   // Both change their signs with x.
-  llvm::Value* sign = ir.CreateAnd(bits, uint64_t{1} << 63);
-  llvm::Value* own = ir.CreateShl(ir.CreateZExt(is_negative, ir.getInt64Ty()), 63);
-  llvm::Value* value_bits = ir.CreateBitCast(value, ir.getInt64Ty());
-  value = ir.CreateBitCast(ir.CreateXor(value_bits, ir.CreateXor(sign, own)), ir.getDoubleTy());
-  llvm::Value* is_finite = ir.CreateICmpNE(biased, ir.getInt64(0x7ff));
-  value = ir.CreateSelect(is_finite, value, llvm::ConstantFP::getNaN(ir.getDoubleTy()));
-  quadrant =
-      ir.CreateSelect(ir.CreateICmpEQ(sign, ir.getInt64(0)), quadrant, ir.CreateNeg(quadrant));
-  llvm::Value* both =
-      llvm::PoisonValue::get(llvm::StructType::get(ir.getDoubleTy(), ir.getInt64Ty()));
+  llvm::Value* sign = ir.CreateAShr(bits, 63);
+  llvm::Value* flips = ir.CreateShl(ir.CreateXor(sign, own_sign), 63);
+  value = ir.CreateBitCast(ir.CreateXor(ir.CreateBitCast(value, ir.getInt64Ty()), flips), f64);
+  value = ir.CreateSelect(ir.CreateICmpNE(biased, ir.getInt64(0x7ff)), value,
+                          llvm::ConstantFP::getNaN(f64));
+  quadrant = ir.CreateSub(ir.CreateXor(quadrant, sign), sign);
+  llvm::Value* both = llvm::PoisonValue::get(llvm::StructType::get(f64, ir.getInt64Ty()));
   return ir.CreateInsertValue(ir.CreateInsertValue(both, value, 0), quadrant, 1);
 }
 

@@ -16,8 +16,9 @@ constexpr double kLn2Low = 0x1.ef35793c7673p-45;
 constexpr double kMost = 710.0;
 constexpr double kLeast = -745.13321910194122;
 
-llvm::Value* fraction_of(const FloatMath& m, llvm::Value* r) {
-  return m.fma(m.mul(r, r), m.polynomial(r, kExpF64), r);
+llvm::Value* fraction_of(const FloatMath& m, llvm::Value* r,
+                         llvm::ArrayRef<double> coefficients = kExpF64) {
+  return m.fma(m.mul(r, r), m.polynomial(r, coefficients), r);
 }
 
 // e^x - 1 for x between -40 and 710, but exact near 0 only up to 40.
@@ -35,13 +36,14 @@ llvm::Value* half_exp(const FloatMath& m, llvm::Value* x) {
 
 }  // namespace
 
-PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest) {
+PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest,
+                       llvm::ArrayRef<double> coefficients) {
   llvm::Value* n =
       m.sub(m.fma(x, m.number(kLog2E), m.number(m.integers())), m.number(m.integers()));
   llvm::Value* r = m.fma(n, m.number(-kLn2High), x);
   r = m.fma(n, m.number(-kLn2Low), r);
   if (rest != nullptr) r = m.add(r, rest);
-  return {n, fraction_of(m, r)};
+  return {n, fraction_of(m, r, coefficients)};
 }
 
 llvm::Value* exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest) {

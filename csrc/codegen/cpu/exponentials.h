@@ -11,7 +11,8 @@ struct PowerF64 {
   llvm::Value* exponent;
   llvm::Value* fraction;
 };
-PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest);
+PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest,
+                       llvm::ArrayRef<double> coefficients = kExpF64);
 
 // e^(x + rest) for any x.
 llvm::Value* exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest);

@@ -1,4 +1,5 @@
 #include "codegen/cpu/function_emitter.h"
+#include "codegen/cpu/functions.h"
 
 #include "support/error.h"
 
@@ -43,6 +44,13 @@ Value FunctionEmitter::emit_apply(const loop::Apply& apply) {
   const DType dtype = apply.args.back()->dtype;
   if (apply.dtype == DType::kI64 && dtype == DType::kI64)
     if (auto linear = linear_op(ops_, apply.op, args)) return *linear;
+  const auto is_uniform = [](const Value& arg) { return arg.is_uniform(); };
+  if (loop::scalar_op_class(apply.op) == loop::OpClass::kFunction &&
+      !llvm::all_of(args, is_uniform)) {
+    llvm::SmallVector<Parts, 2> columns;
+    for (const Value& arg : args) columns.push_back(to_parts(ops_, vector_.lanes, arg));
+    return lanes_value(emit_functions(ops_, apply.op, columns));
+  }
   return map_parts(ops_, vector_.lanes, args, [&](llvm::ArrayRef<llvm::Value*> operands) {
     return emit_op(ops_, apply.op, dtype, operands);
   });

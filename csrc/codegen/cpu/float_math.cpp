@@ -142,8 +142,8 @@ llvm::Value* FloatMath::exponent_by_instruction(llvm::Value* v) const {
 }
 
 llvm::Value* FloatMath::mantissa_by_instruction(llvm::Value* v) const {
-  // Intel's manual, VGETMANTPS: the interval [0.75, 1.5), and NaN for negative numbers.
-  constexpr uint32_t kFromThreeQuarters = 3, kNanOfNegative = 2 << 2;
+  // Intel's manual, VGETMANTPS: the interval [0.75, 1.5), 1 for -0, NaN for negative numbers.
+  constexpr uint32_t kFromThreeQuarters = 3, kNanOfNegative = 3 << 2;
   const auto id = is_f64() ? llvm::Intrinsic::x86_avx512_mask_getmant_pd_512
                            : llvm::Intrinsic::x86_avx512_mask_getmant_ps_512;
   return per_register(v, [&](llvm::ArrayRef<llvm::Value*> a) {

@@ -33,8 +33,8 @@ constexpr Row kRows[] = {
     {ScalarOp::kLog1p, kIn, emit_log1p, kOut, emit_log1p},
     {ScalarOp::kLog2, kIn, emit_log2, kOut, emit_log2},
     {ScalarOp::kLog10, kIn, emit_log10, kOut, emit_log10},
-    {ScalarOp::kSin, kIn, emit_sin, kOut, emit_sin},
-    {ScalarOp::kCos, kIn, emit_cos, kOut, emit_cos},
+    {ScalarOp::kSin, kOut, emit_sin, kOut, emit_sin},
+    {ScalarOp::kCos, kOut, emit_cos, kOut, emit_cos},
     {ScalarOp::kTan, kOut, emit_tan, kOut, emit_tan},
     {ScalarOp::kAsin, kOut, emit_asin, kOut, emit_asin},
     {ScalarOp::kAcos, kOut, emit_acos, kOut, emit_acos},
@@ -46,20 +46,30 @@ constexpr Row kRows[] = {
     {ScalarOp::kAcosh, kIn, nullptr, kOut, emit_acosh},
     {ScalarOp::kAtanh, kIn, nullptr, kOut, emit_atanh},
     {ScalarOp::kErf, kIn, emit_erf, kOut, emit_erf_f64},
-    {ScalarOp::kErfc, kIn, nullptr, kOut, emit_erfc_f64},
+    {ScalarOp::kErfc, kOut, emit_erfc, kOut, emit_erfc_f64},
     {ScalarOp::kSigmoid, kIn, emit_sigmoid, kOut, emit_sigmoid_f64},
 };
 
+const Row* row_of(ScalarOp op) {
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
+                                 [&](const Row& candidate) { return candidate.op == op; });
+  return row != std::end(kRows) ? row : nullptr;
+}
+
+bool is_f64(const llvm::Value* value) { return value->getType()->getScalarType()->isDoubleTy(); }
+
+llvm::Value* call(const OpContext& c, ScalarOp op, Values args, OutlinedBody body) {
+  return emit_outlined(c, loop::scalar_op_name(op), args, args[0]->getType(), body);
+}
+
 llvm::Value* emit_unary(const OpContext& c, const Row& row, llvm::Value* x) {
-  const bool is_f64 = x->getType()->getScalarType()->isDoubleTy();
-  const Body body = is_f64 ? row.of_f64 : row.of_f32;
+  const Body body = is_f64(x) ? row.of_f64 : row.of_f32;
   if (body == nullptr) {
     llvm::Value* wide = c.ir.CreateFPExt(x, like(x, c.ir.getDoubleTy()));
     return c.ir.CreateFPTrunc(emit_unary(c, row, wide), x->getType());
   }
-  if ((is_f64 ? row.where_f64 : row.where_f32) == kIn) return body(c, x);
-  return emit_outlined(c, loop::scalar_op_name(row.op), x, x->getType(),
-                       [&](Values args) { return body(c, args[0]); });
+  if ((is_f64(x) ? row.where_f64 : row.where_f32) == kIn) return body(c, x);
+  return call(c, row.op, x, [&](Values own) { return body(c, own[0]); });
 }
 
 llvm::Value* emit_binary(const OpContext& c, ScalarOp op, Values args) {
@@ -67,16 +77,46 @@ llvm::Value* emit_binary(const OpContext& c, ScalarOp op, Values args) {
   MLCC_CHECK(op == ScalarOp::kPow || op == ScalarOp::kAtan2, loop::scalar_op_name(op),
              " is no function");
   const auto body = op == ScalarOp::kPow ? emit_pow : emit_atan2;
-  return emit_outlined(c, loop::scalar_op_name(op), args, args[0]->getType(),
-                       [&](Values own) { return body(c, own[0], own[1]); });
+  return call(c, op, args, [&](Values own) { return body(c, own[0], own[1]); });
+}
+
+// Whether a call should take two such vectors: each fills a register, and the function loads its
+// constants once for both. pow has more numbers under way than there are registers for two.
+bool takes_pairs(const OpContext& c, ScalarOp op, const llvm::Value* x) {
+  const Row* row = row_of(op);
+  const bool is_outlined = row != nullptr ? (is_f64(x) ? row->where_f64 : row->where_f32) == kOut
+                                          : op == ScalarOp::kAtan2;
+  const unsigned register_bits = c.has.avx512 ? 512 : c.has.avx2 ? 256 : c.has.neon ? 128 : 0;
+  return is_outlined && lanes_of(x) * x->getType()->getScalarSizeInBits() == register_bits;
 }
 
 }  // namespace
 
 llvm::Value* emit_function(const OpContext& c, ScalarOp op, Values args) {
-  const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
-                                 [&](const Row& candidate) { return candidate.op == op; });
-  return row != std::end(kRows) ? emit_unary(c, *row, args[0]) : emit_binary(c, op, args);
+  const Row* row = row_of(op);
+  return row != nullptr ? emit_unary(c, *row, args[0]) : emit_binary(c, op, args);
+}
+
+Parts emit_functions(const OpContext& c, ScalarOp op, llvm::ArrayRef<Parts> args) {
+  Parts results;
+  const size_t count = args[0].size();
+  const unsigned lanes = lanes_of(args[0][0]);
+  const bool in_pairs = takes_pairs(c, op, args[0][0]);
+  llvm::Type* pair = with_lanes(args[0][0]->getType()->getScalarType(), 2 * lanes);
+  for (size_t p = 0; p < count; ++p) {
+    const bool has_next = in_pairs && p + 1 < count;
+    // What is left of a loop of pairs shares its function rather than have one of its own.
+    const bool is_pair = has_next || (in_pairs && has_outlined(c, loop::scalar_op_name(op), pair));
+    llvm::SmallVector<llvm::Value*, 2> operands;
+    for (const Parts& parts : args)
+      operands.push_back(is_pair ? join_lanes(c, parts[p], parts[has_next ? p + 1 : p]) : parts[p]);
+    llvm::Value* result = emit_function(c, op, operands);
+    results.push_back(is_pair ? lanes_from(c, result, 0, lanes) : result);
+    if (!has_next) continue;
+    results.push_back(lanes_from(c, result, lanes, lanes));
+    ++p;
+  }
+  return results;
 }
 
 }  // namespace mlcc::codegen::cpu

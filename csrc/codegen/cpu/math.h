@@ -18,6 +18,7 @@ llvm::Value* emit_sinh(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_cosh(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_erf(const OpContext& c, llvm::Value* x);
+llvm::Value* emit_erfc(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_sigmoid(const OpContext& c, llvm::Value* x);
 // 2^(steps + rest): multiples of 1/16 between -160 and 150, and |rest| <= 1/32.
 llvm::Value* exp2_of_steps(const OpContext& c, llvm::Value* steps, llvm::Value* rest);

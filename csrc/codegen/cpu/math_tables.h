@@ -93,7 +93,7 @@ inline constexpr MathTable64 kPowLog2 = {
 // Polynomials, the lowest power first
 
 // (2^r - 1)/r
-inline constexpr double kExp2F32[] = {0x1.62e43p-1, 0x1.ebffbp-3, 0x1.c6d12cp-5};
+inline constexpr double kExp2F32[] = {0x1.62e43p-1, 0x1.ebff92p-3, 0x1.c6b29ap-5};
 
 // (log(1 + f) - f + f^2/2)/f^3
 inline constexpr double kLogF32[] = {0x1.555556p-2,  -0x1.000026p-2, 0x1.999a56p-3,
@@ -128,6 +128,11 @@ inline constexpr double kExpF64[] = {
     0x1.0000000000001p-1,  0x1.5555555555556p-3,  0x1.5555555553d39p-5,  0x1.11111111109a6p-7,
     0x1.6c16c1789bff1p-10, 0x1.a01a01a7ce0cap-13, 0x1.a019b8ce7d6fdp-16, 0x1.71de0d87d4645p-19,
     0x1.2891cfd98b4c7p-22, 0x1.af390551fbc05p-26};
+
+// the same to 29 bits
+inline constexpr double kShortExpF64[] = {0x1.00000000005ddp-1, 0x1.5554dc9093cc7p-3,
+                                          0x1.555518f8a6c4fp-5, 0x1.120bda62caf18p-7,
+                                          0x1.6d1175e99013ep-10};
 
 // (log((1 + s)/(1 - s)) - 2s)/s^3 in s^2
 inline constexpr double kLogF64[] = {
@@ -192,7 +197,7 @@ inline constexpr double kErfTinyF64[] = {
     0x1.565bcb5ede4b9p-8,  -0x1.c02d5a0211f09p-11, 0x1.f997b227f7e24p-14, -0x1.f3ea321aa6558p-17,
     0x1.aeb120d68c0cbp-20, -0x1.10fa781af6375p-23};
 
-// e^(x^2) erfc(x) (x + c) in (x - c)/(x + c), c = 3.625
+// e^(x^2) erfc(x) (x + c) in (x - c)/(x + c), c = 3.625, up to 27.3
 inline constexpr double kErfcF64[] = {
     0x1.16f00ebd66bb7p+0,   -0x1.e5bc82540403dp-1,  0x1.6e8ea37088d8fp-1,   -0x1.da994c4191aep-2,
     0x1.0297fa9dda949p-2,   -0x1.c9b2caf6f85d3p-4,  0x1.3083d5ea5679dp-5,   -0x1.ddf1234c0208cp-8,
@@ -200,6 +205,12 @@ inline constexpr double kErfcF64[] = {
     0x1.192225f190762p-15,  0x1.d52363ac054b1p-23,  -0x1.2ed4e6429ec38p-18, 0x1.f0806f99f352fp-22,
     0x1.4e5ebb8d115c2p-21,  -0x1.b8dd481a8aae6p-24, -0x1.92e4eee23c9a6p-24, 0x1.1de157f71b0d9p-26,
     0x1.e02761cdfec7bp-27,  -0x1.0415fb8623cf3p-29, -0x1.714aac603a2a3p-30};
+
+// e^(x^2) erfc(x) (x + c) in (x - c)/(x + c), c = 3.25, up to 10.1
+inline constexpr double kShortErfcF64[] = {
+    0x1.14c83271b566ap+0,   -0x1.d374145567932p-1, 0x1.4a9d9f7a2df92p-1, -0x1.802b2a90c5c8ap-2,
+    0x1.604432723039bp-3,   -0x1.d04f398c1f519p-5, 0x1.38704eb0e3059p-7, 0x1.de2fa144c28f8p-10,
+    -0x1.895ec3ab37f4dp-10, 0x1.e9f8889f2dee2p-14, 0x1.3a796c0cb2df9p-13};
 
 // 64 zero bits, then 2/pi behind the point
 inline constexpr uint64_t kTwoOverPi[] = {0x0,

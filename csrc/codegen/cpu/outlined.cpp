@@ -5,11 +5,15 @@
 namespace mlcc::codegen::cpu {
 namespace {
 
-std::string symbol_of(llvm::StringRef name, llvm::Value* first) {
-  const std::string scalar = first->getType()->getScalarType()->isDoubleTy() ? "f64" : "f32";
-  return ("mlcc." + name + "." +
-          (lanes_of(first) > 1 ? "v" + std::to_string(lanes_of(first)) : "") + scalar)
-      .str();
+std::string symbol_of(llvm::StringRef name, llvm::Type* first) {
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(first);
+  const std::string lanes = vector ? "v" + std::to_string(vector->getNumElements()) : "";
+  const char* scalar = first->getScalarType()->isDoubleTy() ? "f64" : "f32";
+  return ("mlcc." + name + "." + lanes + scalar).str();
+}
+
+llvm::Function* find(const OpContext& c, const std::string& symbol) {
+  return c.ir.GetInsertBlock()->getModule()->getFunction(symbol);
 }
 
 llvm::Function* create(const OpContext& c, const std::string& symbol,
@@ -34,8 +38,8 @@ llvm::Function* create(const OpContext& c, const std::string& symbol,
 llvm::Value* emit_outlined(const OpContext& c, llvm::StringRef name,
                            llvm::ArrayRef<llvm::Value*> args, llvm::Type* result,
                            OutlinedBody body) {
-  const std::string symbol = symbol_of(name, args[0]);
-  llvm::Function* function = c.ir.GetInsertBlock()->getModule()->getFunction(symbol);
+  const std::string symbol = symbol_of(name, args[0]->getType());
+  llvm::Function* function = find(c, symbol);
   if (function == nullptr) {
     function = create(c, symbol, args, result);
     const llvm::IRBuilderBase::InsertPointGuard guard(c.ir);
@@ -47,6 +51,10 @@ llvm::Value* emit_outlined(const OpContext& c, llvm::StringRef name,
   llvm::CallInst* call = c.ir.CreateCall(function, args);
   call->setDoesNotThrow();
   return call;
+}
+
+bool has_outlined(const OpContext& c, llvm::StringRef name, llvm::Type* first) {
+  return find(c, symbol_of(name, first)) != nullptr;
 }
 
 }  // namespace mlcc::codegen::cpu

@@ -14,4 +14,7 @@ llvm::Value* emit_outlined(const OpContext& c, llvm::StringRef name,
                            llvm::ArrayRef<llvm::Value*> args, llvm::Type* result,
                            OutlinedBody body);
 
+// Whether the module has that function for arguments of such a type.
+bool has_outlined(const OpContext& c, llvm::StringRef name, llvm::Type* first);
+
 }  // namespace mlcc::codegen::cpu
