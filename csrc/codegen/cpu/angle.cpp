@@ -1,6 +1,5 @@
 #include "codegen/cpu/angle.h"
 
-#include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
 
 #include <array>
@@ -189,38 +188,21 @@ Angle reduce_small_in_f64(const FloatMath& m, llvm::Value* x) {
 }  // namespace
 
 Angle reduce_angle(const FloatMath& m, llvm::Value* x, bool keeps_low) {
-  llvm::IRBuilder<>& ir = m.ir();
+  const OpContext& c = m.context();
   const Angle small = keeps_low && !m.is_f64() ? reduce_small_in_f64(m, x) : reduce_small(m, x);
   llvm::Value* is_large = m.greater(m.magnitude(x), m.is_f64() ? kSmallF64 : kSmallF32);
-  llvm::BasicBlock* before = ir.GetInsertBlock();
-  llvm::Function* function = before->getParent();
-  llvm::BasicBlock* rare = llvm::BasicBlock::Create(ir.getContext(), "large", function);
-  llvm::BasicBlock* after = llvm::BasicBlock::Create(ir.getContext(), "reduced", function);
-  static constexpr uint32_t kRareWeight = 1, kUsualWeight = 1000;
-  llvm::MDNode* weights =
-      llvm::MDBuilder(ir.getContext()).createBranchWeights(kRareWeight, kUsualWeight);
-  ir.CreateCondBr(emit_any(m.context(), is_large), rare, after, weights);
-  ir.SetInsertPoint(rare);
-  llvm::Type* bits_type = small.quadrant->getType();
-  llvm::Value* all = emit_outlined(m.context(), "angles", x,
-                                   llvm::StructType::get(x->getType(), x->getType(), bits_type),
-                                   [&](llvm::ArrayRef<llvm::Value*> args) {
-                                     return reduce_lanes(m.context(), args[0], bits_type);
-                                   });
-  llvm::SmallVector<llvm::Value*, 3> rarely;
-  for (unsigned i = 0; i < 3; ++i) rarely.push_back(ir.CreateExtractValue(all, i));
-  rarely[0] = ir.CreateSelect(is_large, rarely[0], small.rest);
-  rarely[1] = ir.CreateSelect(is_large, rarely[1], small.low);
-  rarely[2] = ir.CreateSelect(is_large, rarely[2], small.quadrant);
-  ir.CreateBr(after);
-  ir.SetInsertPoint(after);
-  const auto either = [&](llvm::Value* usual, unsigned i) {
-    llvm::PHINode* phi = ir.CreatePHI(usual->getType(), 2);
-    phi->addIncoming(usual, before);
-    phi->addIncoming(rarely[i], rare);
-    return phi;
-  };
-  return {either(small.rest, 0), either(small.low, 1), either(small.quadrant, 2)};
+  const Parts usual = {small.rest, small.low, small.quadrant};
+  const Parts either = emit_unless(c, is_large, usual, [&] {
+    llvm::Type* bits_type = small.quadrant->getType();
+    llvm::Value* all = emit_outlined(
+        c, "angles", x, llvm::StructType::get(x->getType(), x->getType(), bits_type),
+        [&](llvm::ArrayRef<llvm::Value*> args) { return reduce_lanes(c, args[0], bits_type); });
+    Parts others;
+    for (unsigned i = 0; i < usual.size(); ++i)
+      others.push_back(m.select(is_large, c.ir.CreateExtractValue(all, i), usual[i]));
+    return others;
+  });
+  return {either[0], either[1], either[2]};
 }
 
 }  // namespace mlcc::codegen::cpu

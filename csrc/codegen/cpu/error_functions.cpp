@@ -1,7 +1,6 @@
-#include <iterator>
-
 #include "codegen/cpu/exponentials.h"
 #include "codegen/cpu/math.h"
+#include "codegen/cpu/outlined.h"
 
 namespace mlcc::codegen::cpu {
 namespace {
@@ -62,23 +61,20 @@ llvm::Value* emit_erfc_f64(const OpContext& c, llvm::Value* x) {
   return m.select(m.less(x, 0.0), m.sub(m.number(2.0), result), result);
 }
 
-// A polynomial up to 3 and another one up to 6, whose coefficients each lane chooses between.
+// A polynomial up to 3, and another one behind a branch.
 llvm::Value* emit_erf_f64(const OpContext& c, llvm::Value* x) {
   const FloatMath m(c, x);
   llvm::Value* a = m.at_most(6.0, m.magnitude(x));  // beyond, the result is 1
-  llvm::Value* is_small = m.less(a, 3.0);
-  // In [-1, 1], of both.
-  llvm::Value* square = m.mul(a, a);
-  llvm::Value* t =
-      m.fma(m.select(is_small, square, a), m.select(is_small, m.number(2.0 / 9), m.number(1 / 1.5)),
-            m.select(is_small, m.number(-1.0), m.number(-3.0)));
-  llvm::SmallVector<llvm::Value*, 24> coefficients;
-  for (size_t i = 0; i < std::size(kErfSmallF64); ++i)
-    coefficients.push_back(
-        m.select(is_small, m.number(kErfSmallF64[i]), m.number(kErfLargeF64[i])));
-  llvm::Value* sum = m.polynomial(t, coefficients, /*num_last=*/2);
-  llvm::Value* result = m.at_most(1.0, m.mul(sum, m.select(is_small, a, m.number(1.0))));
-  return m.with_sign_of(result, x);
+  llvm::Value* is_large = c.ir.CreateFCmpOGE(a, m.number(3.0));
+  // Both in what goes from -1 to 1.
+  llvm::Value* t = m.fma(m.mul(a, a), m.number(2.0 / 9), m.number(-1.0));
+  llvm::Value* small = m.mul(a, m.polynomial(t, kErfSmallF64, /*num_last=*/2));
+  const Parts result = emit_unless(c, is_large, {small}, [&]() -> Parts {
+    llvm::Value* u = m.fma(a, m.number(1 / 1.5), m.number(-3.0));
+    llvm::Value* large = m.at_most(1.0, m.polynomial(u, kErfLargeF64));
+    return {m.select(is_large, large, small)};
+  });
+  return m.with_sign_of(result[0], x);
 }
 
 }  // namespace mlcc::codegen::cpu

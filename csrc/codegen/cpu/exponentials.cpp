@@ -1,6 +1,7 @@
 #include "codegen/cpu/exponentials.h"
 
 #include "codegen/cpu/math.h"
+#include "codegen/cpu/outlined.h"
 
 // e^x = 2^n e^r with |r| <= log(2)/2, in f64.
 
@@ -52,18 +53,60 @@ llvm::Value* exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest) {
   return m.scaled(m.add(power.fraction, m.number(1.0)), power.exponent, is_kept);
 }
 
+namespace {
+
+// The exponent and the fraction of e^x or 2^x, whose sum with 1 is to be scaled.
+using SplitPower = PowerF64 (*)(const FloatMath& m, llvm::Value* x);
+
+PowerF64 split_power_of_e(const FloatMath& m, llvm::Value* x) {
+  return split_exp_f64(m, x, nullptr);
+}
+
+PowerF64 split_power_of_two(const FloatMath& m, llvm::Value* x) {
+  llvm::Value* n = m.sub(m.add(x, m.number(m.integers())), m.number(m.integers()));
+  return {n, fraction_of(m, m.mul(m.sub(x, n), m.number(kLn2)))};
+}
+
+// Where powers may be infinite, denormal or 0.
+struct Range {
+  double usual;        // up to this magnitude they are not
+  double least, most;  // beyond they are 0 and infinite; 0 is never computed, as in math.cpp
+};
+
+llvm::Value* any_power(const FloatMath& m, llvm::Value* x, const Range& range, SplitPower split) {
+  llvm::Value* is_kept = m.ir().CreateFCmpUGE(x, m.number(range.least));
+  const PowerF64 power = split(m, m.at_most(range.most, m.at_least(range.least, x)));
+  return m.scaled(m.add(power.fraction, m.number(1.0)), power.exponent, is_kept);
+}
+
+// Scaling is one instruction with AVX-512. Elsewhere what may leave the range is a function apart.
+llvm::Value* power_of(const FloatMath& m, llvm::Value* x, const Range& range, SplitPower split,
+                      const char* name) {
+  if (m.fills_register(x)) return any_power(m, x, range, split);
+  const OpContext& c = m.context();
+  const PowerF64 power = split(m, x);
+  llvm::Value* scale = m.power_of_two(power.exponent);
+  llvm::Value* is_rare = c.ir.CreateFCmpUGE(m.magnitude(x), m.number(range.usual));
+  const Parts result =
+      emit_unless(c, is_rare, {m.fma(scale, power.fraction, scale)}, [&]() -> Parts {
+        return {emit_outlined(c, name, x, x->getType(), [&](llvm::ArrayRef<llvm::Value*> args) {
+          return any_power(m, args[0], range, split);
+        })};
+      });
+  return result[0];
+}
+
+}  // namespace
+
 llvm::Value* emit_exp_f64(const OpContext& c, llvm::Value* x) {
-  return exp_f64(FloatMath(c, x), x, nullptr);
+  return power_of(FloatMath(c, x), x, {708.0, kLeast, kMost}, split_power_of_e, "any_exp");
 }
 
 llvm::Value* emit_exp2_f64(const OpContext& c, llvm::Value* x) {
-  constexpr double kLeastOfTwo = -1075.0;  // from it on 2^x rounds to 0
-  const FloatMath m(c, x);
-  llvm::Value* is_kept = c.ir.CreateFCmpUGT(x, m.number(kLeastOfTwo));
-  x = m.at_most(1025.0, m.at_least(kLeastOfTwo, x));
-  llvm::Value* n = m.sub(m.add(x, m.number(m.integers())), m.number(m.integers()));
-  llvm::Value* fraction = fraction_of(m, m.mul(m.sub(x, n), m.number(kLn2)));
-  return m.scaled(m.add(fraction, m.number(1.0)), n, is_kept);
+  // From -1075 on 2^x rounds to 0.
+  constexpr double kLeastOfTwo = -0x1.0cbffffffffffp+10;
+  return power_of(FloatMath(c, x), x, {1022.0, kLeastOfTwo, 1025.0}, split_power_of_two,
+                  "any_exp2");
 }
 
 // 2^n (e^r - 1) + (2^n - 1).
@@ -105,7 +148,7 @@ llvm::Value* emit_cosh_f64(const OpContext& c, llvm::Value* x) {
 // As of f32 in math.cpp: nothing overflows, and the small side keeps its digits.
 llvm::Value* emit_sigmoid_f64(const OpContext& c, llvm::Value* x) {
   const FloatMath m(c, x);
-  llvm::Value* e = exp_f64(m, m.neg(m.magnitude(x)), nullptr);
+  llvm::Value* e = emit_exp_f64(c, m.neg(m.magnitude(x)));
   llvm::Value* one = m.number(1.0);
   return m.div(m.select(m.less(x, 0.0), e, one), m.add(e, one));
 }

@@ -48,7 +48,7 @@ llvm::Value* angle_of(const FloatMath& m, llvm::Value* small, llvm::Value* large
 }
 
 // asin(s) = s + rest, where s is |x|, and beyond 1/2 sqrt((1 - |x|)/2): asin(|x|) is pi/2 - 2
-// asin(s) then. The parts are added one by one: each sum but the last is exact where digits cancel.
+// asin(s) then.
 struct Arc {
   llvm::Value* is_large;
   llvm::Value* s;
@@ -65,10 +65,14 @@ Arc arc_of(const FloatMath& m, llvm::Value* x) {
   return {is_large, s, m.mul(m.mul(s, square), p)};
 }
 
-// factor * pi - s - rest
+// factor * pi - s - rest, where |s| is less than the first. What rounding takes from their
+// difference is put back.
 llvm::Value* turn_less_arc(const FloatMath& m, double factor, llvm::Value* s, llvm::Value* rest) {
   const Turn turn = pi_times(m, factor);
-  return m.sub(m.sub(m.number(turn.high), s), m.sub(rest, m.number(turn.low)));
+  llvm::Value* high = m.number(turn.high);
+  llvm::Value* difference = m.sub(high, s);
+  llvm::Value* taken = m.sub(m.sub(high, difference), s);
+  return m.sub(difference, m.sub(rest, m.add(taken, m.number(turn.low))));
 }
 
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;

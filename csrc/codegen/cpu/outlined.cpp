@@ -1,5 +1,6 @@
 #include "codegen/cpu/outlined.h"
 
+#include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
 
 namespace mlcc::codegen::cpu {
@@ -51,6 +52,32 @@ llvm::Value* emit_outlined(const OpContext& c, llvm::StringRef name,
   llvm::CallInst* call = c.ir.CreateCall(function, args);
   call->setDoesNotThrow();
   return call;
+}
+
+Parts emit_unless(const OpContext& c, llvm::Value* is_rare, const Parts& usual,
+                  llvm::function_ref<Parts()> rarely) {
+  llvm::BasicBlock* before = c.ir.GetInsertBlock();
+  llvm::Function* function = before->getParent();
+  llvm::BasicBlock* rare = llvm::BasicBlock::Create(c.ir.getContext(), "rare", function);
+  llvm::BasicBlock* after = llvm::BasicBlock::Create(c.ir.getContext(), "either", function);
+  // How often each is taken, for LLVM, which then lays the rare one out of the way.
+  static constexpr uint32_t kRareWeight = 1, kUsualWeight = 1000;
+  llvm::MDNode* weights =
+      llvm::MDBuilder(c.ir.getContext()).createBranchWeights(kRareWeight, kUsualWeight);
+  c.ir.CreateCondBr(emit_any(c, is_rare), rare, after, weights);
+  c.ir.SetInsertPoint(rare);
+  const Parts others = rarely();
+  rare = c.ir.GetInsertBlock();
+  c.ir.CreateBr(after);
+  c.ir.SetInsertPoint(after);
+  Parts results;
+  for (size_t i = 0; i < usual.size(); ++i) {
+    llvm::PHINode* either = c.ir.CreatePHI(usual[i]->getType(), 2);
+    either->addIncoming(usual[i], before);
+    either->addIncoming(others[i], rare);
+    results.push_back(either);
+  }
+  return results;
 }
 
 bool has_outlined(const OpContext& c, llvm::StringRef name, llvm::Type* first) {
