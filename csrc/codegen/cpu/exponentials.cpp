@@ -35,26 +35,6 @@ llvm::Value* half_exp(const FloatMath& m, llvm::Value* x) {
   return m.scaled(m.add(power.fraction, m.number(1.0)), exponent, m.always());
 }
 
-}  // namespace
-
-PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest,
-                       llvm::ArrayRef<double> coefficients) {
-  llvm::Value* n =
-      m.sub(m.fma(x, m.number(kLog2E), m.number(m.integers())), m.number(m.integers()));
-  llvm::Value* r = m.fma(n, m.number(-kLn2High), x);
-  r = m.fma(n, m.number(-kLn2Low), r);
-  if (rest != nullptr) r = m.add(r, rest);
-  return {n, fraction_of(m, r, coefficients)};
-}
-
-llvm::Value* exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest) {
-  llvm::Value* is_kept = m.ir().CreateFCmpUGE(x, m.number(kLeast));
-  const PowerF64 power = split_exp_f64(m, m.at_most(kMost, m.at_least(kLeast, x)), rest);
-  return m.scaled(m.add(power.fraction, m.number(1.0)), power.exponent, is_kept);
-}
-
-namespace {
-
 // The exponent and the fraction of e^x or 2^x, whose sum with 1 is to be scaled.
 using SplitPower = PowerF64 (*)(const FloatMath& m, llvm::Value* x);
 
@@ -97,6 +77,22 @@ llvm::Value* power_of(const FloatMath& m, llvm::Value* x, const Range& range, Sp
 }
 
 }  // namespace
+
+PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest,
+                       llvm::ArrayRef<double> coefficients) {
+  llvm::Value* n =
+      m.sub(m.fma(x, m.number(kLog2E), m.number(m.integers())), m.number(m.integers()));
+  llvm::Value* r = m.fma(n, m.number(-kLn2High), x);
+  r = m.fma(n, m.number(-kLn2Low), r);
+  if (rest != nullptr) r = m.add(r, rest);
+  return {n, fraction_of(m, r, coefficients)};
+}
+
+llvm::Value* exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest) {
+  llvm::Value* is_kept = m.ir().CreateFCmpUGE(x, m.number(kLeast));
+  const PowerF64 power = split_exp_f64(m, m.at_most(kMost, m.at_least(kLeast, x)), rest);
+  return m.scaled(m.add(power.fraction, m.number(1.0)), power.exponent, is_kept);
+}
 
 llvm::Value* emit_exp_f64(const OpContext& c, llvm::Value* x) {
   return power_of(FloatMath(c, x), x, {708.0, kLeast, kMost}, split_power_of_e, "any_exp");

@@ -161,26 +161,27 @@ FloatMath::Split FloatMath::split(llvm::Value* x) const {
     llvm::Value* exponent = sub(exponent_by_instruction(x), exponent_by_instruction(mantissa));
     return {mantissa, exponent, x, true};
   }
-  const double least = is_f64() ? 0x1p-1022 : 0x1p-126;
-  const double factor = is_f64() ? 0x1p54 : 0x1p23;
-  llvm::Value* is_tiny = less(x, least);
-  llvm::Value* normal = select(is_tiny, mul(x, number(factor)), x);
+  llvm::Value* is_tiny = less(x, is_f64() ? 0x1p-1022 : 0x1p-126);
+  llvm::Value* raised = mul(x, number(is_f64() ? 0x1p54 : 0x1p23));
   llvm::Value* lowered = number(is_f64() ? -54.0 : -23.0);
-  // Of a positive number: how far its bits are above those of 0.75, with the exponent biased so
-  // that it stays positive.
+  const Split of_normal = split_normal(select(is_tiny, raised, x));
+  llvm::Value* exponent = add(of_normal.exponent, select(is_tiny, lowered, number(0.0)));
+  return {of_normal.mantissa, exponent, x, false};
+}
+
+FloatMath::Split FloatMath::split_normal(llvm::Value* x) const {
+  // How far its bits are above those of 0.75, with the exponent biased so that it stays positive.
   const int64_t bias = exponent_bias();
   const auto shift = static_cast<uint64_t>(mantissa_bits());
-  llvm::Value* offset = c_.ir.CreateAdd(c_.ir.CreateSub(bits_of(normal), bits_of_number(0.75)),
-                                        integer(bias << shift));
+  llvm::Value* offset =
+      c_.ir.CreateAdd(bits_of(x), c_.ir.CreateSub(integer(bias << shift), bits_of_number(0.75)));
   llvm::Value* digits = c_.ir.CreateAnd(offset, integer((int64_t{1} << shift) - 1));
   llvm::Value* mantissa = from_bits(c_.ir.CreateAdd(digits, bits_of_number(0.75)));
   // An integer below 2^23 or 2^52 in the low bits of that power is a float that many above it.
   const double power = is_f64() ? 0x1p52 : 0x1p23;
   llvm::Value* above =
       from_bits(c_.ir.CreateOr(c_.ir.CreateLShr(offset, shift), bits_of_number(power)));
-  llvm::Value* exponent = sub(above, number(power + static_cast<double>(bias)));
-  exponent = add(exponent, select(is_tiny, lowered, number(0.0)));
-  return {mantissa, exponent, x, false};
+  return {mantissa, sub(above, number(power + static_cast<double>(bias))), x, true};
 }
 
 llvm::Value* FloatMath::finish_log(const Split& of, llvm::Value* log) const {

@@ -100,6 +100,8 @@ class FloatMath {
   // With AVX-512 the parts of 0, infinity, negative numbers and NaN make a logarithm what it should
   // be by themselves.
   Split split(llvm::Value* x) const;
+  // Of a normal positive number.
+  Split split_normal(llvm::Value* x) const;
   llvm::Value* finish_log(const Split& of, llvm::Value* log) const;
 
   const OpContext& context() const { return c_; }

@@ -26,13 +26,13 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {ScalarOp::kExp, kIn, emit_exp, kIn, emit_exp_f64},
-    {ScalarOp::kExp2, kIn, emit_exp2, kIn, emit_exp2_f64},
+    {ScalarOp::kExp, kIn, emit_exp, kOut, emit_exp_f64},
+    {ScalarOp::kExp2, kIn, emit_exp2, kOut, emit_exp2_f64},
     {ScalarOp::kExpm1, kIn, emit_expm1, kOut, emit_expm1_f64},
-    {ScalarOp::kLog, kIn, emit_log, kIn, emit_log},
-    {ScalarOp::kLog1p, kIn, emit_log1p, kOut, emit_log1p},
-    {ScalarOp::kLog2, kIn, emit_log2, kOut, emit_log2},
-    {ScalarOp::kLog10, kIn, emit_log10, kOut, emit_log10},
+    {ScalarOp::kLog, kIn, emit_log, kOut, emit_log},
+    {ScalarOp::kLog1p, kOut, emit_log1p, kOut, emit_log1p},
+    {ScalarOp::kLog2, kOut, emit_log2, kOut, emit_log2},
+    {ScalarOp::kLog10, kOut, emit_log10, kOut, emit_log10},
     {ScalarOp::kSin, kOut, emit_sin, kOut, emit_sin},
     {ScalarOp::kCos, kOut, emit_cos, kOut, emit_cos},
     {ScalarOp::kTan, kOut, emit_tan, kOut, emit_tan},

@@ -1,5 +1,6 @@
 #include "codegen/cpu/float_math.h"
 #include "codegen/cpu/math.h"
+#include "codegen/cpu/outlined.h"
 
 // x = 2^exponent * (1 + f) with 1 + f in [0.75, 1.5); log(x) = exponent * log 2 + log(1 + f).
 
@@ -64,28 +65,21 @@ llvm::Value* log_f64(const FloatMath& m, llvm::Value* f) {
   return m.add(f, log_rest_f64(m, f, nullptr));
 }
 
-}  // namespace
+using Split = FloatMath::Split;
 
-llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
-  const FloatMath m(c, x);
-  const FloatMath::Split parts = m.split(x);
+llvm::Value* log_of_split(const FloatMath& m, llvm::Value*, const Split& parts) {
   llvm::Value* f = m.sub(parts.mantissa, m.number(1.0));
-  return m.finish_log(parts, log_of_parts(m, f, parts.exponent));
+  return log_of_parts(m, f, parts.exponent);
 }
 
-llvm::Value* emit_log2(const OpContext& c, llvm::Value* x) {
-  const FloatMath m(c, x);
-  const FloatMath::Split parts = m.split(x);
+llvm::Value* log2_of_split(const FloatMath& m, llvm::Value*, const Split& parts) {
   llvm::Value* f = m.sub(parts.mantissa, m.number(1.0));
-  if (m.is_f64())
-    return m.finish_log(parts, m.fma(log_f64(m, f), m.number(kLog2EF64), parts.exponent));
+  if (m.is_f64()) return m.fma(log_f64(m, f), m.number(kLog2EF64), parts.exponent);
   const Product log = scaled_log_f32(m, f, kLog2E);
-  return m.finish_log(parts, m.add(parts.exponent, m.add(log.high, log.low)));
+  return m.add(parts.exponent, m.add(log.high, log.low));
 }
 
-llvm::Value* emit_log10(const OpContext& c, llvm::Value* x) {
-  const FloatMath m(c, x);
-  const FloatMath::Split parts = m.split(x);
+llvm::Value* log10_of_split(const FloatMath& m, llvm::Value*, const Split& parts) {
   llvm::Value* f = m.sub(parts.mantissa, m.number(1.0));
   const TwoParts& log10 = m.is_f64() ? kLog10Of2F64 : kLog10Of2F32;
   llvm::Value* low = m.mul(parts.exponent, m.number(log10.low));
@@ -96,23 +90,20 @@ llvm::Value* emit_log10(const OpContext& c, llvm::Value* x) {
     const Product log = scaled_log_f32(m, f, kLog10E);
     sum = m.add(log.high, m.add(log.low, low));
   }
-  return m.finish_log(parts, m.fma(parts.exponent, m.number(log10.high), sum));
+  return m.fma(parts.exponent, m.number(log10.high), sum);
 }
 
-// Of u = 1 + x, with what rounding took from it put back: that is exact, and where the exponent is
-// 0 f is x itself.
-llvm::Value* emit_log1p(const OpContext& c, llvm::Value* x) {
-  const FloatMath m(c, x);
+// `parts` are those of u = 1 + x. What rounding took from u is put back: that is exact, and where
+// the exponent is 0 f is x itself.
+llvm::Value* log1p_of_split(const FloatMath& m, llvm::Value* x, const Split& parts) {
   // From here on what rounding took does not show.
   const double most = m.is_f64() ? 0x1p60 : 0x1p30;
   llvm::Value* one = m.number(1.0);
-  llvm::Value* u = m.add(x, one);
-  llvm::Value* taken = m.sub(x, m.sub(u, one));
+  llvm::Value* taken = m.sub(x, m.sub(parts.x, one));
   llvm::Value* shows = m.less(x, most);
-  const FloatMath::Split parts = m.split(u);
   llvm::Value* f = m.sub(parts.mantissa, one);
   llvm::Value* lowering = m.neg(parts.exponent);
-  if (parts.is_complete) {
+  if (m.fills_register(x)) {
     lowering = m.at_most(most, lowering);  // infinite where u is 0
     f = m.add(f, m.scaled_by_instruction(taken, lowering, shows));
   } else {
@@ -120,8 +111,60 @@ llvm::Value* emit_log1p(const OpContext& c, llvm::Value* x) {
     lowering = m.at_least(-100.0, lowering);  // so that the power is a number in any case
     f = m.fma(taken, m.power_of_two(lowering), f);
   }
-  llvm::Value* log = m.finish_log(parts, log_of_parts(m, f, parts.exponent));
-  return m.with_sign_of(log, x);  // of -0
+  return m.with_sign_of(log_of_parts(m, f, parts.exponent), x);  // of -0
+}
+
+// A function of x by the parts of x, or of 1 + x.
+struct Logarithm {
+  const char* name;
+  llvm::Value* (*of_split)(const FloatMath& m, llvm::Value* x, const Split& parts);
+  bool adds_one;
+  bool has_zeros;  // whether numbers that have no logarithm are usual in f32
+};
+
+llvm::Value* argument_of(const FloatMath& m, llvm::Value* x, const Logarithm& log) {
+  return log.adds_one ? m.add(x, m.number(1.0)) : x;
+}
+
+llvm::Value* any_log(const FloatMath& m, llvm::Value* x, const Logarithm& log) {
+  const Split parts = m.split(argument_of(m, x, log));
+  return m.finish_log(parts, log.of_split(m, x, parts));
+}
+
+// Without AVX-512 numbers that are not normal and positive are sorted out by a function apart,
+// unless they are usual.
+llvm::Value* emit_logarithm(const OpContext& c, llvm::Value* x, const Logarithm& log) {
+  const FloatMath m(c, x);
+  if (m.fills_register(x) || (!m.is_f64() && log.has_zeros)) return any_log(m, x, log);
+  llvm::Value* argument = argument_of(m, x, log);
+  llvm::Value* is_usual =
+      c.ir.CreateAnd(c.ir.CreateFCmpOGE(argument, m.number(m.is_f64() ? 0x1p-1022 : 0x1p-126)),
+                     c.ir.CreateFCmpOLT(argument, m.infinity()));
+  const Parts result = emit_unless(
+      c, c.ir.CreateNot(is_usual), {log.of_split(m, x, m.split_normal(argument))}, [&]() -> Parts {
+        return {emit_outlined(c, log.name, x, x->getType(), [&](llvm::ArrayRef<llvm::Value*> args) {
+          return any_log(m, args[0], log);
+        })};
+      });
+  return result[0];
+}
+
+}  // namespace
+
+llvm::Value* emit_log(const OpContext& c, llvm::Value* x) {
+  return emit_logarithm(c, x, {"any_log", log_of_split, false, true});
+}
+
+llvm::Value* emit_log2(const OpContext& c, llvm::Value* x) {
+  return emit_logarithm(c, x, {"any_log2", log2_of_split, false, true});
+}
+
+llvm::Value* emit_log10(const OpContext& c, llvm::Value* x) {
+  return emit_logarithm(c, x, {"any_log10", log10_of_split, false, true});
+}
+
+llvm::Value* emit_log1p(const OpContext& c, llvm::Value* x) {
+  return emit_logarithm(c, x, {"any_log1p", log1p_of_split, true, false});
 }
 
 }  // namespace mlcc::codegen::cpu
