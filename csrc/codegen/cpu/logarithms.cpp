@@ -137,9 +137,11 @@ llvm::Value* emit_logarithm(const OpContext& c, llvm::Value* x, const Logarithm&
   const FloatMath m(c, x);
   if (m.fills_register(x) || (!m.is_f64() && log.has_zeros)) return any_log(m, x, log);
   llvm::Value* argument = argument_of(m, x, log);
+  // Not the bounds of normal numbers themselves: LLVM would ask for the class of the number, which
+  // takes ten times the instructions.
   llvm::Value* is_usual =
-      c.ir.CreateAnd(c.ir.CreateFCmpOGE(argument, m.number(m.is_f64() ? 0x1p-1022 : 0x1p-126)),
-                     c.ir.CreateFCmpOLT(argument, m.infinity()));
+      c.ir.CreateAnd(c.ir.CreateFCmpOGT(argument, m.number(m.is_f64() ? 0x1p-1000 : 0x1p-120)),
+                     c.ir.CreateFCmpOLT(argument, m.number(m.is_f64() ? 0x1p1000 : 0x1p120)));
   const Parts result = emit_unless(
       c, c.ir.CreateNot(is_usual), {log.of_split(m, x, m.split_normal(argument))}, [&]() -> Parts {
         return {emit_outlined(c, log.name, x, x->getType(), [&](llvm::ArrayRef<llvm::Value*> args) {
