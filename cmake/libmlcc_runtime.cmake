@@ -10,6 +10,7 @@ set(mlcc_runtime_sources
   types/argument.cpp types/assumptions.cpp types/device.cpp types/dtype.cpp types/interval.cpp types/symbolic.cpp
   types/symbolic_prover.cpp types/symbolic_terms.cpp)
 list(TRANSFORM mlcc_runtime_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+set_property(GLOBAL PROPERTY mlcc_runtime_sources ${mlcc_runtime_sources})  # which the tests compile for AArch64
 
 # The shared library is optimized as a whole. Objects of that kind are for this compiler alone, so the archive has others.
 function(mlcc_runtime_library target kind)

@@ -190,10 +190,32 @@ class Executable:
     def fusion_refusals(self) -> list[str]:
         """Why nodes did not join a kernel that computes or reads what they need, in program order."""
 
-def compile(graph: GraphBuilder | str, options: _Options = None) -> Executable:
+    def arena_bytes_of(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of the arena of a call, by the values of the symbols."""
+
+def compile(
+    graph: GraphBuilder | str, options: _Options = None, for_file: bool = False
+) -> Executable:
     """Compile a GraphBuilder's graph, which it gives up, or the text of one.
 
-    Options are those of mlcc.config unless given.
+    Options are those of mlcc.config unless given. `for_file`: for `write_package`, also where this machine does not run
+    the code.
+    """
+
+def write_package(
+    executable: Executable,
+    path: str,
+    manifest: str,
+    inputs: list[torch.Tensor | None],
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    symbols: Sequence[tuple[str, str, int, int | None]],
+    options: _Options = None,
+) -> dict[str, int]:
+    """Write a package (csrc/package) of an executable. UnsupportedError where it needs what a package has not.
+
+    `inputs` are what the graph's inputs always are, None where the caller gives them. `symbols`: name in the graph, name
+    for people, least and greatest value.
     """
 
 def run_loop_kernel(

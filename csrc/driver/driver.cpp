@@ -54,6 +54,20 @@ bool is_contraction_call(const graph::Node& node) {
          graph::is_attention_gradient_call(node);
 }
 
+// Stands for code that goes into a file for another machine.
+class ForeignKernel final : public runtime::Kernel {
+ public:
+  ForeignKernel(std::string name, int num_phases) : Kernel(std::move(name)), phases_(num_phases) {}
+  int num_phases() const override { return phases_; }
+  runtime::CheckFailure run(const runtime::KernelArgs&, std::span<const int64_t>,
+                            const runtime::LaunchContext&) const override {
+    MLCC_UNREACHABLE("kernel ", name(), " is another machine's");
+  }
+
+ private:
+  const int phases_;
+};
+
 class Compiler {
  public:
   // `is_optimized`: passes have run over the graph, and what could be kept is cut out of it.
@@ -61,6 +75,11 @@ class Compiler {
            bool is_optimized = false)
       : graph_(std::move(graph)), options_(options), host_(host), is_optimized_(is_optimized),
         dump_(options, graph_->name()) {}
+
+  Compilation compile_for_file() {
+    is_foreign_ = !cpu_backend(options_).cannot_run.empty();
+    return compile();
+  }
 
   Compilation compile() {
     const Clock::time_point start = Clock::now();
@@ -333,7 +352,9 @@ class Compiler {
 
   std::shared_ptr<const runtime::Executable> compile_recipe(std::unique_ptr<graph::Graph> recipe,
                                                             CompileStats& stats) const {
-    Compiler compiler(std::move(recipe), options_, nullptr);
+    Options options = options_;
+    if (is_foreign_) options.cpu.clear();  // what is kept is computed here
+    Compiler compiler(std::move(recipe), options, nullptr);
     compiler.is_trial_ = is_trial_;
     const Compilation inner = compiler.compile();
     add(inner.stats, stats);
@@ -440,6 +461,12 @@ class Compiler {
     const std::vector<PlannedKernel>& kernels = candidate.plan.kernels;
     if (candidate.code.size() == kernels.size()) return;
     candidate.code.resize(kernels.size());
+    if (is_foreign_) {
+      for (size_t i = 0; i < kernels.size(); ++i)
+        candidate.code[i] = std::make_shared<ForeignKernel>(
+            kernels[i].lowered.label, static_cast<int>(kernels[i].lowered.phases.size()));
+      return;
+    }
     std::map<Device, std::vector<size_t>> by_device;
     for (size_t i = 0; i < kernels.size(); ++i)
       by_device[candidate.plan.fusion.groups[i].device].push_back(i);
@@ -528,18 +555,28 @@ class Compiler {
   // Of a graph of one call that is run to see how long it takes: the pass that makes code of it.
   bool is_trial_ = false;
   std::optional<graph::Pass> code_of_;
+  bool is_foreign_ = false;  // this machine does not run the code
   std::optional<Choice> choice_;
   Dump dump_;
   std::map<std::string, std::string> refusals_;  // of contractions, by call: why it stays one
 };
 
+void check(const Options& options) {
+  MLCC_USER_CHECK(options.prefer.empty() || options.prefer == "code" || options.prefer == "call",
+                  "option prefer: found '", options.prefer, "', expected code or call");
+}
+
 }  // namespace
 
 Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options, const Host* host) {
-  MLCC_USER_CHECK(options.prefer.empty() || options.prefer == "code" || options.prefer == "call",
-                  "option prefer: found '", options.prefer, "', expected code or call");
+  check(options);
   apply_memory_options(options);
   return Compiler(std::move(graph), options, host).compile();
+}
+
+Compilation compile_for_file(std::unique_ptr<graph::Graph> graph, const Options& options) {
+  check(options);
+  return Compiler(std::move(graph), options, nullptr).compile_for_file();
 }
 
 }  // namespace mlcc::driver

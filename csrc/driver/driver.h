@@ -60,4 +60,8 @@ struct Host {
 Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
                     const Host* host = nullptr);
 
+// The same for a file, also where this machine does not run code for `options.cpu`: the
+// executable's kernels are not callable then, but those of its kept inputs are this machine's.
+Compilation compile_for_file(std::unique_ptr<graph::Graph> graph, const Options& options);
+
 }  // namespace mlcc::driver

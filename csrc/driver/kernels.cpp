@@ -192,6 +192,7 @@ Hash128 kernel_key(const std::string& text, const codegen::Target& target, const
 std::vector<Result<runtime::FoundKernel>> find_kernels(std::span<const KernelRequest> requests,
                                                        const DeviceBackend& device,
                                                        const Options& options, Dump& dump) {
+  MLCC_USER_CHECK(device.cannot_run.empty(), device.cannot_run);
   return KernelFinder(requests, device, options, dump).find();
 }
 

@@ -28,8 +28,8 @@ std::vector<runtime::KernelError> to_kernel_errors(const std::vector<loop::Error
 Hash128 kernel_key(const std::string& text, const codegen::Target& target, const Options& options);
 
 // One per request, in order. Those that are missing are compiled on several threads, in batches of
-// what the backend takes. A reason where the backend
-// has no code for one.
+// what the backend takes. A reason where the backend has no code for one; Error where this machine
+// does not run its code.
 std::vector<Result<runtime::FoundKernel>> find_kernels(std::span<const KernelRequest> requests,
                                                        const DeviceBackend& device,
                                                        const Options& options, Dump& dump);

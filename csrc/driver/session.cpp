@@ -62,10 +62,12 @@ bool has_feature(const codegen::Target& target, std::string_view name) {
 }
 
 // Code for a CPU that can more than this one would end the process.
-void check_runs_here(const codegen::Target& target, const codegen::Target& host) {
+std::string why_not_here(const codegen::Target& target, const codegen::Target& host) {
   for (std::string_view name : kInstructionSets)
-    MLCC_USER_CHECK(!has_feature(target, name) || has_feature(host, name),
-                    "option cpu: ", target.cpu, " has ", name, ", which this ", host.cpu, " lacks");
+    if (has_feature(target, name) && !has_feature(host, name))
+      return detail::join("option cpu: ", target.cpu, " has ", name, ", which this ", host.cpu,
+                          " lacks");
+  return "";
 }
 
 constexpr std::string_view kEmulate = "emulate";
@@ -120,16 +122,17 @@ const DeviceBackend& cpu_backend(const Options& options) {
   Result<std::shared_ptr<codegen::Backend>> backend =
       codegen::cpu::open_cpu_backend(state.llvm_library, options.cpu);
   MLCC_USER_CHECK(backend, "cpu backend: ", backend.reason());
+  std::string cannot_run;
   if (!options.cpu.empty()) {
     const auto host = codegen::cpu::open_cpu_backend(state.llvm_library, "");
     MLCC_USER_CHECK(host, "cpu backend: ", host.reason());
-    check_runs_here((*backend)->target(), (*host)->target());
+    cannot_run = why_not_here((*backend)->target(), (*host)->target());
   }
   Result<std::shared_ptr<runtime::ObjectLoader>> loader =
       codegen::cpu::open_object_loader(state.llvm_library);
   MLCC_USER_CHECK(loader, "cpu backend: ", loader.reason());
   return state.backends[options.cpu] = {
-             std::move(backend).value(), std::move(loader).value(), nullptr, {}};
+             std::move(backend).value(), std::move(loader).value(), nullptr, {}, cannot_run};
 }
 
 void set_nvrtc_folders(const std::vector<std::string>& folders) {

@@ -23,14 +23,16 @@ struct DeviceBackend {
   std::shared_ptr<runtime::ObjectLoader> loader;
   const codegen::cuda::DriverApi* driver = nullptr;  // of GPUs
   std::string description = {};  // of a GPU: "NVIDIA H200, sm_90, ...; NVRTC 13.0 from ..."
+  std::string cannot_run = {};   // why this machine does not run the code; "": it does
 };
 
 void set_llvm_library(const std::string& path);
 // Where the Python packages of CUDA have NVRTC.
 void set_nvrtc_folders(const std::vector<std::string>& folders);
 
-// The backend for this CPU (or the one that `options.cpu` names), opened at the first call. Throws
-// Error if libmlcc_llvm.so cannot be opened, or if this machine cannot run code for that CPU.
+// The backend for this CPU (or the one that `options.cpu` names, whose code this machine may not
+// run), opened at the first call. Throws Error if libmlcc_llvm.so cannot be opened, or if it knows
+// no such CPU.
 const DeviceBackend& cpu_backend(const Options& options);
 
 // Of a target's features those whose instructions may stand in its code, sorted.

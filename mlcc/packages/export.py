@@ -61,12 +61,12 @@ def export(
 
     model: a module in evaluation mode, or a torch.export.ExportedProgram.
     dynamic_shapes: which sizes vary, as torch.export.export takes it. All others are those of the arguments.
-    target: the CPU that code is made for: "native", this one, or a name such as "x86-64-v3", "znver3" or
-        "sapphirerapids", for which nothing of this machine is asked but that it can run the code. Two exports for a
-        named target are equal byte by byte.
+    target: the CPU that code is made for: "native", this one, or a name such as "x86-64-v3", "sapphirerapids" or
+        "neoverse-n1", for which nothing of this machine is asked. Two exports for a named target are equal byte by byte.
     threads: that kernels are cut into parts for, where the program that runs the package has several.
     check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes,
-        and compare its results with those of `model`. What is wrong raises, and leaves no file.
+        and compare its results with those of `model`. What is wrong raises, and leaves no file. Error where this machine
+        does not run the code.
 
     Raises Error where the model does what a package cannot: ops without kernels (all of them are listed), sizes that
     data tells, writes into arguments or buffers, calls of Python.
@@ -75,10 +75,16 @@ def export(
     ep = exported(model, args, kwargs, dynamic_shapes)
     program = program_of(ep, named_sizes(ep, model, args, kwargs, dynamic_shapes))
     options = _options(target, threads)
-    executable = load_core().compile(program.builder, options)
+    cpu = load_core().cpu_info(options)
+    if check and "cannot_run" in cpu:
+        raise Error(
+            f"export: this machine does not run code for {target}, so the package cannot be checked\n"
+            "  remedy: check=False"
+        )
+    executable = load_core().compile(program.builder, options, for_file=True)
     _check_has_no_calls(executable, program)
     path = Path(path)
-    manifest = _manifest(program, executable, options)
+    manifest = _manifest(program, executable, options, cpu["name"])
     unchecked = path.with_name(f"{path.name}.{os.getpid()}.unchecked") if check else path
     facts = load_core().write_package(
         executable,
@@ -155,13 +161,14 @@ def _check_has_no_calls(executable: Any, program: Program) -> None:
     raise Error("export: there is no kernel for these ops\n" + "\n".join(lines))
 
 
-def _manifest(program: Program, executable: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    target = load_core().cpu_info(dict(options))
+def _manifest(
+    program: Program, executable: Any, options: Mapping[str, Any], cpu: str
+) -> dict[str, Any]:
     return {
         "format": 1,
         "mlcc": __version__,
         "torch": torch.__version__,
-        "target": {"cpu": target["name"]},
+        "target": {"cpu": cpu},
         "threads": options["num_threads"],
         "sizes": {shown: {"min": low, "max": high} for _, shown, low, high in program.symbols},
         "arena_bytes": _arena_bytes(program, executable),

@@ -394,8 +394,8 @@ def test_a_wrong_package_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     executables: list[Any] = []
     compile_it = core.compile
 
-    def remember(*args: Any) -> Any:
-        executables.append(compile_it(*args))
+    def remember(*args: Any, **kwargs: Any) -> Any:
+        executables.append(compile_it(*args, **kwargs))
         return executables[-1]
 
     falsifier = Falsifier(negate_weight)

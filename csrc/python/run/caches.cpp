@@ -101,12 +101,14 @@ void apply_memory_options(const py::object& options) {
 py::list split(const std::string& text) { return py::str(text).attr("split")(","); }
 
 py::dict cpu_info(const py::object& options) {
-  const auto& target = driver::cpu_backend(to_options(options)).backend->target();
+  const driver::DeviceBackend& device = driver::cpu_backend(to_options(options));
+  const codegen::Target& target = device.backend->target();
   py::dict info;
   info["name"] = target.cpu;
   info["vector_bits"] = target.vector_bits;
   info["emitter"] = target.emitter;
   info["features"] = split(target.features);
+  if (!device.cannot_run.empty()) info["cannot_run"] = device.cannot_run;
   return info;
 }
 

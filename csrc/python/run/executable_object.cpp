@@ -86,7 +86,7 @@ std::vector<std::string> steps_of(const ExecutableObject& self) {
   return steps;
 }
 
-ExecutableObject compile(const py::object& source, const py::object& options) {
+ExecutableObject compile(const py::object& source, const py::object& options, bool for_file) {
   driver::Options values = to_options(options);
   const int64_t threads = at::get_num_threads();
   if (values.num_threads <= 0) values.num_threads = threads;
@@ -102,7 +102,8 @@ ExecutableObject compile(const py::object& source, const py::object& options) {
   host.libraries = TORCH_VERSION;
   const bool may_choose = !at::globalContext().deterministicAlgorithms();
   driver::Compilation compilation =
-      driver::compile(std::move(graph), values, may_choose ? &host : nullptr);
+      for_file ? driver::compile_for_file(std::move(graph), values)
+               : driver::compile(std::move(graph), values, may_choose ? &host : nullptr);
   return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
           std::move(compilation.graph_text), compilation.stats,
           std::move(compilation.fusion_refusals)};
@@ -170,7 +171,9 @@ void bind_executable(py::module_& module) {
       .def_property_readonly("fusion_refusals",
                              [](const ExecutableObject& self) { return self.fusion_refusals; });
   module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),
-             "Compile a GraphBuilder's graph, which it gives up, or the text of one.");
+             py::arg("for_file") = false,
+             "Compile a GraphBuilder's graph, which it gives up, or the text of one. `for_file`: "
+             "for write_package, also where this machine does not run the code.");
 }
 
 }  // namespace mlcc::python
