@@ -210,12 +210,13 @@ def write_package(
     input_names: Sequence[str],
     output_names: Sequence[str],
     symbols: Sequence[tuple[str, str, int, int | None]],
+    conditions: Sequence[tuple[str, str]],
     options: _Options = None,
 ) -> dict[str, int]:
     """Write a package (csrc/package) of an executable. UnsupportedError where it needs what a package has not.
 
     `inputs` are what the graph's inputs always are, None where the caller gives them. `symbols`: name in the graph, name
-    for people, least and greatest value.
+    for people, least and greatest value. `conditions`: an expression of sizes that is 1 where it holds, and its text.
     """
 
 def run_loop_kernel(

@@ -30,6 +30,11 @@ class Encoder {
     for (size_t i = 0; i < plan.inputs.size(); ++i) add(plan.inputs[i], contents.inputs[i]);
     body_.add_count(contents.symbols.size());
     for (const Symbol& symbol : contents.symbols) add(symbol);
+    body_.add_count(contents.conditions.size());
+    for (const Condition& condition : contents.conditions) {
+      add(condition.truth);
+      body_.add_text(condition.text);
+    }
     body_.add_count(plan.outputs.size());
     for (size_t i = 0; i < plan.outputs.size(); ++i) {
       body_.add_text(contents.outputs[i].name);
@@ -193,6 +198,11 @@ class Decoder {
     for (size_t i = 0; i < num_inputs; ++i) read_input();
     contents_.symbols.resize(in_.length());
     for (Symbol& symbol : contents_.symbols) symbol = read_symbol();
+    contents_.conditions.resize(in_.length());
+    for (Condition& condition : contents_.conditions) {
+      condition.truth = size();
+      condition.text = in_.text();
+    }
     read_outputs();
     plan_.written_inputs = slots();
     plan_.num_slots = in_.index();

@@ -36,12 +36,19 @@ struct Symbol {
   int64_t high = 0;  // kUnboundedHigh: none
 };
 
+// What sizes have to be beside that, for the program to be right.
+struct Condition {
+  SymExpr truth;     // 1 where it holds
+  std::string text;  // to people
+};
+
 struct Contents {
   // Of the CPU; without calls, regions, kept inputs and promises. Its launches have no text.
   runtime::ExecutablePlan plan;
   std::vector<Input> inputs;    // as many as the plan's
   std::vector<Output> outputs;  // as many as the plan's
   std::vector<Symbol> symbols;
+  std::vector<Condition> conditions;
   // Of each launch in order, of each phase: where its function lies in the section of code.
   std::vector<std::vector<int64_t>> entries;
 };

@@ -69,14 +69,23 @@ class Package::Opener {
     place_code(code, file);
     place_weights(weights, file);
     std::vector<runtime::KernelPtr> kernels = kernels_of(contents);
-    package_->executable_ =
-        std::make_unique<const runtime::Executable>(std::move(contents.plan), std::move(kernels));
+    package_->executable_ = executable_of(std::move(contents.plan), std::move(kernels));
     package_->ports_ = std::make_unique<const Ports>(contents, *package_->executable_);
     package_->inputs_ = std::move(contents.inputs);
     return std::move(package_);
   }
 
  private:
+  // Of a plan that is inconsistent where the decoder does not see it.
+  static std::unique_ptr<const runtime::Executable>
+  executable_of(runtime::ExecutablePlan plan, std::vector<runtime::KernelPtr> kernels) {
+    try {
+      return std::make_unique<const runtime::Executable>(std::move(plan), std::move(kernels));
+    } catch (const InternalError& error) {
+      throw StatusError(MLCC_INVALID_FILE, error.what());
+    }
+  }
+
   template <typename T>
   T read(uint64_t at) const {
     MLCC_STATUS_CHECK(at <= bytes_.size() && sizeof(T) <= bytes_.size() - at, MLCC_INVALID_FILE,

@@ -114,6 +114,7 @@ PackageFile pack(const ProgramToPack& program) {
     file.contents.outputs.push_back(
         {program.output_names[i], texts_of(spec_of(plan, plan.outputs[i]).shape, program.symbols)});
   file.contents.symbols = program.symbols;
+  file.contents.conditions = program.conditions;
   file.contents.entries = std::move(image.addresses);
   file.code = {program.target, std::move(image.bytes)};
   return file;

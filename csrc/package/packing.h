@@ -21,6 +21,7 @@ struct ProgramToPack {
   std::vector<std::optional<Weight>> values;
   Target target;
   std::vector<Symbol> symbols;  // of the plan
+  std::vector<Condition> conditions;
 };
 
 // Weights that no step reads are left out: what is kept of them stands for them. Without manifest.

@@ -33,6 +33,12 @@ const runtime::TensorSpec& spec_of(const runtime::ExecutablePlan& plan, Slot slo
   return plan.inputs[static_cast<size_t>(slot)].spec;
 }
 
+int32_t index_in(const std::vector<Symbol>& symbols, std::string_view name) {
+  for (size_t i = 0; i < symbols.size(); ++i)
+    if (symbols[i].name == name) return static_cast<int32_t>(i);
+  throw StatusError(MLCC_INVALID_FILE, detail::join("plan: a size of unknown ", name));
+}
+
 void evaluate(const std::vector<runtime::SizeExpr>& exprs, std::span<const int64_t> symbols,
               std::vector<int64_t>& values) {
   values.clear();
@@ -46,12 +52,7 @@ Port::Port(std::string name, Slot slot, const runtime::TensorSpec& spec,
     : name_(std::move(name)), slot_(slot), dtype_(spec.dtype), texts_(std::move(texts)) {
   MLCC_STATUS_CHECK(is_public(dtype_), MLCC_INVALID_FILE, "plan: ", name_, " is of dtype ",
                     dtype_name(dtype_));
-  const auto index_of = [&](std::string_view symbol) -> int32_t {
-    for (size_t i = 0; i < symbols.size(); ++i)
-      if (symbols[i].name == symbol) return static_cast<int32_t>(i);
-    throw StatusError(MLCC_INVALID_FILE,
-                      detail::join("plan: ", name_, " has a size of unknown ", symbol));
-  };
+  const auto index_of = [&](std::string_view symbol) { return index_in(symbols, symbol); };
   const auto known = [](const SymExpr& size) { return size.as_constant().value_or(-1); };
   for (const SymExpr& size : spec.shape) {
     sizes_.emplace_back(size, index_of);
@@ -124,6 +125,11 @@ Ports::Ports(const Contents& contents, const runtime::Executable& executable) {
     bindings_.push_back({symbol, *given[slot], static_cast<size_t>(bind->dim)});
     is_bound[symbol] = true;
   }
+  for (const Condition& condition : contents.conditions)
+    checks_.push_back(
+        {runtime::SizeExpr(condition.truth,
+                           [&](std::string_view name) { return index_in(symbols_, name); }),
+         condition.text});
   for (size_t i = 0; i < symbols_.size(); ++i)
     MLCC_STATUS_CHECK(is_bound[i], MLCC_INVALID_FILE, "plan: symbol ", symbols_[i].name,
                       " is no size of an input");
@@ -154,7 +160,17 @@ std::vector<int64_t> Ports::bind(std::span<const mlcc_tensor> inputs) const {
                       symbols_[i].high == kUnboundedHigh ? std::string(" or more")
                                                          : detail::join(" to ", symbols_[i].high));
   for (size_t i = 0; i < inputs.size(); ++i) check_sizes(inputs_[i], inputs[i], values);
+  for (const Check& check : checks_)
+    MLCC_STATUS_CHECK(check.truth.evaluate(values) == 1, MLCC_INVALID_ARGUMENT, "sizes: expected ",
+                      check.text, symbols_in_words(values));
   return values;
+}
+
+std::string Ports::symbols_in_words(std::span<const int64_t> values) const {
+  std::string text;
+  for (size_t i = 0; i < symbols_.size(); ++i)
+    text += (i == 0 ? ", where " : ", ") + symbols_[i].shown + " is " + std::to_string(values[i]);
+  return text;
 }
 
 void Ports::check_sizes(const Port& port, const mlcc_tensor& tensor,
@@ -163,12 +179,9 @@ void Ports::check_sizes(const Port& port, const mlcc_tensor& tensor,
   port.sizes(values, expected);
   const std::span<const int64_t> found(tensor.sizes, static_cast<size_t>(tensor.rank));
   if (std::equal(found.begin(), found.end(), expected.begin())) return;
-  std::string where;
-  for (size_t i = 0; i < symbols_.size(); ++i)
-    where += (i == 0 ? ", where " : ", ") + symbols_[i].shown + " is " + std::to_string(values[i]);
   throw StatusError(MLCC_INVALID_ARGUMENT,
                     detail::join("input ", port.name(), ": found sizes ", in_words(found),
-                                 ", expected ", port.sizes_in_words(), where));
+                                 ", expected ", port.sizes_in_words(), symbols_in_words(values)));
 }
 
 std::string in_words(std::span<const int64_t> numbers) {

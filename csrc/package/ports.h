@@ -62,12 +62,20 @@ class Ports {
     size_t dim;
   };
 
+  // A condition of the contents, translated.
+  struct Check {
+    runtime::SizeExpr truth;
+    std::string text;
+  };
+
+  std::string symbols_in_words(std::span<const int64_t> values) const;  // ", where n is 3"
   void check_sizes(const Port& port, const mlcc_tensor& tensor,
                    std::span<const int64_t> values) const;
 
   std::vector<Symbol> symbols_;  // in the executable's order
   std::vector<Port> inputs_, outputs_;
   std::vector<Binding> bindings_;
+  std::vector<Check> checks_;
 };
 
 std::string in_words(std::span<const int64_t> numbers);  // "[2, 3]"

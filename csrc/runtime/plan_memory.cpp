@@ -2,8 +2,13 @@
 
 #include <variant>
 
+#include "support/error.h"
+
 namespace mlcc::runtime {
 namespace {
+
+// What a process can address; sums of so many stay in range.
+constexpr int64_t kMostBytes = int64_t{1} << 47;
 
 class Walk {
  public:
@@ -56,12 +61,19 @@ class Walk {
 
 int64_t storage_bytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
                       int64_t element_bytes) {
-  int64_t last = 0;
+  int64_t elements = 1;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 0) return 0;
-    last += (shape[d] - 1) * strides[d];
+    int64_t reach = 0;
+    MLCC_USER_CHECK(shape[d] > 0 && strides[d] >= 0 &&
+                        !__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) &&
+                        !__builtin_add_overflow(elements, reach, &elements),
+                    "a tensor has size ", shape[d], " at stride ", strides[d]);
   }
-  return (last + 1) * element_bytes;
+  int64_t bytes = 0;
+  MLCC_USER_CHECK(!__builtin_mul_overflow(elements, element_bytes, &bytes) && bytes <= kMostBytes,
+                  "a tensor has ", elements, " elements");
+  return bytes;
 }
 
 std::vector<int64_t> live_bytes(const ExecutablePlan& plan,

@@ -11,7 +11,8 @@
 
 namespace mlcc::runtime {
 
-// From the first element to behind the last one; 0 if there are none. No stride is negative.
+// From the first element to behind the last one; 0 if there are none. Error where a size or stride
+// is negative, or the number is too large.
 int64_t storage_bytes(std::span<const int64_t> shape, std::span<const int64_t> strides,
                       int64_t element_bytes);
 

@@ -10,6 +10,8 @@ namespace {
 
 // Deeper expressions than this take their stack from the heap.
 constexpr size_t kInlineDepth = 16;
+// Code that is read makes no polynomial of more terms: products of sums grow fast.
+constexpr int64_t kMostTerms = 4096;
 
 int64_t floor_divide(int64_t a, int64_t b) {
   MLCC_USER_CHECK(b > 0, "size expression: division of ", a, " by ", b);
@@ -50,24 +52,33 @@ SizeExpr::SizeExpr(const SymExpr& expr, const std::function<int32_t(std::string_
 
 SymExpr SizeExpr::expression_of(const Code& code,
                                 const std::function<std::string_view(int64_t)>& name_of) {
-  std::vector<SymExpr> stack;
+  struct Value {
+    SymExpr expr;
+    int64_t terms;  // at most, of the polynomial
+  };
+  std::vector<Value> stack;
   for (const Instruction& instruction : code) {
     if (instruction.kind == Kind::kConstant) {
-      stack.emplace_back(instruction.operand);
+      stack.push_back({instruction.operand, 1});
       continue;
     }
     if (instruction.kind == Kind::kSymbol) {
-      stack.push_back(SymExpr::symbol(name_of(instruction.operand)));
+      stack.push_back({SymExpr::symbol(name_of(instruction.operand)), 1});
       continue;
     }
     MLCC_USER_CHECK(stack.size() >= 2, "size expression: an operation without operands");
-    const SymExpr b = std::move(stack.back());
+    const Value b = std::move(stack.back());
     stack.pop_back();
-    stack.back() = combine(instruction.kind, stack.back(), b);
+    Value& a = stack.back();
+    a.terms = instruction.kind == Kind::kAdd        ? a.terms + b.terms
+              : instruction.kind == Kind::kMultiply ? a.terms * b.terms
+                                                    : 1;
+    MLCC_USER_CHECK(a.terms <= kMostTerms, "size expression: more than ", kMostTerms, " terms");
+    a.expr = combine(instruction.kind, a.expr, b.expr);
   }
   MLCC_USER_CHECK(stack.size() == 1, "size expression: found ", stack.size(),
                   " values, expected one");
-  return stack[0];
+  return stack[0].expr;
 }
 
 SymExpr SizeExpr::combine(Kind kind, const SymExpr& a, const SymExpr& b) {

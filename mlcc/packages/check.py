@@ -49,10 +49,21 @@ def check(
     On these arguments, and on such that are made of them: at the ends of each range of sizes (`ranges`, by torch's
     names of the symbols).
     """
-    largest = 0.0
-    for arguments in [(tuple(args), dict(kwargs)), *_at_corners(ep, args, kwargs, ranges)]:
-        largest = max(largest, _largest_error(path, ep, output_tree, *arguments))
+    try:
+        largest = _largest_error(path, ep, output_tree, tuple(args), dict(kwargs))
+    except _ModelRefusesError as error:
+        raise Error(f"export: the model raises on these arguments: {error.__cause__}") from error
+    for arguments in _at_corners(ep, args, kwargs, ranges):
+        try:
+            error = _largest_error(path, ep, output_tree, *arguments)
+        except _ModelRefusesError:
+            continue
+        largest = max(largest, error)
     return largest
+
+
+class _ModelRefusesError(Exception):
+    """The model itself raises for such sizes."""
 
 
 def _largest_error(
@@ -65,8 +76,11 @@ def _largest_error(
     given = [
         value for value in exporting.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)
     ]
-    with torch.no_grad():
-        results = exporting.tree_leaves(ep.module()(*args, **kwargs))
+    try:
+        with torch.no_grad():
+            results = exporting.tree_leaves(ep.module()(*args, **kwargs))
+    except Exception as error:
+        raise _ModelRefusesError from error
     expected = [value for value in results if isinstance(value, torch.Tensor)]
     results = _run(path, given)
     found = [results[number] for number in trees.numbers(output_tree)]

@@ -94,6 +94,7 @@ def export(
         program.input_names,
         program.output_names,
         program.symbols,
+        program.conditions,
         options,
     )
     largest_error = None

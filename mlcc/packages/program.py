@@ -17,6 +17,7 @@ from mlcc._load import load_core
 from mlcc.capture.session import decomposition_table, op_table
 from mlcc.importer import fx_graph
 from mlcc.importer.context import ImportedGraph
+from mlcc.ir.sizes import SizePrinter, UnsupportedSize
 from mlcc.ir.types import GraphUnsupported, source_line
 from mlcc.rewrite import attention_widths, ordering
 from mlcc.torch_private import exporting
@@ -37,6 +38,8 @@ class Program:
     output_tree: dict[str, Any] = field(default_factory=dict)
     # Sizes that vary: name in the graph, name for people, least and greatest value.
     symbols: list[tuple[str, str, int, int | None]] = field(default_factory=list)
+    # What sizes have to be beside that: an expression that is 1 where it holds, and a text.
+    conditions: list[tuple[str, str]] = field(default_factory=list)
     lines: dict[str, str] = field(default_factory=dict)  # of ops: where the first of each stands
 
 
@@ -110,6 +113,7 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
         (name, names_of_sizes.get(facts.name, facts.name), facts.low or 0, facts.high)
         for name, facts in imported.symbols.items()
     ]
+    program.conditions = _conditions(ep, imported, names_of_sizes)
     program.input_tree = _input_tree(ep, numbers)
     program.output_tree = _output_tree(ep, imported)
     values = [output for output in imported.outputs if output.kind == "value"]
@@ -180,6 +184,23 @@ def _check_effects(ep: ExportedProgram) -> None:
             f"export: the model writes into {', '.join(changed)}\n"
             "  remedy: take the state as an argument and return what it becomes"
         )
+
+
+def _conditions(
+    ep: ExportedProgram, imported: ImportedGraph, names_of_sizes: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """What the trace assumed of sizes, which torch's own program checks too."""
+    printer = SizePrinter(lambda name, facts: None)
+    for facts in imported.symbols.values():
+        printer.named(facts)  # in the order in which the graph has them: the names are the same
+    conditions = []
+    for relation in exporting.guards(ep, {facts.name for facts in imported.symbols.values()}):
+        try:
+            truth = printer.truth(relation)
+        except UnsupportedSize:
+            continue
+        conditions.append((truth, exporting.in_words(relation, names_of_sizes)))
+    return conditions
 
 
 def _detached(value: Any) -> Any:

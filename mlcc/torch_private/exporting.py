@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -134,3 +134,33 @@ def drop_tokens(ep: ExportedProgram) -> int:
     for placeholder in graph.find_nodes(op="placeholder")[:count]:
         graph.erase_node(placeholder)
     return count
+
+
+def guards(ep: ExportedProgram, names: Collection[str]) -> list[Any]:
+    """Relations of sympy over sizes of these names that the trace has taken for granted."""
+    environments = {
+        id(size.node.shape_env): size.node.shape_env
+        for value in _values(ep)
+        for size in value.shape
+        if isinstance(size, torch.SymInt)
+    }
+    found: dict[str, Any] = {}
+    for environment in environments.values():
+        for guard in environment.guards:
+            relation = environment.replace(guard.expr)
+            symbols = {str(symbol) for symbol in relation.free_symbols}
+            if symbols and symbols <= set(names):
+                found.setdefault(str(relation), relation)
+    return list(found.values())
+
+
+def in_words(relation: Any, names: Mapping[str, str]) -> str:
+    """The relation with people's names of sizes."""
+    import sympy
+
+    shown = {
+        symbol: sympy.Symbol(names[str(symbol)], integer=True)
+        for symbol in relation.free_symbols
+        if str(symbol) in names
+    }
+    return str(relation.xreplace(shown))

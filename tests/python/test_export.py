@@ -268,6 +268,22 @@ def test_sizes_outside_of_their_ranges(
     package(*args, **kwargs)  # it is of use after that
 
 
+class Branches(nn.Module):
+    """Of two sizes that stand in a relation another function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] * 2 != x.shape[1] else x - 1
+
+
+def test_relations_of_sizes_that_the_trace_assumed(tmp_path: Path) -> None:
+    shapes = {"x": {0: Dim.AUTO, 1: Dim.AUTO}}
+    mlcc.export(Branches().eval(), (torch.ones(3, 5),), tmp_path / "m.mlcc", dynamic_shapes=shapes)
+    package = mlcc.load(tmp_path / "m.mlcc")
+    assert torch.equal(package(torch.ones(7, 2)), torch.full((7, 2), 2.0))
+    with pytest.raises(PackageError, match=r"sizes: expected .*, where .* is 3"):
+        package(torch.ones(3, 6))
+
+
 # -- who uses it
 
 

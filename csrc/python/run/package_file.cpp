@@ -48,11 +48,21 @@ std::vector<package::Symbol> to_symbols(const std::vector<SymbolRow>& rows) {
   return symbols;
 }
 
+// As (expression of sizes that is 1 where it holds, text for people).
+using ConditionRow = std::pair<std::string, std::string>;
+
+std::vector<package::Condition> to_conditions(const std::vector<ConditionRow>& rows) {
+  std::vector<package::Condition> conditions;
+  for (const auto& [truth, text] : rows) conditions.push_back({SymExpr::parse(truth), text});
+  return conditions;
+}
+
 // `inputs`: of each input that is given to the executable a tensor that it always is, or None.
 py::dict write_package(const ExecutableObject& self, const std::string& path,
                        const std::string& manifest, const py::list& inputs,
                        std::vector<std::string> input_names, std::vector<std::string> output_names,
-                       const std::vector<SymbolRow>& symbols, const py::object& options) {
+                       const std::vector<SymbolRow>& symbols,
+                       const std::vector<ConditionRow>& conditions, const py::object& options) {
   const runtime::ExecutablePlan& plan = self.program->executable().plan();
   MLCC_USER_CHECK(inputs.size() == self.program->num_inputs(), "package: found ", inputs.size(),
                   " inputs, expected ", self.program->num_inputs());
@@ -75,7 +85,8 @@ py::dict write_package(const ExecutableObject& self, const std::string& path,
         std::move(output_names),
         {},
         {architecture_of(target), target.cpu, driver::needed_features(target)},
-        to_symbols(symbols)};
+        to_symbols(symbols),
+        to_conditions(conditions)};
     for (size_t i = 0; i < plan.inputs.size(); ++i) program.values.push_back(weight_of(slots[i]));
     file = package::pack(program);
     file.manifest = manifest;
@@ -92,7 +103,7 @@ py::dict write_package(const ExecutableObject& self, const std::string& path,
 void bind_package_file(py::module_& module) {
   module.def("write_package", &write_package, py::arg("executable"), py::arg("path"),
              py::arg("manifest"), py::arg("inputs"), py::arg("input_names"),
-             py::arg("output_names"), py::arg("symbols"), py::arg("options"),
+             py::arg("output_names"), py::arg("symbols"), py::arg("conditions"), py::arg("options"),
              "Write a package (csrc/package) of an executable. UnsupportedError "
              "where it needs what a package has not.");
 }

@@ -85,6 +85,13 @@ TEST(SizeExpr, CodeGivesTheExpressionAgain) {
   EXPECT_THROW((void)SizeExpr::expression_of({{Kind::kConstant, 1}, {Kind::kConstant, 2}}, name_of),
                Error);
   EXPECT_THROW((void)SizeExpr::expression_of({}, name_of), Error);
+  SizeExpr::Code product = SizeExpr(SymExpr::parse("s0 + s1 + 1"), index_of).code();
+  const SizeExpr::Code factor = product;
+  for (int i = 0; i < 20; ++i) {
+    product.insert(product.end(), factor.begin(), factor.end());
+    product.push_back({Kind::kMultiply, 0});
+  }
+  EXPECT_THROW((void)SizeExpr::expression_of(product, name_of), Error);
 }
 
 }  // namespace
