@@ -1,4 +1,4 @@
-"""The command line: `python -m mlcc info | doctor | cache | run | bench`."""
+"""The command line: `python -m mlcc info | doctor | cache | inspect | run | bench`."""
 
 from __future__ import annotations
 
@@ -150,6 +150,39 @@ def run_program(arguments: argparse.Namespace) -> int:
     os.execv(sys.executable, [sys.executable, *flags, *arguments.options])
 
 
+def run_inspect(arguments: argparse.Namespace) -> int:
+    """Print what a package says of itself: what it takes and gives, for which CPU, its kernels."""
+    from mlcc import runtime
+
+    try:
+        package = runtime.load(arguments.path)
+    except runtime.PackageError as error:
+        raise Error(str(error)) from None
+    manifest = package.manifest
+    _print_rows(
+        [
+            ("file", f"{arguments.path}, {Path(arguments.path).stat().st_size} bytes"),
+            ("made by", f"mlcc {manifest['mlcc']}, torch {manifest['torch']}"),
+            ("cpu", manifest["target"]["cpu"]),
+            ("threads", manifest["threads"]),
+            *[(f"size {name}", _range_in_words(**ends)) for name, ends in manifest["sizes"].items()],
+            *[("input", _in_words(info)) for info in package.inputs],
+            *[("output", _in_words(info)) for info in package.outputs],
+            ("arena", f"{manifest['arena_bytes']} bytes for the sizes it was exported with"),
+            *[("kernel", label) for label in manifest["kernels"]],
+        ]
+    )
+    return 0
+
+
+def _range_in_words(min: int, max: int | None) -> str:
+    return f"{min} or more" if max is None else f"{min} to {max}"
+
+
+def _in_words(info: Any) -> str:
+    return f"{info.name}: {info.dtype} [{', '.join(info.size_texts)}]"
+
+
 def run_bench(arguments: argparse.Namespace) -> int:
     """Run the benchmarks of the checkout that this package stands in."""
     if not _SUITE.exists():
@@ -171,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mlcc", description="a JIT compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"mlcc {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="info | doctor | cache | run | bench"
+        dest="command", required=True, metavar="info | doctor | cache | inspect | run | bench"
     )
     info = commands.add_parser("info", help="versions, CPU, options with their values and origins")
     info.set_defaults(run=run_info)
@@ -188,6 +221,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     load.add_argument("path", help="the file")
     cache.set_defaults(run=run_cache)
+    inspect = commands.add_parser("inspect", help="what a package says of itself (mlcc.export)")
+    inspect.add_argument("path", help="the file; only from whom you trust")
+    inspect.set_defaults(run=run_inspect)
     run = commands.add_parser(
         "run",
         usage="mlcc run (script.py | -m module | -c code) [arguments ...]",

@@ -403,6 +403,18 @@ class Decoder {
 
 }  // namespace
 
+const runtime::TensorSpec* find_output_spec(const runtime::ExecutablePlan& plan, Slot slot) {
+  for (const runtime::Step& step : plan.steps) {
+    if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step))
+      if (allocate->slot == slot) return allocate->arena ? nullptr : &allocate->spec;
+    if (const auto* view = std::get_if<runtime::ViewStep>(&step))
+      if (view->slot == slot) return &view->spec;
+  }
+  const auto index = static_cast<size_t>(slot);
+  return index < plan.inputs.size() && !plan.inputs[index].is_size ? &plan.inputs[index].spec
+                                                                   : nullptr;
+}
+
 std::string encode_contents(const Contents& contents) { return Encoder().encode(contents); }
 
 Contents decode_contents(std::string_view bytes, int64_t code_bytes, int64_t weight_bytes) {

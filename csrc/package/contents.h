@@ -53,6 +53,10 @@ struct Contents {
   std::vector<std::vector<int64_t>> entries;
 };
 
+// What an output of the plan is made as; null where it is no tensor that is known before a call.
+const runtime::TensorSpec* find_output_spec(const runtime::ExecutablePlan& plan,
+                                            runtime::Slot slot);
+
 // Throws UnsupportedError where the plan is none that a package can hold.
 std::string encode_contents(const Contents& contents);
 

@@ -63,18 +63,10 @@ std::vector<std::string> texts_of(const std::vector<SymExpr>& sizes,
   return texts;
 }
 
-// What an output is made as.
 const runtime::TensorSpec& spec_of(const runtime::ExecutablePlan& plan, runtime::Slot slot) {
-  for (const runtime::Step& step : plan.steps) {
-    if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step))
-      if (allocate->slot == slot) return allocate->spec;
-    if (const auto* view = std::get_if<runtime::ViewStep>(&step))
-      if (view->slot == slot) return view->spec;
-  }
-  const auto index = static_cast<size_t>(slot);
-  if (index >= plan.inputs.size() || plan.inputs[index].is_size)
-    throw UnsupportedError("package: a result is a number that the sizes tell");
-  return plan.inputs[index].spec;
+  const runtime::TensorSpec* spec = find_output_spec(plan, slot);
+  if (spec == nullptr) throw UnsupportedError("package: a result is a number that the sizes tell");
+  return *spec;
 }
 
 }  // namespace

@@ -21,16 +21,9 @@ std::string dtype_in_words(mlcc_dtype dtype) {
 }
 
 const runtime::TensorSpec& spec_of(const runtime::ExecutablePlan& plan, Slot slot) {
-  for (const runtime::Step& step : plan.steps) {
-    if (const auto* allocate = std::get_if<runtime::AllocateStep>(&step))
-      if (allocate->slot == slot && !allocate->arena) return allocate->spec;
-    if (const auto* view = std::get_if<runtime::ViewStep>(&step))
-      if (view->slot == slot) return view->spec;
-  }
-  MLCC_STATUS_CHECK(static_cast<size_t>(slot) < plan.inputs.size() &&
-                        !plan.inputs[static_cast<size_t>(slot)].is_size,
-                    MLCC_INVALID_FILE, "plan: an output is no tensor");
-  return plan.inputs[static_cast<size_t>(slot)].spec;
+  const runtime::TensorSpec* spec = find_output_spec(plan, slot);
+  MLCC_STATUS_CHECK(spec != nullptr, MLCC_INVALID_FILE, "plan: an output is no tensor");
+  return *spec;
 }
 
 int32_t index_in(const std::vector<Symbol>& symbols, std::string_view name) {
