@@ -40,4 +40,5 @@ set_target_properties(mlcc_runtime_shared PROPERTIES
   LINK_DEPENDS ${mlcc_runtime_map}
   SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 install(TARGETS mlcc_runtime_shared LIBRARY DESTINATION mlcc)
-install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/package/mlcc_runtime.h DESTINATION mlcc/include)
+install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/package/mlcc_runtime.h ${CMAKE_CURRENT_SOURCE_DIR}/package/mlcc_runtime.hpp
+        DESTINATION mlcc/include)

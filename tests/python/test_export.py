@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -172,8 +173,19 @@ def test_runs_in_a_process_without_torch(tmp_path: Path) -> None:
         check_all(found, model(*args)[0], in_double(model, *args)[0])
 
 
-def test_a_c_program_runs_it(tmp_path: Path) -> None:
-    """The example of the documentation, which needs nothing but the C library."""
+LANGUAGES = {
+    "c": f"gcc -std=c11 -Wall -Wextra -pedantic -Werror -I{ROOT}/csrc/package SOURCE {RUNTIME}",
+    "cpp": f"g++ -std=c++17 -Wall -Wextra -pedantic -Werror -I{ROOT}/csrc/package SOURCE {RUNTIME}",
+    "rs": f"rustc --edition=2021 -O SOURCE -l mlcc_runtime -L {RUNTIME.parent} -C link-arg=-Wl,-rpath,{RUNTIME.parent}",
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_program_runs_it(language: str, tmp_path: Path) -> None:
+    """The examples of the documentation, which need nothing but the C library."""
+    command = LANGUAGES[language]
+    if shutil.which(command.split()[0]) is None:
+        pytest.skip(f"there is no {command.split()[0]}")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     examples = ROOT / "examples" / "packages"
     told = subprocess.run(
@@ -184,24 +196,20 @@ def test_a_c_program_runs_it(tmp_path: Path) -> None:
         env=env,
     ).stdout
     program = tmp_path / "classify"
-    subprocess.run(
-        f"gcc -std=c11 -Wall -Wextra -pedantic -Werror {examples}/classify.c -I{ROOT}/csrc/package"
-        f" {RUNTIME} -Wl,-rpath,{RUNTIME.parent} -o {program}".split(),
-        check=True,
-    )
-    found = subprocess.run(
-        [program, tmp_path / "classifier.mlcc", tmp_path / "image.f32"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert found == told.splitlines()[-1] + "\n"
-    refused = subprocess.run(
-        [program, examples / "classify.c", tmp_path / "image.f32"],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    source = f"{examples}/classify.{language}"
+    subprocess.run([*command.replace("SOURCE", source).split(), "-o", program], check=True)
+
+    def run(package: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, package, tmp_path / "image.f32"],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": str(RUNTIME.parent)},
+        )
+
+    assert run(tmp_path / "classifier.mlcc").stdout == told.splitlines()[-1] + "\n"
+    refused = run(Path(source))
     assert refused.returncode == 1 and "no package of mlcc" in refused.stderr
 
 
