@@ -157,20 +157,29 @@ llvm::Value* reduce_lanes(const OpContext& c, llvm::Value* x, llvm::Type* bits_t
   return together(ir, results);
 }
 
-// In parts, for angles up to kSmallF32 and kSmallF64.
-Angle reduce_small(const FloatMath& m, llvm::Value* x) {
+// In parts, for angles up to kSmallF32 and kSmallF64. A precise rest is rounded once, in f64.
+Angle reduce_small(const FloatMath& m, llvm::Value* x, bool is_precise) {
   llvm::Value* shifted = m.fma(x, m.number(kTwoOverPiNumber), m.number(m.integers()));
   llvm::Value* n = m.sub(shifted, m.number(m.integers()));
-  llvm::Value* rest = x;
   // Without the instruction, product and sum are as good where the product is exact.
-  const auto subtract = [&](double part, bool is_exact) {
-    rest = is_exact && !m.context().has.fma ? m.sub(rest, m.mul(n, m.number(part)))
-                                            : m.fma(m.neg(n), m.number(part), rest);
+  const auto less = [&](llvm::Value* from, double part, bool is_exact) {
+    return is_exact && !m.context().has.fma ? m.sub(from, m.mul(n, m.number(part)))
+                                            : m.fma(m.neg(n), m.number(part), from);
   };
-  const llvm::ArrayRef<double> parts =
-      m.is_f64() ? llvm::ArrayRef<double>(kHalfPiF64) : llvm::ArrayRef<double>(kHalfPiF32);
-  for (size_t i = 0; i < parts.size(); ++i) subtract(parts[i], i < 2);
-  return {rest, m.number(0.0), m.bits_of(shifted)};
+  if (!m.is_f64()) {
+    llvm::Value* rest = less(less(x, kHalfPiF32[0], true), kHalfPiF32[1], true);
+    rest = less(less(rest, kHalfPiF32[2], false), kHalfPiF32[3], false);
+    return {rest, m.number(0.0), m.bits_of(shifted)};
+  }
+  llvm::Value* first = less(x, kHalfPiF64[0], true);
+  llvm::Value* second = less(first, kHalfPiF64[1], true);
+  if (!is_precise) return {less(second, kHalfPiF64[2], false), m.number(0.0), m.bits_of(shifted)};
+  // What rounding added to the second one, exactly, and the last part. As what is taken from the
+  // rest it leaves -0 what it is.
+  llvm::Value* small = m.sub(second, first);
+  small = m.fma(n, m.number(kHalfPiF64[1]), small);
+  small = m.fma(n, m.number(kHalfPiF64[2]), small);
+  return {m.sub(second, small), m.number(0.0), m.bits_of(shifted)};
 }
 
 // The same of f32 by way of f64, with what rounding took.
@@ -178,7 +187,7 @@ Angle reduce_small_in_f64(const FloatMath& m, llvm::Value* x) {
   llvm::IRBuilder<>& ir = m.ir();
   llvm::Type* f64 = like(x, ir.getDoubleTy());
   llvm::Value* wide = ir.CreateFPExt(x, f64);
-  const Angle angle = reduce_small(FloatMath(m.context(), wide), wide);
+  const Angle angle = reduce_small(FloatMath(m.context(), wide), wide, /*is_precise=*/false);
   llvm::Value* rest = ir.CreateFPTrunc(angle.rest, x->getType());
   llvm::Value* low = ir.CreateFSub(angle.rest, ir.CreateFPExt(rest, f64));
   return {rest, ir.CreateFPTrunc(low, x->getType()),
@@ -187,9 +196,10 @@ Angle reduce_small_in_f64(const FloatMath& m, llvm::Value* x) {
 
 }  // namespace
 
-Angle reduce_angle(const FloatMath& m, llvm::Value* x, bool keeps_low) {
+Angle reduce_angle(const FloatMath& m, llvm::Value* x, bool is_precise) {
   const OpContext& c = m.context();
-  const Angle small = keeps_low && !m.is_f64() ? reduce_small_in_f64(m, x) : reduce_small(m, x);
+  const Angle small =
+      is_precise && !m.is_f64() ? reduce_small_in_f64(m, x) : reduce_small(m, x, is_precise);
   llvm::Value* is_large = m.greater(m.magnitude(x), m.is_f64() ? kSmallF64 : kSmallF32);
   const Parts usual = {small.rest, small.low, small.quadrant};
   const Parts either = emit_unless(c, is_large, usual, [&] {

@@ -6,14 +6,15 @@
 namespace mlcc::codegen::cpu {
 
 // x = rest + low + n * pi/2 with |rest| <= pi/4 or hardly more; `quadrant` holds n mod 4 in its
-// lowest two bits. `low` is what rounding took from the rest, of f32 and where `keeps_low` is set;
-// else it is worth nothing. Infinity and NaN give NaN.
+// lowest two bits. The rest errs by one unit in the last place; where `is_precise` is set, by half
+// of one, and of f32 `low` has what rounding took from it. Else that is 0. Infinity and NaN give
+// NaN.
 struct Angle {
   llvm::Value* rest;
   llvm::Value* low;
   llvm::Value* quadrant;
 };
 
-Angle reduce_angle(const FloatMath& m, llvm::Value* x, bool keeps_low = false);
+Angle reduce_angle(const FloatMath& m, llvm::Value* x, bool is_precise = false);
 
 }  // namespace mlcc::codegen::cpu

@@ -44,7 +44,7 @@ constexpr Row kRows[] = {
     {ScalarOp::kTanh, kIn, emit_tanh, kOut, emit_tanh_f64},
     {ScalarOp::kAsinh, kIn, nullptr, kOut, emit_asinh},
     {ScalarOp::kAcosh, kIn, nullptr, kOut, emit_acosh},
-    {ScalarOp::kAtanh, kIn, nullptr, kOut, emit_atanh},
+    {ScalarOp::kAtanh, kOut, emit_atanh, kOut, emit_atanh},
     {ScalarOp::kErf, kIn, emit_erf, kOut, emit_erf_f64},
     {ScalarOp::kErfc, kOut, emit_erfc, kOut, emit_erfc_f64},
     {ScalarOp::kSigmoid, kIn, emit_sigmoid, kOut, emit_sigmoid_f64},

@@ -160,11 +160,23 @@ llvm::Value* emit_acosh(const OpContext& c, llvm::Value* x) {
   return m.select(m.less(x, 1.0), m.nan(), result);
 }
 
+// log((1 + a)/(1 - a))/2. Its bound in f32 leaves no room for what rounding takes from the argument
+// of the logarithm, v: that less v, over 1 + v = (1 + a)/(1 - a), is added.
 llvm::Value* emit_atanh(const OpContext& c, llvm::Value* x) {
   const FloatMath m(c, x);
   llvm::Value* a = m.magnitude(x);
-  llvm::Value* v = m.div(m.add(a, a), m.sub(m.number(1.0), a));
-  return m.with_sign_of(m.mul(emit_log1p(c, v), m.number(0.5)), x);
+  llvm::Value* one = m.number(1.0);
+  llvm::Value* twice = m.add(a, a);
+  llvm::Value* divisor = m.sub(one, a);
+  llvm::Value* v = m.div(twice, divisor);
+  llvm::Value* log = emit_log1p(c, v);
+  if (!m.is_f64()) {
+    llvm::Value* divisor_lacks = m.sub(m.sub(one, divisor), a);
+    llvm::Value* excess = m.fma(v, divisor_lacks, m.product_rest(v, divisor, twice));
+    llvm::Value* lacking = m.div(excess, m.neg(m.add(a, one)));
+    log = m.add(log, m.select(m.less(a, 1.0), lacking, m.number(0.0)));
+  }
+  return m.with_sign_of(m.mul(log, m.number(0.5)), x);
 }
 
 }  // namespace mlcc::codegen::cpu

@@ -51,43 +51,54 @@ llvm::Value* sin_of(const FloatMath& m, llvm::Value* x, int64_t turns) {
   return negated_by(m, m.with_sign_of(value, first), quadrant, 1);  // of -0
 }
 
+// The bound in f32 leaves no room for what rounding takes from the sine, the cosine and the
+// quotient: it is put back.
+llvm::Value* tan_f32(const FloatMath& m, const Angle& angle) {
+  llvm::Value* r = angle.rest;
+  llvm::Value* one = m.number(1.0);
+  llvm::Value* square = m.mul(r, r);
+  llvm::Value* sin_rest = m.fma(m.mul(r, square), sin_series(m, square), angle.low);
+  llvm::Value* sin = m.add(r, sin_rest);
+  llvm::Value* sin_lacks = m.add(m.sub(r, sin), sin_rest);
+  // 1 - r^2/2 and the smaller terms.
+  llvm::Value* half_square = m.mul(square, m.number(0.5));
+  llvm::Value* first = m.sub(one, half_square);
+  llvm::Value* tail =
+      m.fma(m.mul(square, square), m.polynomial(square, kCosF32), m.neg(m.mul(r, angle.low)));
+  llvm::Value* cos = m.add(first, tail);
+  llvm::Value* cos_lacks =
+      m.add(m.sub(m.sub(one, first), half_square), m.add(m.sub(first, cos), tail));
+  llvm::Value* swaps = is_odd(m, angle.quadrant);
+  llvm::Value* numerator = m.select(swaps, cos, sin);
+  llvm::Value* divisor = m.select(swaps, sin, cos);
+  llvm::Value* reciprocal = m.div(one, divisor);
+  llvm::Value* quotient = m.mul(numerator, reciprocal);
+  llvm::Value* excess = m.product_rest(quotient, divisor, numerator);
+  llvm::Value* lacking = m.sub(m.select(swaps, cos_lacks, sin_lacks), excess);
+  lacking = m.fma(m.neg(quotient), m.select(swaps, sin_lacks, cos_lacks), lacking);
+  return m.fma(lacking, reciprocal, quotient);
+}
+
+llvm::Value* tan_f64(const FloatMath& m, const Angle& angle) {
+  llvm::Value* r = angle.rest;
+  llvm::Value* square = m.mul(r, r);
+  llvm::Value* sin = m.fma(m.mul(r, square), sin_series(m, square), r);
+  llvm::Value* cos = m.fma(square, cos_series(m, square), m.number(1.0));
+  llvm::Value* swaps = is_odd(m, angle.quadrant);
+  return m.div(m.select(swaps, cos, sin), m.select(swaps, sin, cos));
+}
+
 }  // namespace
 
 llvm::Value* emit_sin(const OpContext& c, llvm::Value* x) { return sin_of(FloatMath(c, x), x, 0); }
 
 llvm::Value* emit_cos(const OpContext& c, llvm::Value* x) { return sin_of(FloatMath(c, x), x, 1); }
 
-// The bound in f32 leaves no room for what rounding takes from the angle, the sine, the cosine and
-// the quotient: it is put back.
 llvm::Value* emit_tan(const OpContext& c, llvm::Value* x) {
   const FloatMath m(c, x);
-  const Angle angle = reduce_angle(m, x, /*keeps_low=*/true);
-  llvm::Value* r = angle.rest;
-  llvm::Value* one = m.number(1.0);
-  llvm::Value* square = m.mul(r, r);
-  llvm::Value* sin_rest = m.mul(m.mul(r, square), sin_series(m, square));
-  llvm::Value* cos_rest = m.mul(square, cos_series(m, square));
-  if (!m.is_f64()) sin_rest = m.add(sin_rest, angle.low);
-  if (!m.is_f64()) cos_rest = m.fma(m.neg(r), angle.low, cos_rest);
-  llvm::Value* sin = m.add(r, sin_rest);
-  llvm::Value* cos = m.add(one, cos_rest);
-  llvm::Value* swaps = is_odd(m, angle.quadrant);
-  llvm::Value* numerator = m.select(swaps, cos, sin);
-  llvm::Value* divisor = m.select(swaps, sin, cos);
-  llvm::Value* quotient = nullptr;
-  if (m.is_f64()) {
-    quotient = m.div(numerator, divisor);
-  } else {
-    llvm::Value* sin_lacks = m.add(m.sub(r, sin), sin_rest);
-    llvm::Value* cos_lacks = m.add(m.sub(one, cos), cos_rest);
-    llvm::Value* reciprocal = m.div(one, divisor);
-    quotient = m.mul(numerator, reciprocal);
-    llvm::Value* lacking = m.product_rest(quotient, divisor, numerator);
-    lacking = m.sub(m.select(swaps, cos_lacks, sin_lacks), lacking);
-    lacking = m.fma(m.neg(quotient), m.select(swaps, sin_lacks, cos_lacks), lacking);
-    quotient = m.fma(lacking, reciprocal, quotient);
-  }
-  return negated_by(m, m.with_sign_of(quotient, r), angle.quadrant, 0);
+  const Angle angle = reduce_angle(m, x, /*is_precise=*/true);
+  llvm::Value* value = m.is_f64() ? tan_f64(m, angle) : tan_f32(m, angle);
+  return negated_by(m, m.with_sign_of(value, angle.rest), angle.quadrant, 0);
 }
 
 }  // namespace mlcc::codegen::cpu
