@@ -12,6 +12,7 @@ from mlcc._version import __version__
 
 if TYPE_CHECKING:
     from mlcc import config as config
+    from mlcc import onnx as onnx
     from mlcc._errors import EagerFallbackWarning as EagerFallbackWarning
     from mlcc._errors import Error as Error
     from mlcc._errors import InternalError as InternalError
@@ -36,6 +37,7 @@ __all__ = [
     "jit",
     "load",
     "load_cache",
+    "onnx",
     "save_cache",
 ]
 
@@ -50,6 +52,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "jit": ("mlcc.capture.jit", "jit"),
     "load": ("mlcc.packages.loading", "load"),
     "load_cache": ("mlcc.capture.cache_archive", "load_cache"),
+    "onnx": ("mlcc.onnx", None),
     "save_cache": ("mlcc.capture.cache_archive", "save_cache"),
 }
 
