@@ -68,6 +68,12 @@ class Builder:
             if i < len(node.input)
         }
         graph = self._graph(proto, {}, self._opsets, {})
+        initializers = {tensor.name for tensor in proto.initializer}
+        graph.input_sizes = tuple(
+            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            for value in proto.input
+            if value.name not in initializers
+        )
         graph.output_types = tuple(value.type.tensor_type.elem_type for value in proto.output)
         if self._unknown:
             raise Error(
@@ -99,7 +105,8 @@ class Builder:
         if value.dim() <= 1 and value.numel() <= _MOST_CONSTANTS and (value.dim() or value.numel()):
             if value.dtype not in (torch.float8_e8m0fnu,) and not value.dtype.is_complex:
                 known[name] = Sizes(value.reshape(-1).tolist(), value.dim(), value.dtype)
-            if value.dtype == torch.int64 or (value.dtype == torch.bool and value.numel() == 1):
+            is_size = value.dtype == torch.int64 or (value.dtype == torch.int32 and not trained)
+            if is_size or (value.dtype == torch.bool and value.numel() == 1):
                 graph.constants[name] = known[name]
                 return
         key = name
@@ -261,7 +268,13 @@ class Builder:
     ) -> Any:
         kind = onnx.AttributeProto
         if proto.type == kind.TENSOR:
-            return read_tensor(proto.t, self._folder)
+            value = read_tensor(proto.t, self._folder)
+            # A number is not held as a tensor: what holds one cannot be a constant of a trace.
+            return (
+                Sizes(value.reshape(-1).tolist(), value.dim(), value.dtype)
+                if value.numel() == 1
+                else value
+            )
         if proto.type == kind.GRAPH:
             self._depth += 1
             if self._depth > _MOST_NESTED:

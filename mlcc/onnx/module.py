@@ -58,6 +58,9 @@ class OnnxModule(nn.Module):
             store[name] = getattr(owner, path[-1])
         scope = _bind(self._graph.inputs, self._parameters_of_forward, args, kwargs)
         scope[STORE] = store
+        for name, sizes in zip(self._graph.inputs, self._graph.input_sizes, strict=True):
+            if isinstance(scope[name], torch.Tensor):
+                _fix_sizes(scope[name], sizes)
         results = tuple(as_tensor(value) for value in self._graph.run(scope))
         return results[0] if len(results) == 1 else results
 
@@ -84,6 +87,11 @@ class OnnxModule(nn.Module):
         else:
             owner.register_buffer(last, tensor)
         return (*parts[:-1], last)
+
+
+def _fix_sizes(x: torch.Tensor, told: tuple[int, ...]) -> bool:
+    """Where the file tells a size, a trace need not keep it symbolic: the comparison fixes it. It is no check."""
+    return all(want <= 1 or have == want for have, want in zip(x.shape, told, strict=False))
 
 
 def module_of(graph: Graph, tensors: Mapping[str, tuple[torch.Tensor, bool]]) -> OnnxModule:

@@ -74,6 +74,8 @@ class Node:
         """The inputs as Sizes if all of them are known and one of them is computed from sizes."""
         if not any(isinstance(value, Sizes) for value in values):
             return None
+        if any(isinstance(value, Sizes) and value.rank > 1 for value in values):
+            return None
         found: list[Sizes] = []
         for index, value in enumerate(values):
             if isinstance(value, Sizes):
@@ -94,6 +96,7 @@ class Graph:
         self.constants: dict[
             str, Sizes | str
         ] = {}  # initializers and Constant nodes: values, or keys of the store
+        self.input_sizes: tuple[tuple[int, ...], ...] = ()  # 0 where the file tells none
         self.output_types: tuple[int, ...] = ()  # codes of element types; 0 where none is told
 
     def run(self, scope: Scope) -> list[Any]:

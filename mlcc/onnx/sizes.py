@@ -6,6 +6,7 @@ cannot look at. As `Sizes` they are Python numbers, or symbols where a size vari
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,17 +16,26 @@ Number = Any  # int | float | bool | torch.SymInt | torch.SymFloat
 
 
 class Sizes:
-    """A tensor of rank 0 or 1 whose elements are known while tracing."""
+    """A tensor whose elements are known while tracing. Of an integer's value may be elements of a floating dtype."""
 
     def __init__(
-        self, items: Sequence[Number], rank: int = 1, dtype: torch.dtype = torch.int64
+        self,
+        items: Sequence[Number],
+        rank: int = 1,
+        dtype: torch.dtype = torch.int64,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
+        """`shape` where the rank is not 0 or 1."""
         self.items = list(items)
-        self.rank = rank
+        self.shape = ((len(self.items),) if rank else ()) if shape is None else shape
         self.dtype = dtype
 
     def __repr__(self) -> str:
-        return f"Sizes({self.items}, rank={self.rank}, dtype={self.dtype})"
+        return f"Sizes({self.items}, shape={self.shape}, dtype={self.dtype})"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
 
     @property
     def number(self) -> Number:
@@ -33,21 +43,45 @@ class Sizes:
 
     def tensor(self, device: torch.device | None = None) -> torch.Tensor:
         if all(isinstance(item, (int, float, bool)) for item in self.items):
-            data = self.items if self.rank else self.items[0]
-            return torch.tensor(data, dtype=self.dtype, device=device)
+            return torch.tensor(self.items, dtype=self.dtype, device=device).reshape(self.shape)
         parts = [torch.full((), item, dtype=self.dtype, device=device) for item in self.items]
-        return torch.stack(parts) if self.rank else parts[0]
+        return torch.stack(parts).reshape(self.shape) if self.rank else parts[0]
+
+    def pick(self, places: Sequence[Sequence[int]]) -> Sizes:
+        """The elements at these places of each axis."""
+        flat = [0]
+        for extent, wanted in zip(self.shape, places, strict=True):
+            flat = [start * extent + place for start in flat for place in wanted]
+        shape = tuple(len(wanted) for wanted in places)
+        return Sizes([self.items[i] for i in flat], dtype=self.dtype, shape=shape)
+
+    def reshape(self, shape: Sequence[int]) -> Sizes:
+        return Sizes(self.items, dtype=self.dtype, shape=tuple(shape))
+
+    def permute(self, order: Sequence[int]) -> Sizes:
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in order]
+        shape = tuple(self.shape[axis] for axis in order)
+        flat = [0]
+        for extent, stride in zip(shape, strides, strict=True):
+            flat = [start + i * stride for start in flat for i in range(extent)]
+        return Sizes([self.items[i] for i in flat], dtype=self.dtype, shape=shape)
 
     def cast(self, dtype: torch.dtype) -> Sizes:
         if dtype == torch.bool:
-            return Sizes([bool(item) for item in self.items], self.rank, dtype)
-        if dtype.is_floating_point:
-            return Sizes([_as_float(item) for item in self.items], self.rank, dtype)
-        return Sizes([_as_int(item) for item in self.items], self.rank, dtype)
+            return Sizes([bool(item) for item in self.items], dtype=dtype, shape=self.shape)
+        convert = _as_float if dtype.is_floating_point else _as_int
+        return Sizes([convert(item) for item in self.items], dtype=dtype, shape=self.shape)
 
 
 def _as_float(item: Number) -> Number:
-    return torch.sym_float(item) if isinstance(item, torch.SymInt) else float(item)
+    return item if isinstance(item, torch.SymInt) else float(item)
+
+
+def whole(item: Number) -> Number:
+    """An integer for a float of its value: symbols of integers are simplified, those of floats are not."""
+    return (
+        int(item) if isinstance(item, float) and math.isfinite(item) and item == int(item) else item
+    )
 
 
 def _as_int(item: Number) -> Number:
@@ -69,8 +103,19 @@ def combine(
     return Sizes(items, rank, values[0].dtype if dtype is None else dtype)
 
 
+def by_integers(function: Callable[[Number, Number], Number]) -> Callable[[Number, Number], Number]:
+    """`function` of two integers where one is a symbol of an integer, and the other has an integer's value."""
+
+    def apply(left: Number, right: Number) -> Number:
+        if isinstance(left, torch.SymInt) or isinstance(right, torch.SymInt):
+            return function(whole(left), whole(right))
+        return function(left, right)
+
+    return apply
+
+
 def divide(left: Number, right: Number) -> Number:
-    """ONNX's Div: integers are cut off towards zero."""
+    """ONNX's Div of integers, which is cut off towards zero."""
     if isinstance(left, (float, torch.SymFloat)) or isinstance(right, (float, torch.SymFloat)):
         return left / right
     if isinstance(left, int) and isinstance(right, int):
@@ -79,11 +124,10 @@ def divide(left: Number, right: Number) -> Number:
     return left // right  # sizes are not negative
 
 
-def select(items: Sequence[Number], start: Number, end: Number, step: int) -> list[Number]:
+def positions(length: int, start: Number, end: Number, step: int) -> range:
     """Slice's bounds have other meanings than Python's where they are beyond the end and steps are negative."""
-    length = len(items)
     if step > 0:
-        return list(items[slice(start, min(end, length), step)])
+        return range(*slice(start, min(end, length), step).indices(length))
     start = max(min(start + length if start < 0 else start, length - 1), -1)
     end = max(min(end + length if end < 0 else end, length), -1)
-    return [items[i] for i in range(start, end, step)]
+    return range(start, end, step)

@@ -12,11 +12,13 @@ from mlcc.onnx.ops.shapes import normalized
 from mlcc.onnx.program import STORE, Graph, Node, Scope, as_tensor, device_of
 from mlcc.onnx.registry import op
 from mlcc.onnx.sizes import Sizes
-from mlcc.torch_private import control_flow
+from mlcc.torch_private import control_flow, trace_state
 
 
-def _is_tracing() -> bool:
-    return bool(torch.compiler.is_compiling())
+def _is_tracing(*values: Any) -> bool:
+    return bool(torch.compiler.is_compiling()) or any(
+        isinstance(value, Tensor) and trace_state.is_of_trace(value) for value in values
+    )
 
 
 def _known(node: Node, index: int, value: Any) -> Any:
@@ -31,7 +33,7 @@ def _known(node: Node, index: int, value: Any) -> Any:
 @op("If", sizes=True, scope=True)
 def if_(node: Node, scope: Scope, condition: Any) -> tuple[Any, ...]:
     chosen = _known(node, 0, condition)
-    if chosen is None and not _is_tracing():
+    if chosen is None and not _is_tracing(condition):
         chosen = bool(condition.reshape(()).item())
     then, otherwise = node.get("then_branch"), node.get("else_branch")
     if chosen is not None:
@@ -55,17 +57,14 @@ def _own_tensors(values: list[Any]) -> tuple[Any, ...]:
 def loop(node: Node, scope: Scope, trips: Any, condition: Any, *carried: Any) -> tuple[Any, ...]:
     body: Graph = node.get("body")
     most = None if trips is None else _known(node, 0, trips)
-    if most is None and trips is not None and not _is_tracing():
+    is_tracing = _is_tracing(trips, condition, *carried)
+    if most is None and trips is not None and not is_tracing:
         most = int(trips.item())
     on = True if condition is None else _known(node, 1, condition)
-    if on is None and not _is_tracing():
+    if on is None and not is_tracing:
         on = bool(condition.item())
     scans: list[list[Tensor]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
-    if (
-        on is None
-        or (most is None and trips is not None)
-        or (_is_tracing() and _may_stop(body, most))
-    ):
+    if on is None or (most is None and trips is not None) or (is_tracing and _may_stop(body, most)):
         if scans:
             raise Error(
                 f"onnx: Loop {node.name!r}: how often it runs is data, and it collects values"

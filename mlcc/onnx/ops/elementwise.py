@@ -14,7 +14,7 @@ from torch import Tensor
 from mlcc.onnx.dtypes import WIDE_UNSIGNED
 from mlcc.onnx.program import Node, as_tensor, device_of
 from mlcc.onnx.registry import op
-from mlcc.onnx.sizes import Sizes, combine, divide
+from mlcc.onnx.sizes import Sizes, by_integers, combine, divide
 
 
 def _unary(
@@ -23,7 +23,7 @@ def _unary(
     def handler(node: Node, x: Any) -> Any:
         if isinstance(x, Sizes):
             if on_numbers is not None:
-                return combine(on_numbers, x)
+                return Sizes([on_numbers(item) for item in x.items], dtype=x.dtype, shape=x.shape)
             x = x.tensor()
         return function(x)
 
@@ -40,7 +40,7 @@ def _sign(x: Tensor) -> Tensor:
 
 def _rounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def on_number(item: Any) -> Any:
-        return item if isinstance(item, int) else torch.sym_float(function(item))
+        return item if isinstance(item, (int, torch.SymInt)) else torch.sym_float(function(item))
 
     return on_number
 
@@ -103,6 +103,8 @@ def _binary(
     def handler(node: Node, a: Any, b: Any) -> Any:
         known = node.as_sizes(a, b)
         if known is not None and on_numbers is not None:
+            if name == "Div" and known[0].dtype.is_floating_point:
+                return combine(lambda x, y: x / y, *known)
             return combine(on_numbers, *known, dtype=torch.bool if to_bool else None)
         device = device_of((a, b))
         return function(as_tensor(a, device), as_tensor(b, device))
@@ -120,9 +122,9 @@ def _truth(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
     return lambda a, b: bool(function(a, b))
 
 
-_binary("Add", torch.add, lambda a, b: a + b)
-_binary("Sub", torch.sub, lambda a, b: a - b)
-_binary("Mul", torch.mul, lambda a, b: a * b)
+_binary("Add", torch.add, by_integers(lambda a, b: a + b))
+_binary("Sub", torch.sub, by_integers(lambda a, b: a - b))
+_binary("Mul", torch.mul, by_integers(lambda a, b: a * b))
 _binary("Div", _divide, divide)
 _binary("And", torch.logical_and, _truth(lambda a, b: a and b), True)
 _binary("Or", torch.logical_or, _truth(lambda a, b: a or b), True)

@@ -69,11 +69,11 @@ def _resize(
             scales = [scale] * len(axes)
             sizes = [_floor(scale * have + 0.5) for have in extents]
     else:
-        spans = [1.0] * len(axes)
+        spans: list[Any] = [1] * len(axes)
         if roi is not None:
             spans = [roi[len(axes) + i] - roi[i] for i in range(len(axes))]
         sizes = [
-            _floor(have * span * s) for have, span, s in zip(extents, spans, scales, strict=True)
+            _scaled(have, span * s) for have, span, s in zip(extents, spans, scales, strict=True)
         ]
     fast = _by_torch(node, x, axes, scales, sizes, where, near)
     if fast is not None:
@@ -92,6 +92,15 @@ def _resize(
         facts = torch.iinfo(dtype)
         y = torch.round(y).clamp(facts.min, facts.max) if node.get("mode") == "cubic" else y
     return y.to(dtype)
+
+
+def _scaled(have: Any, scale: Any) -> Any:
+    """In integers where that is the same: symbols of floats are of little use."""
+    if isinstance(scale, (int, float)) and scale == int(scale):
+        return have * int(scale)
+    if isinstance(scale, (int, float)) and 0 < scale < 1 and 1 / scale == int(1 / scale):
+        return have // int(1 / scale)
+    return _floor(have * scale)
 
 
 def _floor(value: Any) -> Any:

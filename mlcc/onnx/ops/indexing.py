@@ -24,8 +24,8 @@ def _wrapped(indices: Tensor, extent: Any) -> Tensor:
 def gather(node: Node, x: Any, indices: Any) -> Any:
     known = indices if isinstance(indices, Sizes) else node.constants.get(1)
     if isinstance(x, Sizes):
-        if known is not None:
-            return Sizes([x.items[i] for i in known.items], known.rank, x.dtype)
+        if known is not None and x.rank == 1:
+            return Sizes([x.items[i] for i in known.items], dtype=x.dtype, shape=known.shape)
         x = x.tensor(device_of((indices,)))
     axis = normalized(node.get("axis", 0), x.dim())
     if known is not None and known.rank == 0 and isinstance(known.number, int):

@@ -77,6 +77,13 @@ def _as_e8m0(x: Tensor, saturate: bool, rounding: str) -> Tensor:
 @op("Cast", sizes=True, unsigned=True)
 def cast(node: Node, x: Any) -> Any:
     code = node.get("to")
+    if (
+        isinstance(x, Tensor)
+        and 0 in node.constants
+        and code in (6, 7)
+        and not x.dtype.is_floating_point
+    ):
+        x = node.constants[0]
     if isinstance(x, Sizes):
         if code in (1, 6, 7, 9, 11):
             return x.cast(DTYPES[code])

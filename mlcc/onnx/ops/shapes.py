@@ -11,7 +11,7 @@ from torch import Tensor
 from mlcc._errors import Error
 from mlcc.onnx.program import Node, as_tensor, device_of
 from mlcc.onnx.registry import op
-from mlcc.onnx.sizes import Sizes, select
+from mlcc.onnx.sizes import Sizes, positions, whole
 
 
 def normalized(axis: int, rank: int) -> int:
@@ -22,7 +22,7 @@ def normalized(axis: int, rank: int) -> int:
 
 def shape_of(x: Any) -> list[Any]:
     if isinstance(x, Sizes):
-        return [len(x.items)] if x.rank else []
+        return list(x.shape)
     return list(x.shape)
 
 
@@ -48,10 +48,9 @@ def reshape(node: Node, x: Any, target: Any) -> Any:
     wanted = node.numbers(1, target)
     assert wanted is not None
     if isinstance(x, Sizes):
-        if len(wanted) == 1 and (wanted[0] == -1 or wanted[0] == len(x.items)):
-            return Sizes(x.items, 1, x.dtype)
-        if not wanted:
-            return Sizes(x.items, 0, x.dtype)
+        if all(isinstance(item, int) for item in wanted) and 0 not in wanted:
+            rest = math.prod(item for item in wanted if item != -1)
+            return x.reshape([len(x.items) // rest if item == -1 else item for item in wanted])
         x = x.tensor()
     if not node.get("allowzero", 0):
         wanted = [
@@ -79,7 +78,10 @@ def flatten(node: Node, x: Tensor) -> Tensor:
 def squeeze(node: Node, x: Any, axes: Any = None) -> Any:
     wanted = node.setting("axes", 1, axes)
     if isinstance(x, Sizes):
-        return Sizes(x.items, 0, x.dtype) if x.rank and len(x.items) == 1 else x
+        dropped = [i for i, extent in enumerate(x.shape) if extent == 1]
+        if wanted is not None:
+            dropped = [normalized(axis, x.rank) for axis in wanted]
+        return x.reshape([extent for i, extent in enumerate(x.shape) if i not in dropped])
     if wanted is None:
         wanted = [i for i, extent in enumerate(x.shape) if isinstance(extent, int) and extent == 1]
     return x.squeeze([normalized(axis, x.dim()) for axis in wanted])
@@ -90,9 +92,10 @@ def unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
     wanted = node.setting("axes", 1, axes)
     assert wanted is not None
     if isinstance(x, Sizes):
-        if x.rank == 0 and len(wanted) == 1:
-            return Sizes(x.items, 1, x.dtype)
-        x = x.tensor()
+        shape = list(x.shape)
+        for axis in sorted(normalized(axis, x.rank + len(wanted)) for axis in wanted):
+            shape.insert(axis, 1)
+        return x.reshape(shape)
     for axis in sorted(normalized(axis, x.dim() + len(wanted)) for axis in wanted):
         x = x.unsqueeze(axis)
     return x
@@ -118,10 +121,10 @@ def slice_(
         wanted = list(range(len(first)))
     strides = node.numbers(4, steps) or [1] * len(first)
     if isinstance(x, Sizes):
-        items = x.items
-        for start, end, step in zip(first, last, strides, strict=True):
-            items = select(items, start, end, step)
-        return Sizes(items, 1, x.dtype)
+        places: list[Any] = [range(extent) for extent in x.shape]
+        for start, end, axis, step in zip(first, last, wanted, strides, strict=True):
+            places[axis] = positions(x.shape[axis], start, end, step)
+        return x.pick(places)
     for start, end, axis, step in zip(first, last, wanted, strides, strict=True):
         x = _slice_axis(x, normalized(axis, x.dim()), start, end, step)
     return x
@@ -139,8 +142,8 @@ def _slice_axis(x: Tensor, axis: int, start: Any, end: Any, step: int) -> Tensor
             return x
         index = (slice(None),) * axis + (slice(start, end, step),)
         return x[index]
-    positions = select(range(x.shape[axis]), start, end, step)
-    return x.index_select(axis, torch.tensor(positions, dtype=torch.int64, device=x.device))
+    places = list(positions(x.shape[axis], start, end, step))
+    return x.index_select(axis, torch.tensor(places, dtype=torch.int64, device=x.device))
 
 
 @op("Split", sizes=True, unsigned=True)
@@ -165,9 +168,9 @@ def _even_parts(extent: Any, count: int) -> list[Any]:
     return [*[part] * (count - 1), extent - part * (count - 1)]
 
 
-@op("Transpose", unsigned=True)
-def transpose(node: Node, x: Tensor) -> Tensor:
-    return x.permute(node.get("perm", list(reversed(range(x.dim())))))
+@op("Transpose", sizes=True, unsigned=True)
+def transpose(node: Node, x: Any) -> Any:
+    return x.permute(node.get("perm", list(reversed(range(len(x.shape))))))
 
 
 @op("Expand", sizes=True, unsigned=True)
@@ -204,7 +207,7 @@ def constant_of_shape(node: Node, target: Any) -> Any:
     wanted = node.numbers(0, target)
     assert wanted is not None
     value = node.get("value")
-    number = 0.0 if value is None else value.reshape(-1)[0].item()
+    number = 0.0 if value is None else value.number
     dtype = torch.float32 if value is None else value.dtype
     if dtype == torch.int64 and len(wanted) == 1 and isinstance(wanted[0], int) and wanted[0] <= 64:
         return Sizes([number] * wanted[0], 1, dtype)
@@ -214,7 +217,7 @@ def constant_of_shape(node: Node, target: Any) -> Any:
 @op("Range", sizes=True)
 def range_(node: Node, start: Any, limit: Any, delta: Any) -> Any:
     values = (start, limit, delta)
-    first, last, step = (node.number(i, value) for i, value in enumerate(values))
+    first, last, step = (whole(node.number(i, value)) for i, value in enumerate(values))
     known = [
         value if isinstance(value, Sizes) else node.constants.get(i)
         for i, value in enumerate(values)
@@ -223,7 +226,9 @@ def range_(node: Node, start: Any, limit: Any, delta: Any) -> Any:
     is_known = dtype == torch.int64 and all(isinstance(item, int) for item in (first, last, step))
     if is_known and len(range(first, last, step)) <= 64:
         return Sizes(list(range(first, last, step)), 1, dtype)
-    if dtype.is_floating_point:
+    if dtype.is_floating_point and not all(
+        isinstance(item, (int, torch.SymInt)) for item in (first, last, step)
+    ):
         count = max(math.ceil((last - first) / step), 0)
         return (first + torch.arange(count, dtype=dtype, device=device_of(values)) * step).to(dtype)
     return torch.arange(first, last, step, dtype=dtype, device=device_of(values))
