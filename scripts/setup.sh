@@ -22,6 +22,8 @@ case $purpose in
     wheels="$wheels nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.*"
     # Quantizes models.
     wheels="$wheels torchao==0.18.* gguf"
+    # Models of ONNX, and the standard's own tests of them.
+    wheels="$wheels onnx~=1.23.0"
     ;;
   *) die "usage: setup.sh demo|test|tidy" ;;
 esac
