@@ -165,7 +165,10 @@ def run_inspect(arguments: argparse.Namespace) -> int:
             ("made by", f"mlcc {manifest['mlcc']}, torch {manifest['torch']}"),
             ("cpu", manifest["target"]["cpu"]),
             ("threads", manifest["threads"]),
-            *[(f"size {name}", _range_in_words(**ends)) for name, ends in manifest["sizes"].items()],
+            *[
+                (f"size {name}", _range_in_words(**ends))
+                for name, ends in manifest["sizes"].items()
+            ],
             *[("input", _in_words(info)) for info in package.inputs],
             *[("output", _in_words(info)) for info in package.outputs],
             ("arena", f"{manifest['arena_bytes']} bytes for the sizes it was exported with"),

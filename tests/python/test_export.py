@@ -488,7 +488,9 @@ def test_inspect_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     from mlcc import cli
 
     shapes = {"input": {0: Dim("batch", min=1, max=16)}}
-    mlcc.export(nn.Linear(4, 3).eval(), (torch.ones(2, 4),), tmp_path / "m.mlcc", dynamic_shapes=shapes)
+    mlcc.export(
+        nn.Linear(4, 3).eval(), (torch.ones(2, 4),), tmp_path / "m.mlcc", dynamic_shapes=shapes
+    )
     assert cli.main(["inspect", str(tmp_path / "m.mlcc")]) == 0
     told = capsys.readouterr().out
     for row in ("size batch  1 to 16", "input: f32 [batch, 4]", "output0: f32 [batch, 3]"):

@@ -44,7 +44,9 @@ def test_package_for_another_machine(name: str, tmp_path: Path) -> None:
     )
     with torch.no_grad():
         expected = [v for v in leaves(model(*args, **kwargs)) if isinstance(v, torch.Tensor)]
-        exact = [v for v in leaves(in_double(model, *args, **kwargs)) if isinstance(v, torch.Tensor)]
+        exact = [
+            v for v in leaves(in_double(model, *args, **kwargs)) if isinstance(v, torch.Tensor)
+        ]
     contents = (tmp_path / "out").read_bytes()
     place = 0
     done: list[int] = []  # results that are the same tensor are one output
@@ -55,12 +57,16 @@ def test_package_for_another_machine(name: str, tmp_path: Path) -> None:
         size = value.numel() * value.element_size()
         data = bytearray(contents[place : place + size])
         place += size
-        found = torch.frombuffer(data, dtype=value.dtype) if size else torch.empty(0, dtype=value.dtype)
+        found = (
+            torch.frombuffer(data, dtype=value.dtype) if size else torch.empty(0, dtype=value.dtype)
+        )
         check_all(found.view(value.shape), value.contiguous(), reference)
     assert place == len(contents)
 
 
 def test_a_target_that_does_not_run_here_is_not_checked(tmp_path: Path) -> None:
     with pytest.raises(mlcc.Error, match=r"does not run code for neoverse-n1.*\n.*check=False"):
-        mlcc.export(torch.nn.ReLU().eval(), (torch.ones(3),), tmp_path / "m.mlcc", target="neoverse-n1")
+        mlcc.export(
+            torch.nn.ReLU().eval(), (torch.ones(3),), tmp_path / "m.mlcc", target="neoverse-n1"
+        )
     assert not list(tmp_path.iterdir())
