@@ -78,8 +78,8 @@ class FloatMath {
   // v * 2^floor(exponent), and 0 where `is_kept` is false.
   llvm::Value* scaled_by_instruction(llvm::Value* v, llvm::Value* exponent,
                                      llvm::Value* is_kept) const;
-  // v * 2^exponent, rounded once, and 0 where `is_kept` is false. The exponent is an integer: as a
-  // float, and in the bits of `exponent` + kIntegers less those of kIntegers.
+  // v * 2^exponent, rounded once, and 0 where `is_kept` is false. The exponent is an integer below
+  // 2^11 (f32: 2^8) as a float.
   llvm::Value* scaled(llvm::Value* v, llvm::Value* exponent, llvm::Value* is_kept) const;
   // 2^exponent for such an exponent, where that is a normal number.
   llvm::Value* power_of_two(llvm::Value* exponent) const;
@@ -93,15 +93,14 @@ class FloatMath {
   struct Split {
     llvm::Value* mantissa;  // in [0.75, 1.5)
     llvm::Value* exponent;  // as a float
-    // What the log of x is where it is no finite positive number: `log` is that of what was split.
     llvm::Value* x;
-    bool is_complete;
+    bool is_complete;  // whether the parts of any x make a logarithm what it should be
   };
-  // With AVX-512 the parts of 0, infinity, negative numbers and NaN make a logarithm what it should
-  // be by themselves.
+  // With AVX-512 the parts are complete: those of 0, infinity, negative numbers and NaN too.
   Split split(llvm::Value* x) const;
-  // Of a normal positive number.
+  // Of a normal positive number; of others the parts mean nothing.
   Split split_normal(llvm::Value* x) const;
+  // `log`, which was made of the parts, and what it should be where x is no finite positive number.
   llvm::Value* finish_log(const Split& of, llvm::Value* log) const;
 
   const OpContext& context() const { return c_; }
