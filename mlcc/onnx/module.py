@@ -13,6 +13,7 @@ from torch import nn
 
 from mlcc._errors import Error
 from mlcc.onnx.program import STORE, Graph, as_tensor
+from mlcc.onnx.sizes import Sizes
 
 
 class OnnxModule(nn.Module):
@@ -57,6 +58,7 @@ class OnnxModule(nn.Module):
                 owner = owner._modules[part]
             store[name] = getattr(owner, path[-1])
         scope = _bind(self._graph.inputs, self._parameters_of_forward, args, kwargs)
+        scope = {name: _as_value(value) for name, value in scope.items()}
         scope[STORE] = store
         for name, sizes in zip(self._graph.inputs, self._graph.input_sizes, strict=True):
             if isinstance(scope[name], torch.Tensor):
@@ -87,6 +89,23 @@ class OnnxModule(nn.Module):
         else:
             owner.register_buffer(last, tensor)
         return (*parts[:-1], last)
+
+
+def _as_value(value: Any) -> Any:
+    """Python's numbers, and lists of them, are constants of a trace; tensors would be data."""
+    if isinstance(value, (bool, int, float, torch.SymInt)):
+        dtype = (
+            torch.bool
+            if isinstance(value, bool)
+            else torch.float32
+            if isinstance(value, float)
+            else torch.int64
+        )
+        return Sizes([value], 0, dtype)
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    if is_list and all(isinstance(item, (int, torch.SymInt)) for item in value):
+        return Sizes(value)
+    return value
 
 
 def _fix_sizes(x: torch.Tensor, told: tuple[int, ...]) -> bool:

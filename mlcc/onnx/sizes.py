@@ -59,7 +59,7 @@ class Sizes:
         return Sizes(self.items, dtype=self.dtype, shape=tuple(shape))
 
     def permute(self, order: Sequence[int]) -> Sizes:
-        strides = [math.prod(self.shape[axis + 1 :]) for axis in order]
+        strides = [_product(self.shape[axis + 1 :]) for axis in order]
         shape = tuple(self.shape[axis] for axis in order)
         flat = [0]
         for extent, stride in zip(shape, strides, strict=True):
@@ -71,6 +71,13 @@ class Sizes:
             return Sizes([bool(item) for item in self.items], dtype=dtype, shape=self.shape)
         convert = _as_float if dtype.is_floating_point else _as_int
         return Sizes([convert(item) for item in self.items], dtype=dtype, shape=self.shape)
+
+
+def _product(extents: Sequence[int]) -> int:
+    total = 1
+    for extent in extents:
+        total *= extent
+    return total
 
 
 def _as_float(item: Number) -> Number:
@@ -92,9 +99,8 @@ def combine(
     function: Callable[..., Number], *values: Sizes, dtype: torch.dtype | None = None
 ) -> Sizes:
     """`function` of the elements, which are broadcast as tensors' are."""
-    length = max((len(value.items) for value in values), default=0)
-    if any(not value.items for value in values):
-        length = 0
+    lengths = [len(value.items) for value in values]
+    length = 0 if 0 in lengths else max(lengths)
     columns = [
         value.items if len(value.items) == length else value.items * length for value in values
     ]

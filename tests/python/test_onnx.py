@@ -217,6 +217,29 @@ def test_if_of_sizes_is_folded() -> None:
     assert_close(module(torch.ones(4)), torch.full((4,), 2.0))
 
 
+def test_numbers_as_arguments() -> None:
+    nodes = [node("Reshape", "x target", "r"), node("If", "c", "y", **_branches_on("r"))]
+    proto = model(
+        nodes,
+        [info("x"), info("target", [2], INT64), info("c", [], BOOL)],
+        [info("y")],
+        two=np.float32(2),
+    )
+    module = mlcc.onnx.load(proto)
+    x = torch.from_numpy(random(6))
+    for run in (module, torch.compile(module, backend="mlcc", fullgraph=True), mlcc.jit(module)):
+        assert_close(run(x, [2, 3], True), x.reshape(2, 3) + 2)
+        assert_close(run(x, [3, 2], False), x.reshape(3, 2) * 2)
+    assert_close(module(x, torch.tensor([2, 3]), torch.tensor(True)), x.reshape(2, 3) + 2)
+
+
+def _branches_on(name: str) -> dict[str, Any]:
+    def branch(op: str) -> Any:
+        return helper.make_graph([node(op, f"{name} two", "b")], op, [], [info("b")])
+
+    return {"then_branch": branch("Add"), "else_branch": branch("Mul")}
+
+
 def power_loop(condition: str) -> Any:
     """Doubles `v`, and collects it where the loop ends after a number of trips."""
     body_nodes = [node("Add", "v v", "w")]

@@ -1,11 +1,13 @@
 """Ops by family; importing this package puts all of them into the registry."""
 
 from mlcc.onnx.ops import (
+    attention,
     control_flow,
     convolutions,
     elementwise,
     images,
     indexing,
+    microsoft,
     normalization,
     pooling,
     quantization,
@@ -16,11 +18,13 @@ from mlcc.onnx.ops import (
 )
 
 __all__ = [
+    "attention",
     "control_flow",
     "convolutions",
     "elementwise",
     "images",
     "indexing",
+    "microsoft",
     "normalization",
     "pooling",
     "quantization",

@@ -33,9 +33,9 @@ def _known(node: Node, index: int, value: Any) -> Any:
 @op("If", sizes=True, scope=True)
 def if_(node: Node, scope: Scope, condition: Any) -> tuple[Any, ...]:
     chosen = _known(node, 0, condition)
-    if chosen is None and not _is_tracing(condition):
-        chosen = bool(condition.reshape(()).item())
     then, otherwise = node.get("then_branch"), node.get("else_branch")
+    if chosen is None and not (_is_tracing(condition) and _may_be_region(then, otherwise)):
+        chosen = bool(condition.reshape(()).item())
     if chosen is not None:
         return tuple((then if chosen else otherwise).run(dict(scope)))
 
@@ -46,6 +46,23 @@ def if_(node: Node, scope: Scope, condition: Any) -> tuple[Any, ...]:
         return _own_tensors(otherwise.run(dict(scope)))
 
     return tuple(torch.cond(condition.reshape(()), run_then, run_otherwise, ()))
+
+
+# Nodes of a branch up to which both are traced. In larger ones the branch that is not taken tends not to fit the sizes
+# of the arguments, as where a file holds one network for each sample rate; such a graph breaks at the condition.
+_MOST_NODES_OF_A_REGION = 32
+
+
+def _may_be_region(*branches: Graph) -> bool:
+    if torch.compiler.is_exporting():
+        return True
+    nodes = [node for branch in branches for node in branch.nodes]
+    is_nested = any(
+        isinstance(value, Graph) for node in nodes for value in node.attributes.values()
+    )
+    return (
+        not is_nested and max(len(branch.nodes) for branch in branches) <= _MOST_NODES_OF_A_REGION
+    )
 
 
 def _own_tensors(values: list[Any]) -> tuple[Any, ...]:

@@ -49,7 +49,7 @@ def reshape(node: Node, x: Any, target: Any) -> Any:
     assert wanted is not None
     if isinstance(x, Sizes):
         if all(isinstance(item, int) for item in wanted) and 0 not in wanted:
-            rest = math.prod(item for item in wanted if item != -1)
+            rest = product([item for item in wanted if item != -1])
             return x.reshape([len(x.items) // rest if item == -1 else item for item in wanted])
         x = x.tensor()
     if not node.get("allowzero", 0):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from mlcc.onnx.program import Node
 
 
-@dataclass
 class Window:
-    kernel: list[int]
-    strides: list[int]
-    dilations: list[int]
+    def __init__(self, kernel: list[int], strides: list[int], dilations: list[int]) -> None:
+        self.kernel, self.strides, self.dilations = kernel, strides, dilations
 
     @property
     def spans(self) -> list[int]:
