@@ -52,7 +52,9 @@ def check(
     try:
         largest = _largest_error(path, ep, output_tree, tuple(args), dict(kwargs))
     except _ModelRefusesError as refusal:
-        raise Error(f"export: the model raises on these arguments: {refusal.__cause__}") from refusal
+        raise Error(
+            f"export: the model raises on these arguments: {refusal.__cause__}"
+        ) from refusal
     for arguments in _at_corners(ep, args, kwargs, ranges):
         try:
             error = _largest_error(path, ep, output_tree, *arguments)

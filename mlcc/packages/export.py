@@ -62,7 +62,8 @@ def export(
     model: a module in evaluation mode, or a torch.export.ExportedProgram.
     dynamic_shapes: which sizes vary, as torch.export.export takes it. All others are those of the arguments.
     target: the CPU that code is made for: "native", this one, or a name such as "x86-64-v3", "sapphirerapids" or
-        "neoverse-n1", for which nothing of this machine is asked. Two exports for a named target are equal byte by byte.
+        "neoverse-n1", for which nothing of this machine is asked. Two exports for a named target are equal byte by
+        byte.
     threads: that kernels are cut into parts for, where the program that runs the package has several.
     check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes,
         and compare its results with those of `model`. What is wrong raises, and leaves no file. Error where this
