@@ -35,11 +35,11 @@ mlcc_context_options completed(mlcc_context_options options) {
   return options;
 }
 
-std::unique_ptr<ThreadPool> pool_of(const mlcc_context_options& options) {
+ThreadPoolPtr pool_of(const mlcc_context_options& options) {
   MLCC_STATUS_CHECK(options.threads >= 0 && options.threads <= kMostThreads, MLCC_INVALID_ARGUMENT,
                     "threads: found ", options.threads, ", expected 0 to ", kMostThreads);
   if (options.parallel_for != nullptr || options.threads <= 1) return nullptr;
-  return std::make_unique<ThreadPool>(options.threads);
+  return ThreadPoolPtr(new ThreadPool(options.threads));
 }
 
 runtime::ParallelFor parallel_for_of(const mlcc_context_options& options, ThreadPool* pool) {

@@ -32,7 +32,7 @@ class Context {
 
   const std::shared_ptr<const Package> package_;
   const mlcc_context_options options_;
-  const std::unique_ptr<ThreadPool> pool_;  // null: no threads of its own
+  const ThreadPoolPtr pool_;  // null: no threads of its own
   const runtime::ParallelFor parallel_for_;
   std::unique_ptr<MemoryHost> host_;
 };

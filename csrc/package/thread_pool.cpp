@@ -1,5 +1,7 @@
 #include "package/thread_pool.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace mlcc::package {
@@ -15,7 +17,7 @@ void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : process_(::getpid()) {
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
 }
 
@@ -28,12 +30,14 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+bool ThreadPool::is_of_this_process() const { return ::getpid() == process_; }
+
 void ThreadPool::parallel_for(int64_t count, int64_t grain,
                               const std::function<void(int64_t, int64_t)>& body) {
   if (count <= 0) return;
   const int64_t wanted = kPartsOfThread * (static_cast<int64_t>(workers_.size()) + 1);
   const int64_t length = std::max(grain, (count + wanted - 1) / wanted);
-  if (length >= count || workers_.empty()) {
+  if (length >= count || workers_.empty() || !is_of_this_process()) {
     body(0, count);
     return;
   }

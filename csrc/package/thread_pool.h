@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,6 +19,10 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool();
+
+  // A child that is forked has the pool but none of its threads: loops run on the caller's there,
+  // and the pool must not be destroyed, which would wait for them.
+  bool is_of_this_process() const;
 
   // Runs body(begin, end) for ranges that make up [0, count), each but the last at least `grain`
   // long, and returns when all have ended. `body` throws nothing.
@@ -44,6 +49,7 @@ class ThreadPool {
   static constexpr int kLooks = 4000;
 
   std::vector<std::thread> workers_;
+  const int process_;  // whose these are
   std::atomic<Ticket> ticket_{kAllTaken};
   std::atomic<const std::function<void(int64_t, int64_t)>*> body_{nullptr};
   std::atomic<int64_t> count_{0}, length_{0}, parts_{0};
@@ -53,5 +59,12 @@ class ThreadPool {
   std::condition_variable wake_;
   int sleepers_ = 0;
 };
+
+struct EndPool {
+  void operator()(ThreadPool* pool) const {
+    if (pool->is_of_this_process()) delete pool;
+  }
+};
+using ThreadPoolPtr = std::unique_ptr<ThreadPool, EndPool>;
 
 }  // namespace mlcc::package

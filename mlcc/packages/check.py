@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ Ranges = Mapping[str, tuple[int, int | None]]
 
 def check(
     path: Path,
+    model: Any,
     ep: ExportedProgram,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -49,16 +50,17 @@ def check(
     On these arguments, and on such that are made of them: at the ends of each range of sizes (`ranges`, by torch's
     names of the symbols).
     """
+    run = ep.module() if model is ep else model
     try:
-        largest = _largest_error(path, ep, output_tree, tuple(args), dict(kwargs))
+        largest = _largest_error(path, run, output_tree, tuple(args), dict(kwargs))
     except _ModelRefusesError as refusal:
         raise Error(
             f"export: the model raises on these arguments: {refusal.__cause__}"
         ) from refusal
     for arguments in _at_corners(ep, args, kwargs, ranges):
         try:
-            error = _largest_error(path, ep, output_tree, *arguments)
-        except _ModelRefusesError:
+            error = _largest_error(path, run, output_tree, *arguments)
+        except (_ModelRefusesError, _PackageRefusesError):
             continue
         largest = max(largest, error)
     return largest
@@ -68,9 +70,13 @@ class _ModelRefusesError(Exception):
     """The model itself raises for such sizes."""
 
 
+class _PackageRefusesError(Error):
+    """The package does, since the trace assumed something else of them."""
+
+
 def _largest_error(
     path: Path,
-    ep: ExportedProgram,
+    run: Callable[..., Any],
     output_tree: Mapping[str, Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -80,7 +86,7 @@ def _largest_error(
     ]
     try:
         with torch.no_grad():
-            results = exporting.tree_leaves(ep.module()(*args, **kwargs))
+            results = exporting.tree_leaves(run(*args, **kwargs))
     except Exception as error:
         raise _ModelRefusesError from error
     expected = [value for value in results if isinstance(value, torch.Tensor)]
@@ -121,8 +127,14 @@ def _at_corners(
 def _resized(value: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """Another size with values of the same kind: those of the tensor, again and again."""
     for dim, size in enumerate(sizes):
-        if value.shape[dim] != size:
-            value = value.index_select(dim, torch.arange(size) % max(value.shape[dim], 1))
+        if value.shape[dim] == size:
+            continue
+        count = max(value.shape[dim], 1)
+        place = torch.arange(size)
+        value = value.index_select(dim, place % count)
+        if value.dtype.is_floating_point:  # no two are equal for that
+            factor = (1 + 0.01 * (place // count)).to(value.dtype)
+            value = value * factor.view([-1] + [1] * (value.dim() - dim - 1))
     return value
 
 
@@ -144,13 +156,19 @@ def _run(path: Path, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             capture_output=True,
             text=True,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            env={**os.environ, "PYTHONPATH": _python_path()},
         )
         if child.returncode != 0:
+            if "PackageError: size" in child.stderr:
+                raise _PackageRefusesError(child.stderr.strip().splitlines()[-1])
             words = child.stderr.strip().splitlines()[-1:] or [f"status {child.returncode}"]
             raise Error(f"export: the package does not run: {words[0]}")
         with numpy.load(f"{folder}/outputs.npz") as found:
             return [torch.from_numpy(found[str(i)]) for i in range(len(found))]
+
+
+def _python_path() -> str:
+    return os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
 
 
 def _numbers(value: torch.Tensor) -> Any:

@@ -16,7 +16,7 @@ from mlcc._errors import Error
 from mlcc._load import load_core
 from mlcc._version import __version__
 from mlcc.packages import check as checks
-from mlcc.packages.program import Program, exported, named_sizes, program_of
+from mlcc.packages.program import Program, exported, plain_arguments, program_of, user_dims
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ def export(
         "neoverse-n1", for which nothing of this machine is asked. Two exports for a named target are equal byte by
         byte.
     threads: that kernels are cut into parts for, where the program that runs the package has several.
-    check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes,
-        and compare its results with those of `model`. What is wrong raises, and leaves no file. Error where this
+    check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes
+        (up to three times the arguments' own), and compare its results with those of `model`. What is wrong raises, and leaves no file. Error where this
         machine does not run the code.
 
     Raises Error where the model does what a package cannot: ops without kernels (all of them are listed), sizes that
     data tells, writes into arguments or buffers, calls of Python.
     """
-    kwargs = dict(kwargs or {})
+    args, kwargs = plain_arguments(args, kwargs or {})
     ep = exported(model, args, kwargs, dynamic_shapes)
-    program = program_of(ep, named_sizes(ep, model, args, kwargs, dynamic_shapes))
+    program = program_of(ep, user_dims(ep, model, args, kwargs, dynamic_shapes))
     options = _options(target, threads)
     cpu = load_core().cpu_info(options)
     if check and "cannot_run" in cpu:
@@ -102,7 +102,7 @@ def export(
     if check:
         try:
             largest_error = checks.check(
-                unchecked, ep, args, kwargs, _ranges(program), program.output_tree
+                unchecked, model, ep, args, kwargs, _ranges(program), program.output_tree
             )
             unchecked.replace(path)
         finally:
@@ -131,8 +131,8 @@ def _arena_bytes(program: Program, executable: Any) -> int:
 
 
 def _options(target: str, threads: int) -> dict[str, Any]:
-    if threads < 1:
-        raise Error(f"export: found {threads} threads, expected at least 1")
+    if not isinstance(threads, int) or threads < 1:
+        raise Error(f"export: found {threads!r} threads, expected at least 1")
     return {
         **config.resolve(),
         "cpu": "" if target == "native" else target,

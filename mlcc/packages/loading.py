@@ -41,8 +41,9 @@ class _Tensors:
         value = value.detach().resolve_neg()
         if info.varies:
             return value.contiguous()
-        if tuple(value.shape) != info.sizes or value.stride() == info.strides:
-            return value  # the library tells what is wrong with sizes
+        is_right = tuple(value.shape) != info.sizes or value.stride() == info.strides
+        if is_right or info.overlaps:
+            return value  # the library tells what is wrong
         return torch.empty_strided(info.sizes, info.strides, dtype=value.dtype).copy_(value)
 
     def empty(self, info: TensorInfo) -> torch.Tensor:

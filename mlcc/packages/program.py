@@ -20,7 +20,7 @@ from mlcc.importer.context import ImportedGraph
 from mlcc.ir.sizes import SizePrinter, UnsupportedSize
 from mlcc.ir.types import GraphUnsupported, source_line
 from mlcc.rewrite import attention_widths, ordering
-from mlcc.torch_private import exporting
+from mlcc.torch_private import exporting, symints
 
 
 @dataclass
@@ -48,6 +48,8 @@ def exported(
 ) -> ExportedProgram:
     """`model` as an ExportedProgram of these arguments' sizes; one that is such a program stays."""
     if isinstance(model, ExportedProgram):
+        if dynamic_shapes is not None:
+            raise Error("export: an ExportedProgram has its dynamic_shapes already")
         return model
     if not isinstance(model, torch.nn.Module):
         raise Error(
@@ -63,11 +65,33 @@ def exported(
         )
 
 
-def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Program:
+def plain_arguments(
+    args: Any, kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as a package takes them: no tensor is two of them, and elements lie apart."""
+    if not isinstance(args, tuple | list):
+        raise Error(f"export: args is a {type(args).__name__}, expected a tuple")
+    leaves, structure = exporting.tree_flatten((tuple(args), dict(kwargs)))
+    seen: set[int] = set()
+    plain = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) in seen:
+                leaf = leaf.clone()
+            elif not symints.is_dense(leaf):
+                leaf = leaf.contiguous()
+            seen.add(id(leaf))
+        plain.append(leaf)
+    arguments, keywords = exporting.tree_unflatten(plain, structure)
+    return arguments, keywords
+
+
+def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
     """The program in the graph IR. Error where it does what a package cannot.
 
-    `names_of_sizes`: what people call sizes, by torch's names of the symbols.
+    `dims`: the user's `Dim`s, by torch's names of the symbols.
     """
+    names_of_sizes = {symbol: dim.__name__ for symbol, dim in dims.items()}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own, about itself (2.13)
         ep = ep.run_decompositions(
@@ -77,7 +101,7 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
         )
     _check_effects(ep)
     num_tokens = exporting.drop_tokens(ep)
-    exporting.open_ranges(ep)
+    constants = exporting.drop_constants(ep)
     attention_widths.fix_widths(ep.graph_module)
     state = {**ep.state_dict, **ep.constants}
     inputs: list[Any] = []
@@ -86,9 +110,7 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
     for spec in ep.graph_signature.input_specs[num_tokens:]:
         if spec.kind == InputKind.USER_INPUT:
             name = getattr(spec.arg, "name", None)
-            if not isinstance(_value_of(ep, name), torch.Tensor):
-                inputs.append(None)  # a number, which the trace has fixed
-                names.append(str(name))
+            if name in constants:
                 continue
             numbers[str(name)] = len(numbers)
             inputs.append(None)
@@ -99,7 +121,10 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
     builder = load_core().GraphBuilder("exported")
     static = {place: None for place, value in enumerate(inputs) if value is not None}
     try:
-        imported = fx_graph.import_graph(ep.graph_module, builder, op_table(), static_inputs=static)
+        with exporting.open_ranges(ep, {symbol: dim.min for symbol, dim in dims.items()}):
+            imported = fx_graph.import_graph(
+                ep.graph_module, builder, op_table(), static_inputs=static
+            )
     except GraphUnsupported as reason:
         raise Error(f"export: {reason}") from None
     if imported.eager_calls or imported.object_inputs or imported.computes_objects:
@@ -126,25 +151,25 @@ def program_of(ep: ExportedProgram, names_of_sizes: Mapping[str, str]) -> Progra
     return program
 
 
-def named_sizes(
+def user_dims(
     ep: ExportedProgram,
     model: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     dynamic_shapes: Any,
-) -> dict[str, str]:
-    """What the user's `Dim`s are called, by torch's names of the symbols."""
-    if dynamic_shapes is None or isinstance(model, ExportedProgram):
+) -> dict[str, Any]:
+    """The user's `Dim`s, by torch's names of the symbols."""
+    if dynamic_shapes is None:
         return {}
     bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    names: dict[tuple[int, int], str] = {}  # by tensor and dimension
+    names: dict[tuple[int, int], Any] = {}  # by tensor and dimension
     if isinstance(dynamic_shapes, Mapping):
-        _name_sizes(bound, dynamic_shapes, names)
+        _find_dims(bound, dynamic_shapes, names)
     else:
-        _name_sizes(list(bound.values()), list(dynamic_shapes), names)
+        _find_dims(list(bound.values()), list(dynamic_shapes), names)
     places = {node.name: node for node in ep.graph_module.graph.find_nodes(op="placeholder")}
     given = exporting.tree_leaves((tuple(args), dict(kwargs)))
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for value, name in zip(given, ep.graph_signature.user_inputs, strict=False):
         fake = places[name].meta.get("val") if isinstance(name, str) and name in places else None
         for dim in range(getattr(value, "ndim", 0)):
@@ -154,18 +179,18 @@ def named_sizes(
     return found
 
 
-def _name_sizes(value: Any, spec: Any, names: dict[tuple[int, int], str]) -> None:
+def _find_dims(value: Any, spec: Any, names: dict[tuple[int, int], Any]) -> None:
     if isinstance(value, torch.Tensor):
         dims = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
         for dim, size in dims:
-            if isinstance(size, Dim):
-                names[id(value), dim] = size.__name__
+            if type(size) is Dim:  # one that is derived from another has no range of its own
+                names[id(value), dim] = size
     elif isinstance(value, Mapping) and isinstance(spec, Mapping):
         for key, below in value.items():
-            _name_sizes(below, spec.get(key), names)
+            _find_dims(below, spec.get(key), names)
     elif isinstance(value, list | tuple) and isinstance(spec, list | tuple):
         for below, of_it in zip(value, spec, strict=False):
-            _name_sizes(below, of_it, names)
+            _find_dims(below, of_it, names)
 
 
 def _check_effects(ep: ExportedProgram) -> None:
@@ -206,14 +231,7 @@ def _conditions(
 def _detached(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         raise Error(f"export: a constant is a {type(value).__name__}, expected a tensor")
-    return value.detach()
-
-
-def _value_of(ep: ExportedProgram, name: str | None) -> Any:
-    for node in ep.graph_module.graph.find_nodes(op="placeholder"):
-        if node.name == name:
-            return node.meta.get("val")
-    return None
+    return value.detach().resolve_conj().resolve_neg()
 
 
 def _input_tree(ep: ExportedProgram, numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -261,7 +279,10 @@ def tree_of(value: Any) -> dict[str, Any]:
     if isinstance(value, _Leaf):
         return value.tree
     if isinstance(value, Mapping):
-        return {"dict": {str(key): tree_of(below) for key, below in value.items()}}
+        strange = [key for key in value if not isinstance(key, str)]
+        if strange:
+            raise Error(f"export: a key of an argument or result is {strange[0]!r}, expected text")
+        return {"dict": {key: tree_of(below) for key, below in value.items()}}
     if isinstance(value, tuple):
         return {"tuple": [tree_of(below) for below in value]}
     if isinstance(value, list):

@@ -88,7 +88,10 @@ class Model:
             self._arrays.given(info, value) for info, value in zip(self.inputs, inputs, strict=True)
         ]
         taken, given_structs = self._structs(self.inputs, given)
-        context = self._idle.pop() if self._idle else self._new_context()
+        try:
+            context = self._idle.pop()
+        except IndexError:
+            context = self._new_context()
         try:
             results = self._run(context, taken, len(given))
         finally:

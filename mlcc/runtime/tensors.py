@@ -44,6 +44,16 @@ class TensorInfo:
         """Whether a size varies."""
         return -1 in self.sizes
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether elements lie at one place, so that nothing can be copied there."""
+        reach = 0
+        for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
+            if size > 1 and stride <= reach:
+                return True
+            reach += (size - 1) * stride
+        return False
+
     def at(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> TensorInfo:
         """The same in one call."""
         return replace(self, sizes=sizes, strides=strides)
@@ -74,10 +84,13 @@ class NumpyArrays:
         expected = numpy.dtype(DTYPES[info.number][1])
         if value.dtype != expected:
             raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {expected}")
+        if any(stride % value.itemsize for stride in value.strides):
+            value = numpy.ascontiguousarray(value)  # a field of a record
         if info.varies:
             return numpy.ascontiguousarray(value).reshape(value.shape)
-        if value.shape != info.sizes or tuple(_strides(value)) == info.strides:
-            return value  # the library tells what is wrong with sizes
+        is_right = value.shape != info.sizes or tuple(_strides(value)) == info.strides
+        if is_right or info.overlaps:
+            return value  # the library tells what is wrong
         fitting = numpy.lib.stride_tricks.as_strided(
             numpy.empty(_reach(info), expected),
             info.sizes,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._export.utils import _get_decomp_for_cia
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_unflatten as tree_unflatten
@@ -40,17 +41,41 @@ def _is_composite(op: Any) -> bool:
     )
 
 
-def open_ranges(ep: ExportedProgram) -> None:
-    """Lets sizes be what the program promises: the trace had assumed 2 or more of all that vary (2.13)."""
+@contextmanager
+def open_ranges(ep: ExportedProgram, least: Mapping[str, int]) -> Iterator[None]:
+    """Inside sizes may be what the program promises: the trace had assumed 2 or more of all that vary (2.13).
+
+    `least`: what the user said, by name of the symbol; others that are promised to be 2 or more are 1 or more.
+    """
+    before: list[tuple[dict[Any, Any], Any, Any]] = []
     for value in _values(ep):
         for size in value.shape:
             if not isinstance(size, torch.SymInt):
                 continue
-            environment = size.node.shape_env
+            ranges = size.node.shape_env.var_to_range
             for symbol in size.node.expr.free_symbols:
-                promised = ep.range_constraints.get(symbol, environment.var_to_range[symbol])
-                low = 1 if promised.lower == 2 else promised.lower
-                environment.var_to_range[symbol] = ValueRanges(low, promised.upper)
+                promised = ep.range_constraints.get(symbol, ranges[symbol])
+                low = least.get(str(symbol), 1 if promised.lower == 2 else promised.lower)
+                before.append((ranges, symbol, ranges[symbol]))
+                ranges[symbol] = ValueRanges(low, promised.upper)
+    try:
+        yield
+    finally:  # the caller may go on with the program
+        for ranges, symbol, range_ in reversed(before):
+            ranges[symbol] = range_
+
+
+def drop_constants(ep: ExportedProgram) -> set[str]:
+    """Takes arguments that are no tensors out of the graph, which holds their values; their names."""
+    dropped = set()
+    for spec in ep.graph_signature.input_specs:
+        if not isinstance(spec.arg, ConstantArgument):
+            continue
+        for node in ep.graph_module.graph.find_nodes(op="placeholder"):
+            if node.name == spec.arg.name and not node.users:
+                ep.graph_module.graph.erase_node(node)
+                dropped.add(node.name)
+    return dropped
 
 
 def _values(ep: ExportedProgram) -> list[torch.Tensor]:

@@ -356,6 +356,99 @@ def test_the_program_refuses_its_data(tmp_path: Path) -> None:
     assert package(torch.tensor([0, 4])).shape == (2, 3)
 
 
+# -- what a reviewer found
+
+
+def _module(function: Any, **attributes: Any) -> nn.Module:
+    kind = type("Small", (nn.Module,), {"forward": function})
+    module: nn.Module = kind().eval()
+    for name, value in attributes.items():
+        setattr(module, name, value)
+    return module
+
+
+def test_a_least_size_that_the_user_names_holds(tmp_path: Path) -> None:
+    model = _module(lambda self, x: x * 2 if x.shape[0] > 1 else x * 3)
+    shapes = {"x": {0: Dim("n", min=2, max=64)}}
+    ep = torch.export.export(model, (torch.ones(5, 2),), dynamic_shapes=shapes, strict=False)
+    before = str(ep.range_constraints)
+    mlcc.export(ep, (torch.ones(5, 2),), tmp_path / "e.mlcc", check=False)
+    assert str(ep.range_constraints) == before
+    mlcc.export(model, (torch.ones(5, 2),), tmp_path / "m.mlcc", dynamic_shapes=shapes)
+    with pytest.raises(PackageError, match="size n: found 1, expected 2 to 64"):
+        mlcc.load(tmp_path / "m.mlcc")(torch.ones(1, 2))
+
+
+def test_what_the_trace_made_of_a_size_is_compared_with_the_model(tmp_path: Path) -> None:
+    model = _module(lambda self, x: x * 3 if x.shape[0] == 1 else x * 2)
+    with pytest.raises(mlcc.Error, match="result 0 is wrong"):
+        mlcc.export(
+            model,
+            (torch.ones(5, 2),),
+            tmp_path / "m.mlcc",
+            dynamic_shapes={"x": {0: Dim("n", min=1, max=9)}},
+        )
+
+
+def test_arguments_that_share_memory_are_taken_apart(tmp_path: Path) -> None:
+    x = torch.randn(1, 4).expand(3, 4)
+    mlcc.export(_module(lambda self, x: x * 2), (x,), tmp_path / "m.mlcc")
+    y = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
+    assert numpy.array_equal(mlcc.runtime.load(tmp_path / "m.mlcc")(y), y * 2)
+    z = torch.randn(2, 5)
+    mlcc.export(_module(lambda self, a, b: a - b), (z, z), tmp_path / "n.mlcc")
+    assert torch.equal(mlcc.load(tmp_path / "n.mlcc")(z, z + 1), z - (z + 1))
+
+
+def test_a_field_of_a_record_is_copied(tmp_path: Path) -> None:
+    mlcc.export(nn.ReLU().eval(), (torch.ones(4),), tmp_path / "m.mlcc")
+    records = numpy.zeros(4, [("a", "f4"), ("b", "u1")])
+    records["a"] = [1, -2, 3, 4]
+    assert mlcc.runtime.load(tmp_path / "m.mlcc")(records["a"]).tolist() == [1, 0, 3, 4]
+
+
+def test_weights_that_are_negated_when_read(tmp_path: Path) -> None:
+    model = _module(lambda self, x: x * self.w, w=torch._neg_view(torch.ones(3)))
+    mlcc.export(model, (torch.ones(3),), tmp_path / "m.mlcc")
+    assert mlcc.load(tmp_path / "m.mlcc")(torch.ones(3)).tolist() == [-1, -1, -1]
+
+
+def test_arguments_that_are_no_tensors(tmp_path: Path) -> None:
+    model = _module(lambda self, x, y=None, z=2: x * z if y is None else x + y)
+    mlcc.export(model, (torch.ones(3), None, 4), tmp_path / "m.mlcc")
+    package = mlcc.load(tmp_path / "m.mlcc")
+    assert package(torch.ones(3), None, 4).tolist() == [4, 4, 4]
+    with pytest.raises(TypeError, match="found 5, exported with 4"):
+        package(torch.ones(3), None, 5)
+    with pytest.raises(mlcc.Error, match="expected a tuple"):
+        mlcc.export(model, torch.ones(3), tmp_path / "n.mlcc")  # type: ignore[arg-type]
+    with pytest.raises(mlcc.Error, match="key of an argument or result is 1, expected text"):
+        mlcc.export(_module(lambda self, x: {1: x * 2}), (torch.ones(3),), tmp_path / "n.mlcc")
+
+
+def test_a_forked_process_ends(tmp_path: Path) -> None:
+    mlcc.export(nn.Linear(64, 64).eval(), (torch.ones(64, 64),), tmp_path / "m.mlcc", threads=2)
+    program = (
+        "import os, sys, numpy, mlcc.runtime\n"
+        "package = mlcc.runtime.load('m.mlcc', threads=2)\n"
+        "x = numpy.ones((64, 64), numpy.float32)\n"
+        "y = package(x)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    assert (package(x) == y).all()\n"
+        "    del package\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        check=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
 # -- what cannot be exported
 
 
@@ -437,7 +530,7 @@ def test_check_compares(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr(checks, "_run", lambda *_: [results["value"]])
 
     def check() -> float:
-        return checks.check(tmp_path, ep, (torch.ones(3),), {}, {}, {"tuple": [{"tensor": 0}]})
+        return checks.check(tmp_path, ep, ep, (torch.ones(3),), {}, {}, {"tuple": [{"tensor": 0}]})
 
     assert check() == 0
     results["value"] = torch.tensor([1, 1, 1.0001])
