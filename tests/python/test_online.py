@@ -175,3 +175,20 @@ def test_variances_of_infinities_and_of_what_overflows() -> None:
     x[:, 4] *= 1e38
     x[30_000, 5] = -3e38
     torch.testing.assert_close(mlcc.jit(lambda x: x.var(0))(x), x.var(0), equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [3, 6, 7, 9, 20])
+@pytest.mark.parametrize("rows", [5, 64])
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_parts_of_a_result_in_whose_memory_exponentials_wait(
+    columns: int, rows: int, dynamic: bool | None
+) -> None:
+    def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        v = x.softmax(-1)
+        return v, torch.cat([v[:, :2], v[:, 2:]], 1), torch.cat([x[:, :1], v[:, 1:]], 1).sum(1)
+
+    x = torch.randn(rows, columns)
+    torch._dynamo.reset()
+    compiled = torch.compile(parts, backend="mlcc", dynamic=dynamic)
+    for found, expected in zip(compiled(x), parts(x), strict=True):
+        torch.testing.assert_close(found, expected)

@@ -344,18 +344,41 @@ void Rows::emit_level(int level, const Pieces* piece, Block& block) {
   finish_reductions(pass.reductions, reducers_of(pass.reductions), results);
 }
 
+std::vector<Expr> Rows::elements_of(const std::vector<const Node*>& stores) {
+  std::vector<Expr> elements;
+  for (const Node* node : stores)
+    elements.push_back(evaluator_.evaluate(node->result(), nodes_.position(*node)));
+  return elements;
+}
+
+void Rows::emit_store(const Node& node, Expr element) {
+  Value* value = node.result();
+  const Evaluator::Stored place = place_of(node);
+  if (place.place)
+    evaluator_.block().push_back(loop::Store::make(context_.arena, place.buffer,
+                                                   {evaluator_.nest_expr(*place.place)}, element));
+  else
+    evaluator_.store(value, nodes_.position(node), element,
+                     is_write_only(*value) ? moves_much_ : nullptr);
+}
+
+// Whether one of these results takes the memory in which a kept value lies until then: all that the
+// pass reads of it is read before.
+bool Rows::replaces_kept(const std::vector<const Node*>& stores) const {
+  return std::any_of(stores.begin(), stores.end(), [this](const Node* node) {
+    return std::any_of(kept_.begin(), kept_.end(),
+                       [&](const Kept& one) { return one.output == node->result(); });
+  });
+}
+
 void Rows::emit_stores(const std::vector<const Node*>& stores) {
-  for (const Node* node : stores) {
-    Value* value = node->result();
-    const Index& position = nodes_.position(*node);
-    const Expr element = evaluator_.evaluate(value, position);
-    const Evaluator::Stored place = place_of(*node);
-    if (place.place)
-      evaluator_.block().push_back(loop::Store::make(
-          context_.arena, place.buffer, {evaluator_.nest_expr(*place.place)}, element));
-    else
-      evaluator_.store(value, position, element, is_write_only(*value) ? moves_much_ : nullptr);
+  if (!replaces_kept(stores)) {
+    for (const Node* node : stores)
+      emit_store(*node, evaluator_.evaluate(node->result(), nodes_.position(*node)));
+    return;
   }
+  const std::vector<Expr> elements = elements_of(stores);
+  for (size_t i = 0; i < stores.size(); ++i) emit_store(*stores[i], elements[i]);
 }
 
 // From the next pass on, stored values are read back.
@@ -394,7 +417,9 @@ std::vector<Reducer> Rows::reducers_of(const std::vector<const Node*>& reduction
 // Stores of the pass, and what its reductions take in at the current point.
 std::vector<ReducedElement> Rows::emit_elements(const Pass& pass, Block& inner) {
   evaluator_.push(&inner);
-  emit_stores(pass.stores);
+  const bool is_late = replaces_kept(pass.stores);
+  const std::vector<Expr> stored = is_late ? elements_of(pass.stores) : std::vector<Expr>();
+  if (!is_late) emit_stores(pass.stores);
   std::vector<ReducedElement> elements;
   for (const Node* node : pass.reductions) {
     const Index position = nodes_.read_position(*node, evaluator_.assumptions());
@@ -408,6 +433,7 @@ std::vector<ReducedElement> Rows::emit_elements(const Pass& pass, Block& inner) 
     elements.push_back({evaluator_.let(loop::Cast::make(context_.arena, dtype, element), "x"),
                         loop::int_constant(context_.arena, 0)});
   }
+  for (size_t i = 0; i < stored.size(); ++i) emit_store(*pass.stores[i], stored[i]);
   evaluator_.pop();
   return elements;
 }

@@ -78,6 +78,9 @@ class Rows {
   void emit_rows(int level, bool is_piece);
   void finish_row(const graph::Node& node, loop::Expr element, bool is_piece);
   Pass pass_of(int level) const;
+  std::vector<loop::Expr> elements_of(const std::vector<const graph::Node*>& stores);
+  void emit_store(const graph::Node& node, loop::Expr element);
+  bool replaces_kept(const std::vector<const graph::Node*>& stores) const;
   void emit_stores(const std::vector<const graph::Node*>& stores);
   void remember(const std::vector<const graph::Node*>& stores);
   void emit_store_pass(const std::vector<const graph::Node*>& stores,
