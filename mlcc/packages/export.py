@@ -66,8 +66,8 @@ def export(
         byte.
     threads: that kernels are cut into parts for, where the program that runs the package has several.
     check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes
-        (up to three times the arguments' own), and compare its results with those of `model`. What is wrong raises, and leaves no file. Error where this
-        machine does not run the code.
+        (up to three times the arguments' own), and compare its results with those of `model`. What is wrong raises, and
+        leaves no file. Error where this machine does not run the code.
 
     Raises Error where the model does what a package cannot: ops without kernels (all of them are listed), sizes that
     data tells, writes into arguments or buffers, calls of Python.

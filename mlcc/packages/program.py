@@ -65,9 +65,7 @@ def exported(
         )
 
 
-def plain_arguments(
-    args: Any, kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def plain_arguments(args: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as a package takes them: no tensor is two of them, and elements lie apart."""
     if not isinstance(args, tuple | list):
         raise Error(f"export: args is a {type(args).__name__}, expected a tuple")

@@ -421,7 +421,7 @@ def test_arguments_that_are_no_tensors(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="found 5, exported with 4"):
         package(torch.ones(3), None, 5)
     with pytest.raises(mlcc.Error, match="expected a tuple"):
-        mlcc.export(model, torch.ones(3), tmp_path / "n.mlcc")  # type: ignore[arg-type]
+        mlcc.export(model, torch.ones(3), tmp_path / "n.mlcc")
     with pytest.raises(mlcc.Error, match="key of an argument or result is 1, expected text"):
         mlcc.export(_module(lambda self, x: {1: x * 2}), (torch.ones(3),), tmp_path / "n.mlcc")
 
