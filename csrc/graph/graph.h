@@ -322,13 +322,13 @@ class Graph {
   // The indices are over the axes of the result, then that of the groups and that of the terms.
   // Terms are added up in i32, groups in f32.
   struct GroupOperands {
-    Value *lhs, *rhs;                // of i8 or u8
-    Value *lhs_scales, *rhs_scales;  // of f32, f16 or bf16
-    Value* starts;                   // of i32; null: there are none
+    Value *lhs = nullptr, *rhs = nullptr;                // of i8 or u8
+    Value *lhs_scales = nullptr, *rhs_scales = nullptr;  // of f32, f16 or bf16
+    Value* starts = nullptr;                             // of i32; null: there are none
     std::vector<SymExpr> lhs_index, rhs_index, lhs_scales_index, rhs_scales_index, starts_index;
     // Of an element of rhs. Where there are 4, the last dimension but one is half as long as its
     // index says: the second half stands in the upper bits of the first one's bytes (u8).
-    int64_t bits;
+    int64_t bits = 0;
   };
   Value* contract_groups(GroupOperands operands, SymExpr groups, SymExpr terms,
                          std::vector<SymExpr> shape);
