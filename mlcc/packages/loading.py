@@ -7,21 +7,11 @@ from typing import Any
 
 import torch
 
+from mlcc.ir.types import DTYPES
 from mlcc.runtime.model import Model
 from mlcc.runtime.tensors import TensorInfo
 
-_DTYPES = {
-    "bool": torch.bool,
-    "u8": torch.uint8,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-}
+_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class _Tensors:

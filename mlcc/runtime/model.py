@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Model:
         )
         self._idle: list[_Handle] = []  # contexts that no call uses
 
-    @property
+    @functools.cached_property
     def manifest(self) -> dict[str, Any]:
         """What the package says of itself."""
         size = ctypes.c_size_t()
@@ -76,9 +77,8 @@ class Model:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the exported model: arguments in the same places, results in the same containers."""
-        manifest = self._trees()
-        given = flatten(manifest["input_tree"], [list(args), kwargs])
-        return unflatten(manifest["output_tree"], self.run(given))
+        given = flatten(self.manifest["input_tree"], [list(args), kwargs])
+        return unflatten(self.manifest["output_tree"], self.run(given))
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """All inputs in the order of `self.inputs`; a new array for each of `self.outputs`."""
@@ -158,12 +158,6 @@ class Model:
         )
         check(status, error)
         return _Handle(pointer, library().mlcc_context_destroy)
-
-    def _trees(self) -> dict[str, Any]:
-        trees = getattr(self, "_known_trees", None)
-        if trees is None:
-            trees = self._known_trees = self.manifest
-        return trees
 
     def _ports(self, count: Any, describe: Any) -> tuple[TensorInfo, ...]:
         found = []

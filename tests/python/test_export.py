@@ -152,6 +152,17 @@ def test_the_same_bits_with_torch_and_without(tmp_path: Path) -> None:
     assert numpy.array_equal(again["scores"], without["scores"])
 
 
+def _run_python(program: str, folder: Path) -> None:
+    """In a process of its own, which ends well."""
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        check=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
 def test_runs_in_a_process_without_torch(tmp_path: Path) -> None:
     model, args, _ = _models()["convolutions"]
     mlcc.export(model.eval(), args, tmp_path / "m.mlcc")
@@ -162,12 +173,7 @@ def test_runs_in_a_process_without_torch(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules\n"
         "numpy.save('y.npy', a)\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    _run_python(program, tmp_path)
     found = torch.from_numpy(numpy.load(tmp_path / "y.npy"))
     with torch.no_grad():
         check_all(found, model(*args)[0], in_double(model, *args)[0])
@@ -440,13 +446,7 @@ def test_a_forked_process_ends(tmp_path: Path) -> None:
         "    sys.exit(0)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        check=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    _run_python(program, tmp_path)
 
 
 # -- what cannot be exported
