@@ -28,13 +28,6 @@ llvm::Value* expm1_between(const FloatMath& m, const PowerF64& power) {
   return m.fma(whole, power.fraction, m.sub(whole, m.number(1.0)));
 }
 
-// e^x / 2 for x >= 0 or NaN: infinite only where that is.
-llvm::Value* half_exp(const FloatMath& m, llvm::Value* x) {
-  const PowerF64 power = split_exp_f64(m, m.at_most(kMost + 1, x), nullptr);
-  llvm::Value* exponent = m.sub(power.exponent, m.number(1.0));
-  return m.scaled(m.add(power.fraction, m.number(1.0)), exponent, m.always());
-}
-
 // The exponent and the fraction of e^x or 2^x, whose sum with 1 is to be scaled.
 using SplitPower = PowerF64 (*)(const FloatMath& m, llvm::Value* x);
 
@@ -125,20 +118,10 @@ llvm::Value* emit_tanh_f64(const OpContext& c, llvm::Value* x) {
   return m.with_sign_of(m.div(t, m.add(t, m.number(2.0))), x);
 }
 
-llvm::Value* emit_sinh_f64(const OpContext& c, llvm::Value* x) {
-  const FloatMath m(c, x);
-  llvm::Value* a = m.magnitude(x);
-  llvm::Value* half = half_exp(m, a);
-  llvm::Value* large = m.sub(half, m.div(m.number(0.25), half));
-  llvm::Value* square = m.mul(a, a);
-  llvm::Value* small = m.fma(m.mul(a, square), m.polynomial(square, kSinhF64), a);
-  return m.with_sign_of(m.select(m.less(a, 1.0), small, large), x);
-}
-
-llvm::Value* emit_cosh_f64(const OpContext& c, llvm::Value* x) {
-  const FloatMath m(c, x);
-  llvm::Value* half = half_exp(m, m.magnitude(x));
-  return m.add(half, m.div(m.number(0.25), half));
+llvm::Value* half_exp_f64(const FloatMath& m, llvm::Value* x) {
+  const PowerF64 power = split_exp_f64(m, m.at_most(kMost + 1, x), nullptr);
+  llvm::Value* exponent = m.sub(power.exponent, m.number(1.0));
+  return m.scaled(m.add(power.fraction, m.number(1.0)), exponent, m.always());
 }
 
 // As of f32 in math.cpp: nothing overflows, and the small side keeps its digits.

@@ -17,4 +17,7 @@ PowerF64 split_exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest,
 // e^(x + rest) for any x.
 llvm::Value* exp_f64(const FloatMath& m, llvm::Value* x, llvm::Value* rest);
 
+// e^x / 2 for x >= 0 or NaN: infinite only where that is.
+llvm::Value* half_exp_f64(const FloatMath& m, llvm::Value* x);
+
 }  // namespace mlcc::codegen::cpu

@@ -1,5 +1,6 @@
 #include "codegen/cpu/math.h"
 
+#include "codegen/cpu/exponentials.h"
 #include "codegen/cpu/float_math.h"
 
 namespace mlcc::codegen::cpu {
@@ -76,6 +77,7 @@ llvm::Value* precise_exp(const FloatMath& f, llvm::Value* x) {
 
 // e^x / 2 for x >= 0 or NaN: infinite only where that is.
 llvm::Value* half_exp(const FloatMath& f, llvm::Value* x) {
+  if (f.is_f64()) return half_exp_f64(f, x);
   const Power power = split_exp(f, f.at_most(90.0, x), 3);
   llvm::Value* rest = f.fma(power.root, power.fraction, f.lookup(kRootsOfTwoRest, power.place));
   return scale(f, f.mul(f.add(power.root, rest), f.number(0.5)), power);
@@ -153,7 +155,9 @@ llvm::Value* emit_sinh(const OpContext& c, llvm::Value* x) {
   llvm::Value* half = half_exp(f, a);
   llvm::Value* large = f.sub(half, f.div(f.number(0.25), half));
   llvm::Value* square = f.mul(a, a);
-  llvm::Value* small = f.fma(f.mul(a, square), f.polynomial(square, kSinhF32), a);
+  const llvm::ArrayRef<double> coefficients =
+      f.is_f64() ? llvm::ArrayRef<double>(kSinhF64) : llvm::ArrayRef<double>(kSinhF32);
+  llvm::Value* small = f.fma(f.mul(a, square), f.polynomial(square, coefficients), a);
   return f.with_sign_of(f.select(f.less(a, 1.0), small, large), x);
 }
 

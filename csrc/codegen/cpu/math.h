@@ -14,8 +14,6 @@ namespace mlcc::codegen::cpu {
 llvm::Value* emit_exp(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_exp2(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_expm1(const OpContext& c, llvm::Value* x);
-llvm::Value* emit_sinh(const OpContext& c, llvm::Value* x);
-llvm::Value* emit_cosh(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_tanh(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_erf(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_erfc(const OpContext& c, llvm::Value* x);
@@ -27,14 +25,14 @@ llvm::Value* exp2_of_steps(const OpContext& c, llvm::Value* steps, llvm::Value* 
 llvm::Value* emit_exp_f64(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_exp2_f64(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_expm1_f64(const OpContext& c, llvm::Value* x);
-llvm::Value* emit_sinh_f64(const OpContext& c, llvm::Value* x);
-llvm::Value* emit_cosh_f64(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_tanh_f64(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_erf_f64(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_erfc_f64(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_sigmoid_f64(const OpContext& c, llvm::Value* x);
 
 // Of both.
+llvm::Value* emit_sinh(const OpContext& c, llvm::Value* x);
+llvm::Value* emit_cosh(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_log(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_log1p(const OpContext& c, llvm::Value* x);
 llvm::Value* emit_log2(const OpContext& c, llvm::Value* x);
