@@ -25,6 +25,7 @@ set_target_properties(mlcc_runtime_static PROPERTIES ARCHIVE_OUTPUT_DIRECTORY ${
 
 set(mlcc_runtime_map ${CMAKE_SOURCE_DIR}/cmake/mlcc_runtime.map)
 mlcc_runtime_library(mlcc_runtime_shared SHARED)
+target_sources(mlcc_runtime_shared PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/package/find_object.cpp)
 target_link_options(mlcc_runtime_shared PRIVATE
   -Wl,--version-script=${mlcc_runtime_map} -Wl,--gc-sections -Wl,--as-needed -Wl,-Bsymbolic)
 # A sanitizer must see every throw.
