@@ -190,6 +190,12 @@ class Executable:
     def fusion_refusals(self) -> list[str]:
         """Why nodes did not join a kernel that computes or reads what they need, in program order."""
 
+    def kernels(self, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Of each kernel in the order in which they run, by the values of the symbols: name, line, flops and bytes.
+
+        flops is None where data tells how often a loop runs.
+        """
+
     def arena_bytes_of(self, sizes: Mapping[str, int]) -> int:
         """Bytes of the arena of a call, by the values of the symbols."""
 

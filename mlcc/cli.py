@@ -1,8 +1,9 @@
-"""The command line: `python -m mlcc info | doctor | cache | inspect | run | bench`."""
+"""The command line: `python -m mlcc info | doctor | cache | export | inspect | run | bench`."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.metadata
 import os
@@ -10,11 +11,11 @@ import platform
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlcc import config, doctor
+from mlcc import config, doctor, package_commands
 from mlcc._environment import AUTO, BESIDE_OPTIONS
 from mlcc._errors import Error
 from mlcc._load import built_torch_version, load_core
@@ -150,42 +151,6 @@ def run_program(arguments: argparse.Namespace) -> int:
     os.execv(sys.executable, [sys.executable, *flags, *arguments.options])
 
 
-def run_inspect(arguments: argparse.Namespace) -> int:
-    """Print what a package says of itself: what it takes and gives, for which CPU, its kernels."""
-    from mlcc import runtime
-
-    try:
-        package = runtime.load(arguments.path)
-    except runtime.PackageError as error:
-        raise Error(str(error)) from None
-    manifest = package.manifest
-    _print_rows(
-        [
-            ("file", f"{arguments.path}, {Path(arguments.path).stat().st_size} bytes"),
-            ("made by", f"mlcc {manifest['mlcc']}, torch {manifest['torch']}"),
-            ("cpu", manifest["target"]["cpu"]),
-            ("threads", manifest["threads"]),
-            *[
-                (f"size {name}", _range_in_words(**ends))
-                for name, ends in manifest["sizes"].items()
-            ],
-            *[("input", _in_words(info)) for info in package.inputs],
-            *[("output", _in_words(info)) for info in package.outputs],
-            ("arena", f"{manifest['arena_bytes']} bytes for the sizes it was exported with"),
-            *[("kernel", label) for label in manifest["kernels"]],
-        ]
-    )
-    return 0
-
-
-def _range_in_words(min: int, max: int | None) -> str:
-    return f"{min} or more" if max is None else f"{min} to {max}"
-
-
-def _in_words(info: Any) -> str:
-    return f"{info.name}: {info.dtype} [{', '.join(info.size_texts)}]"
-
-
 def run_bench(arguments: argparse.Namespace) -> int:
     """Run the benchmarks of the checkout that this package stands in."""
     if not _SUITE.exists():
@@ -202,12 +167,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     program: list[str] = []
+    if argv[:1] in (["run"], ["bench"]) and package_commands.is_model(argv[1:]):
+        call = package_commands.run_model if argv[0] == "run" else package_commands.bench_model
+        return _status(functools.partial(call, argv[1:]))
     if argv[:1] == ["run"] and argv[1:2] not in (["-h"], ["--help"]):
         argv, program = argv[:1], argv[1:]  # as Python reads it: no option there is ours
     parser = argparse.ArgumentParser(prog="mlcc", description="a JIT compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"mlcc {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="info | doctor | cache | inspect | run | bench"
+        dest="command",
+        required=True,
+        metavar="info | doctor | cache | export | inspect | run | bench",
     )
     info = commands.add_parser("info", help="versions, CPU, options with their values and origins")
     info.set_defaults(run=run_info)
@@ -224,17 +194,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     load.add_argument("path", help="the file")
     cache.set_defaults(run=run_cache)
-    inspect = commands.add_parser("inspect", help="what a package says of itself (mlcc.export)")
-    inspect.add_argument("path", help="the file; only from whom you trust")
-    inspect.set_defaults(run=run_inspect)
+    package_commands.add_export(commands)
+    package_commands.add_inspect(commands)
     run = commands.add_parser(
         "run",
-        usage="mlcc run (script.py | -m module | -c code) [arguments ...]",
-        help="a program, unchanged, with mlcc as the default backend of torch.compile",
+        usage="mlcc run (script.py | -m module | -c code) [arguments ...]\n"
+        "       mlcc run (model.mlcc | model.onnx) [options]",
+        help="a program, unchanged, with mlcc as the default backend; or a package or model of ONNX",
     )
     run.set_defaults(run=run_program)
     bench = commands.add_parser(
-        "bench", add_help=False, help="memory-bound workloads beside eager and peers; has options"
+        "bench",
+        add_help=False,
+        help="a package or model of ONNX, or memory-bound workloads; has options",
     )
     bench.set_defaults(run=run_bench)
     arguments, options = parser.parse_known_args(argv)
@@ -243,9 +215,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "run" and not program:
         run.error("expected a script, -m and a module, or -c and code")
     arguments.options = program or options
+    return _status(lambda: arguments.run(arguments))
+
+
+def _status(call: Callable[[], int]) -> int:
     try:
-        status: int = arguments.run(arguments)
+        return call()
     except Error as error:
         print(f"mlcc: {error}", file=sys.stderr)
         return 1
-    return status

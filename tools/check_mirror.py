@@ -71,6 +71,7 @@ COVERED_BY = {
     "ir/sizes": "test_fx_import.py",
     "ir/types": "test_fx_import.py",
     "logging": "test_package.py",
+    "opened_models": "test_package_commands.py",
     "onnx/backend": "test_onnx.py",
     "onnx/building": "test_onnx.py",
     "onnx/dtypes": "test_onnx.py",

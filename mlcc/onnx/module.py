@@ -38,6 +38,11 @@ class OnnxModule(nn.Module):
         return self._graph.inputs
 
     @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Of `forward`, one for each input: their names as far as Python takes these."""
+        return self._parameters_of_forward
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         return self._graph.outputs
 

@@ -126,8 +126,12 @@ def _ranges(program: Program) -> dict[str, tuple[int, int | None]]:
 
 def _arena_bytes(program: Program, executable: Any) -> int:
     """For the arguments' sizes."""
-    sizes = {name: facts.hint for name, facts in program.imported.symbols.items()}
-    return int(executable.arena_bytes_of(sizes))
+    return int(executable.arena_bytes_of(_hints(program)))
+
+
+def _hints(program: Program) -> dict[str, int]:
+    """The sizes of the arguments, by the graph's names of the symbols."""
+    return {name: facts.hint or 0 for name, facts in program.imported.symbols.items()}
 
 
 def _options(target: str, threads: int) -> dict[str, Any]:
@@ -166,15 +170,19 @@ def _check_has_no_calls(executable: Any, program: Program) -> None:
 def _manifest(
     program: Program, executable: Any, options: Mapping[str, Any], cpu: str
 ) -> dict[str, Any]:
+    hints = _hints(program)
     return {
         "format": 1,
         "mlcc": __version__,
         "torch": torch.__version__,
         "target": {"cpu": cpu},
         "threads": options["num_threads"],
-        "sizes": {shown: {"min": low, "max": high} for _, shown, low, high in program.symbols},
+        "sizes": {
+            shown: {"min": low, "max": high, "usual": hints[name]}
+            for name, shown, low, high in program.symbols
+        },
         "arena_bytes": _arena_bytes(program, executable),
         "input_tree": program.input_tree,
         "output_tree": program.output_tree,
-        "kernels": [step.removeprefix("launch ") for step in executable.steps],
+        "kernels": executable.kernels(hints),
     }

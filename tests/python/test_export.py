@@ -577,21 +577,6 @@ def test_the_manifest_is_json(tmp_path: Path) -> None:
     assert manifest == json.loads(json.dumps(manifest))
 
 
-def test_inspect_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mlcc import cli
-
-    shapes = {"input": {0: Dim("batch", min=1, max=16)}}
-    mlcc.export(
-        nn.Linear(4, 3).eval(), (torch.ones(2, 4),), tmp_path / "m.mlcc", dynamic_shapes=shapes
-    )
-    assert cli.main(["inspect", str(tmp_path / "m.mlcc")]) == 0
-    told = capsys.readouterr().out
-    for row in ("size batch  1 to 16", "input: f32 [batch, 4]", "output0: f32 [batch, 3]"):
-        assert row in told
-    assert cli.main(["inspect", __file__]) == 1
-    assert "no package of mlcc" in capsys.readouterr().err
-
-
 def _changed(path: Path, place: int, byte: int) -> Path:
     contents = bytearray(path.read_bytes())
     contents[place] = byte

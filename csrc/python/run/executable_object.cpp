@@ -10,9 +10,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "driver/kernel_facts.h"
 #include "driver/options.h"
 #include "graph/text.h"
 #include "python/build/graph_builder.h"
@@ -84,6 +86,21 @@ std::vector<std::string> steps_of(const ExecutableObject& self) {
       steps.push_back("call " + call->op);
   }
   return steps;
+}
+
+py::list kernels_of(const ExecutableObject& self, const std::map<std::string, int64_t>& sizes) {
+  const auto value_of = [&](std::string_view name) { return sizes.at(std::string(name)); };
+  py::list kernels;
+  for (const driver::KernelFacts& facts :
+       driver::kernel_facts(self.program->executable().plan(), value_of)) {
+    py::dict row;
+    row["name"] = facts.label;
+    row["line"] = facts.source;
+    row["flops"] = facts.flops;
+    row["bytes"] = facts.bytes;
+    kernels.append(std::move(row));
+  }
+  return kernels;
 }
 
 ExecutableObject compile(const py::object& source, const py::object& options, bool for_file) {
@@ -159,6 +176,10 @@ void bind_executable(py::module_& module) {
       .def_property_readonly("steps", &steps_of,
                              "Kernels (\"launch add (3 nodes)\") and calls (\"call "
                              "aten.sort.default\") in the order in which they run.")
+      .def("kernels", &kernels_of, py::arg("sizes"),
+           "Of each kernel in the order in which they run, by the values of the symbols: name, "
+           "line, "
+           "flops (None: data tells) and bytes.")
       .def(
           "arena_bytes_of",
           [](const ExecutableObject& self, const std::map<std::string, int64_t>& sizes) {
