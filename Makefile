@@ -7,7 +7,7 @@ SHELL := /bin/bash
 export PYTHON ?= python3
 export TORCH TORCH_INDEX JOBS
 
-.PHONY: help demo test check lint tidy format conformance models upstream fuzz caches nightly tsan coverage-table bench peers wheel docs build clean
+.PHONY: help demo test check lint tidy format conformance models upstream fuzz caches nightly tsan coverage-table bench peers wheel install docs build clean
 
 help:
 	@echo "make demo         set up, build, and run real models against eager; PEERS=inductor adds a column"
@@ -30,6 +30,7 @@ help:
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
 	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"
+	@echo "make install      the C runtime of packages, for CMake and pkg-config; PREFIX=/usr/local"
 	@echo "make docs         build the documentation into build/docs; warnings and dead links are errors"
 	@echo "make build        set up and build the package"
 	@echo "make clean        delete what was built; the .venv stays"
@@ -111,6 +112,9 @@ tsan:
 wheel:
 	@scripts/setup.sh demo
 	@scripts/wheel.sh
+
+install:
+	@scripts/install_runtime.sh $(PREFIX)
 
 docs:
 	@scripts/docs.sh

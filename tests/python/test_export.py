@@ -247,7 +247,7 @@ def test_sizes_that_vary(tmp_path: Path) -> None:
         "length",
     )
     assert package.outputs[0].size_texts == ("batch", "length", "7")
-    assert package.manifest["sizes"]["batch"] == {"min": 1, "max": 16}
+    assert package.manifest["sizes"]["batch"] == {"min": 1, "max": 16, "usual": 2}
     for sizes in ((1, 1), (16, 64), (2, 9), (1, 33), (5, 2)):
         ids, mask = torch.randint(0, 50, sizes), torch.rand(sizes)
         with torch.no_grad():
