@@ -6,6 +6,7 @@ VENV=$ROOT/.venv
 BUILD=$ROOT/build/release
 LLVM_BIN=/usr/lib/llvm-19/bin
 TORCH_VERSION=2.13.0 # what we build against
+WHEEL_GLIBC=2_34 # the oldest one that wheels are for; docs/install.md
 # Objects are found in ccache by what they are made of, wherever the folder is (another clone, an unpacked sdist).
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 # Set but empty, this crashes `import torch` (2.13).

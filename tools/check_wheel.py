@@ -61,7 +61,7 @@ def wrong_metadata(text: str) -> Iterator[str]:
 
 
 def wrong_needs(folder: Path) -> Iterator[str]:
-    for library in folder.glob("mlcc/*.so"):
+    for library in folder.glob("*/*.so"):
         command = ["readelf", "--wide", "--dynamic", str(library)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", output))
@@ -75,7 +75,7 @@ def wrong_needs(folder: Path) -> Iterator[str]:
 
 def too_new(folder: Path) -> Iterator[str]:
     """Symbols of a newer system than those that the wheel is for."""
-    for library in folder.glob("mlcc/*.so"):
+    for library in folder.glob("*/*.so"):
         command = ["readelf", "--wide", "--version-info", str(library)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for kind, text in sorted(set(re.findall(r"Name: (GLIBC|GLIBCXX)_([\d.]+)", output))):
