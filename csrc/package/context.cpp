@@ -359,6 +359,7 @@ void Context::infer(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> 
 }
 
 void Context::run(std::span<const mlcc_tensor> inputs, std::span<mlcc_tensor> outputs) {
+  package_->check_file();
   host_->begin(inputs, outputs);
   package_->executable().run(*host_, parallel_for_);
   host_->finish();

@@ -53,12 +53,23 @@ MappedFile MappedFile::open(const std::string& path) {
                  [bytes, closer](const char* data) {
                    ::munmap(const_cast<char*>(data), static_cast<size_t>(bytes));
                  }),
-          bytes, descriptor};
+          bytes, descriptor, path};
+}
+
+void MappedFile::check_is_whole() const {
+  struct stat facts;
+  if (descriptor < 0 || ::fstat(descriptor, &facts) != 0) return;
+  MLCC_STATUS_CHECK(facts.st_size >= bytes, MLCC_INVALID_FILE, path, ": found ", facts.st_size,
+                    " bytes, expected ", bytes, ": the file shrank while it was in use");
 }
 
 Memory map_code(int descriptor, int64_t offset, int64_t bytes, const std::string& path) {
   void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_EXEC, MAP_PRIVATE,
                         descriptor, offset);
+  if (memory == MAP_FAILED && (errno == EPERM || errno == EACCES))
+    throw StatusError(MLCC_INVALID_FILE,
+                      detail::join(path, ": the system forbids to run code of this file: ",
+                                   std::strerror(errno), " (is its folder mounted noexec?)"));
   if (memory == MAP_FAILED) fail(detail::join(path, ": its code cannot be mapped"));
   return mapped(memory, bytes);
 }

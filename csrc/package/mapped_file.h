@@ -15,9 +15,12 @@ using Memory = std::shared_ptr<const char>;
 struct MappedFile {
   Memory memory;
   int64_t bytes = 0;
-  int descriptor = -1;  // open as long as the memory is held
+  int descriptor = -1;  // open as long as the memory is held; -1: there is no file
+  std::string path;
 
   static MappedFile open(const std::string& path);
+  // StatusError where the file has fewer bytes by now: to read those would end the process.
+  void check_is_whole() const;
 };
 
 // Pages of a file that may be executed. `offset` is a multiple of the page. StatusError where the

@@ -94,7 +94,8 @@ enum {
 MLCC_API const char* mlcc_runtime_version(void);
 
 /* Opens a package. `flags`: of the enumeration above. The file is mapped: it must not change
- * meanwhile. */
+ * meanwhile. One that is shorter when a call begins is an error of that call; one that becomes so
+ * during a call may end the process. To replace a package, rename another file onto it. */
 MLCC_API mlcc_status mlcc_package_open(const char* path, uint32_t flags, mlcc_package** package,
                                        mlcc_error* error);
 /* The same of a file's bytes in memory, aligned to 64 bytes, which must hold as long as the package

@@ -155,13 +155,13 @@ class Package::Opener {
   }
 
   void place_weights(std::string_view weights, const MappedFile* file) {
-    if (file != nullptr) package_->file_ = file->memory;
+    if (file != nullptr) package_->file_ = *file;
     const bool is_aligned = reinterpret_cast<uintptr_t>(weights.data()) % kWeightAlignment == 0;
     MLCC_STATUS_CHECK(is_aligned, MLCC_INVALID_ARGUMENT, what_, ": the memory is not aligned to ",
                       kWeightAlignment, " bytes");
     package_->weights_ = (flags_ & MLCC_COPY_WEIGHTS) != 0 && !weights.empty()
                              ? copy_weights(weights)
-                             : Memory(package_->file_, weights.data());
+                             : Memory(package_->file_.memory, weights.data());
   }
 
   std::vector<runtime::KernelPtr> kernels_of(const Contents& contents) const {

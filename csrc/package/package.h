@@ -28,13 +28,16 @@ class Package {
   std::string_view manifest() const { return manifest_; }
   const std::vector<Input>& inputs() const { return inputs_; }  // as the plan's
   const Ports& ports() const { return *ports_; }
+  // StatusError where its file has shrunk since it was opened.
+  void check_file() const { file_.check_is_whole(); }
   const char* weight(const Input& input) const { return weights_.get() + input.offset; }
 
  private:
   Package() = default;
   class Opener;
 
-  Memory file_, code_, weights_;
+  MappedFile file_;  // none where the package lies in memory
+  Memory code_, weights_;
   std::string_view manifest_;
   std::unique_ptr<const runtime::Executable> executable_;
   std::vector<Input> inputs_;

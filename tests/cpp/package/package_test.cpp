@@ -392,6 +392,65 @@ TEST(Package, RunsOnThreadsOfItsOwn) {
             MLCC_INVALID_ARGUMENT);
 }
 
+// Each thread has contexts of its own, which have threads too, and opens and closes others
+// meanwhile.
+TEST(Package, ThreadsShareIt) {
+  constexpr int kThreads = 8;
+  const std::string bytes = bytes_of(example());
+  Opened opened(bytes);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      mlcc_context_options options{};
+      options.threads = 1 + t % 2;
+      for (int round = 0; round < 10; ++round) {
+        mlcc_error error;
+        mlcc_context* context = nullptr;
+        const Opened other(bytes, MLCC_COPY_WEIGHTS);
+        mlcc_package* package = round % 2 == 0 ? opened.package : other.package;
+        wrong += mlcc_context_create(package, &options, &context, &error) != MLCC_OK;
+        Vector x(1 + t);
+        x.data.assign(x.data.size(), static_cast<float>(t));
+        const mlcc_tensor input = x.tensor();
+        for (int call = 0; call < 20; ++call) {
+          std::array<mlcc_tensor, 2> outputs{};
+          wrong += mlcc_run(context, &input, 1, outputs.data(), 2, &error) != MLCC_OK ||
+                   *static_cast<float*>(outputs[0].data) != static_cast<float>(t) ||
+                   outputs[0].sizes[0] != 1 + t;
+        }
+        mlcc_context_destroy(context);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Package, TellsOfAFileThatShrank) {
+  const std::string bytes = bytes_of(example());
+  const auto path = std::filesystem::path(::testing::TempDir()) /
+                    ("package_test.shrinks." + std::to_string(::getpid()) + ".mlcc");
+  for (const uint32_t flags : {uint32_t{0}, uint32_t{MLCC_COPY_WEIGHTS}}) {
+    std::ofstream(path, std::ios::binary) << bytes;
+    mlcc_error error{};
+    mlcc_package* package = nullptr;
+    mlcc_context* context = nullptr;
+    ASSERT_EQ(mlcc_package_open(path.c_str(), flags, &package, &error), MLCC_OK) << error.text;
+    ASSERT_EQ(mlcc_context_create(package, nullptr, &context, &error), MLCC_OK);
+    Vector x(2);
+    const mlcc_tensor input = x.tensor();
+    std::array<mlcc_tensor, 2> outputs{};
+    EXPECT_EQ(mlcc_run(context, &input, 1, outputs.data(), 2, &error), MLCC_OK);
+    std::filesystem::resize_file(path, 100);
+    EXPECT_EQ(mlcc_run(context, &input, 1, outputs.data(), 2, &error), MLCC_INVALID_FILE);
+    EXPECT_THAT(std::string(error.text),
+                HasSubstr("found 100 bytes, expected " + std::to_string(bytes.size())));
+    std::filesystem::remove(path);
+    mlcc_context_destroy(context);
+    mlcc_package_close(package);
+  }
+}
+
 TEST(StridedCopy, TurnsRowsIntoColumns) {
   const std::array<int32_t, 6> from = {1, 2, 3, 4, 5, 6};
   std::array<int32_t, 6> to{};
