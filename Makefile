@@ -26,6 +26,7 @@ help:
 	@echo "                  PARTS=fuzz,models,... SCALE=0.01 (a hundredth of the work) FILE=<of make upstream>"
 	@echo "make bench        the memory-bound workloads beside eager and peers (docs/benchmarks.md); resumable"
 	@echo "                  BENCH=matmul, contraction_models, attention or training_steps: what is promised of contractions"
+	@echo "                  BENCH=packages: files beside those of ONNX Runtime, IREE and AOTInductor"
 	@echo "                  BENCH=quantized, quantized_models or llm: weights of few bits"
 	@echo "make peers        install the peers of make bench into .venv, but no torch"
 	@echo "make tsan         C++ tests of runtime, packages, store and driver under the thread sanitizer"
