@@ -2,8 +2,9 @@
 # for size, and without a C++ library of the system, so that libc and libm are all that it asks for.
 
 set(mlcc_runtime_sources
-  package/contents.cpp package/context.cpp package/mapped_file.cpp package/package.cpp package/ports.cpp
-  package/runtime_api.cpp package/strided_copy.cpp package/targets.cpp package/terminate.cpp package/thread_pool.cpp
+  package/contents.cpp package/context.cpp package/layouts.cpp package/mapped_file.cpp package/package.cpp
+  package/ports.cpp package/program.cpp package/recipes.cpp package/refit.cpp package/runner.cpp package/runtime_api.cpp
+  package/status.cpp package/targets.cpp package/terminate.cpp package/thread_pool.cpp
   runtime/arena_plan.cpp runtime/call_plan.cpp runtime/executable.cpp runtime/host_kernel.cpp runtime/kernel.cpp
   runtime/plan_memory.cpp runtime/size_expr.cpp
   support/bytes.cpp support/error.cpp support/hash.cpp support/lexer.cpp

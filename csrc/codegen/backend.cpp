@@ -7,4 +7,8 @@ std::string Target::str() const {
          emitter;
 }
 
+Result<ObjectCode> Backend::compile_llvm(std::string_view) const {
+  return unsupported(target().backend, " has no LLVM");
+}
+
 }  // namespace mlcc::codegen

@@ -32,11 +32,15 @@ struct KernelText {
   std::string_view name = "k";  // of the kernel in the object: unique there, an identifier
 };
 
+constexpr int64_t kMostStackArray = 16 << 10;
+
 struct CompileRequest {
   std::vector<KernelText> kernels;  // at most Backend::max_batch()
   // Code that assumes nothing of addresses and sizes, where a backend's usual code does. It is the
   // same elsewhere.
   bool is_general = false;
+  // Arrays of more than kMostStackArray bytes lie in memory of the caller's: KernelArgs::scratch.
+  bool has_scratch = false;
   bool want_llvm_text = false;
   bool want_asm_text = false;
   bool want_cuda_text = false;
@@ -54,6 +58,9 @@ class Backend {
   // Unsupported with a reason where this backend has no code for an op; InternalError on a bug.
   // Thread safe.
   virtual Result<ObjectCode> compile(const CompileRequest& request) const = 0;
+  // An object of what is no kernel, as text of LLVM IR. Unsupported where there is no LLVM. Thread
+  // safe.
+  virtual Result<ObjectCode> compile_llvm(std::string_view text) const;
 };
 
 }  // namespace mlcc::codegen

@@ -76,9 +76,12 @@ class Compiler {
       : graph_(std::move(graph)), options_(options), host_(host), is_optimized_(is_optimized),
         dump_(options, graph_->name()) {}
 
-  Compilation compile_for_file() {
+  Compilation compile_for_file(bool with_recipes) {
     is_foreign_ = !cpu_backend(options_).cannot_run.empty();
-    return compile();
+    keeps_recipes_ = with_recipes;
+    Compilation result = compile();
+    result.recipes = std::move(recipes_in_file_);
+    return result;
   }
 
   Compilation compile() {
@@ -318,7 +321,7 @@ class Compiler {
     graph::verify(*graph_);
     const size_t first = graph_->inputs().size() - cones.size();
     struct Recipe {
-      std::shared_ptr<const runtime::Executable> executable, inverse;
+      std::shared_ptr<const runtime::Executable> executable, inverse, in_file;
     };
     std::map<std::string, Recipe> recipes;  // by text
     std::vector<runtime::KeptInput> kept;
@@ -328,6 +331,10 @@ class Compiler {
       if (recipe.executable == nullptr) {
         std::unique_ptr<graph::Graph> inverse =
             options_.weights == "steal" ? graph::inverse_of_copy(*cone.graph) : nullptr;
+        if (keeps_recipes_ && is_foreign_)
+          recipe.in_file = Compiler(graph::parse_graph(text), options_, nullptr)
+                               .compile_for_file(false)
+                               .executable;
         recipe.executable = compile_recipe(std::move(cone.graph), stats);
         if (inverse != nullptr) recipe.inverse = compile_recipe(std::move(inverse), stats);
       }
@@ -341,6 +348,8 @@ class Compiler {
                       label,
                       reads_all_sources(),
                       recipe.inverse});
+      if (keeps_recipes_)
+        recipes_in_file_.push_back(is_foreign_ ? recipe.in_file : recipe.executable);
       log_debug(LogChannel::kCache, "kept value ", label, ":\n", text);
     }
     stats.kept += static_cast<int64_t>(kept.size());
@@ -555,7 +564,9 @@ class Compiler {
   // Of a graph of one call that is run to see how long it takes: the pass that makes code of it.
   bool is_trial_ = false;
   std::optional<graph::Pass> code_of_;
-  bool is_foreign_ = false;  // this machine does not run the code
+  bool is_foreign_ = false;     // this machine does not run the code
+  bool keeps_recipes_ = false;  // for a file
+  std::vector<std::shared_ptr<const runtime::Executable>> recipes_in_file_;  // of each kept input
   std::optional<Choice> choice_;
   Dump dump_;
   std::map<std::string, std::string> refusals_;  // of contractions, by call: why it stays one
@@ -574,9 +585,10 @@ Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
   return Compiler(std::move(graph), options, host).compile();
 }
 
-Compilation compile_for_file(std::unique_ptr<graph::Graph> graph, const Options& options) {
+Compilation compile_for_file(std::unique_ptr<graph::Graph> graph, const Options& options,
+                             bool with_recipes) {
   check(options);
-  return Compiler(std::move(graph), options, nullptr).compile_for_file();
+  return Compiler(std::move(graph), options, nullptr).compile_for_file(with_recipes);
 }
 
 }  // namespace mlcc::driver

@@ -34,6 +34,8 @@ struct Compilation {
   std::shared_ptr<const runtime::Executable> executable;
   std::string graph_text;  // as it came in: what a cache entry stores
   CompileStats stats;
+  // Of each kept input, what computes it on the CPU of the file. Empty unless asked for.
+  std::vector<std::shared_ptr<const runtime::Executable>> recipes;
   // Why nodes did not join a kernel that computes or reads what they need, in program order.
   std::vector<std::string> fusion_refusals;
 };
@@ -62,6 +64,8 @@ Compilation compile(std::unique_ptr<graph::Graph> graph, const Options& options,
 
 // The same for a file, also where this machine does not run code for `options.cpu`: the
 // executable's kernels are not callable then, but those of its kept inputs are this machine's.
-Compilation compile_for_file(std::unique_ptr<graph::Graph> graph, const Options& options);
+// `with_recipes`: the file computes them too.
+Compilation compile_for_file(std::unique_ptr<graph::Graph> graph, const Options& options,
+                             bool with_recipes);
 
 }  // namespace mlcc::driver

@@ -196,8 +196,8 @@ std::vector<Result<runtime::FoundKernel>> find_kernels(std::span<const KernelReq
   return KernelFinder(requests, device, options, dump).find();
 }
 
-std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan,
-                                        const Options& options) {
+std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan, const Options& options,
+                                        bool has_scratch) {
   std::vector<const runtime::LaunchStep*> launches;
   for (const runtime::Step& step : plan.steps)
     if (const auto* launch = std::get_if<runtime::LaunchStep>(&step)) launches.push_back(launch);
@@ -206,13 +206,14 @@ std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan,
   std::vector<Result<std::string>> objects(launches.size(), unsupported("not compiled"));
   on_threads(num_threads(options))(launches.size(), [&](size_t i) {
     const runtime::LaunchStep& launch = *launches[i];
-    if (disk != nullptr)
+    if (disk != nullptr && !has_scratch)
       if (std::optional<std::string> stored = runtime::stored_object(*disk, launch.key)) {
         objects[i] = std::move(*stored);
         return;
       }
     Result<codegen::ObjectCode> made =
-        backend.compile({.kernels = {{launch.kernel_text, name_in_object(launch.key, backend)}}});
+        backend.compile({.kernels = {{launch.kernel_text, name_in_object(launch.key, backend)}},
+                         .has_scratch = has_scratch});
     if (made)
       objects[i] = std::move(made->bytes);
     else

@@ -35,8 +35,8 @@ std::vector<Result<runtime::FoundKernel>> find_kernels(std::span<const KernelReq
                                                        const Options& options, Dump& dump);
 
 // The object code of each launch of a plan for the CPU, in order: from the store, else compiled
-// again. UnsupportedError where there is none.
-std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan,
-                                        const Options& options);
+// again. UnsupportedError where there is none. `has_scratch`: as CompileRequest's.
+std::vector<std::string> launch_objects(const runtime::ExecutablePlan& plan, const Options& options,
+                                        bool has_scratch = false);
 
 }  // namespace mlcc::driver

@@ -22,6 +22,7 @@ enum class SectionKind : uint32_t {
   kCode = 3,      // for one target, whose name and features stand in kTargets
   kWeights = 4,
   kTargets = 5,
+  kRecipes = 6,  // recipes.h; only in files whose weights can be exchanged
 };
 
 struct FileHeader {

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/object_loader.h"
+#include "support/bytes.h"
 #include "support/error.h"
 
 namespace mlcc::package {
@@ -78,17 +80,61 @@ class Object {
 // Puts one object behind what is there.
 class ObjectLinker {
  public:
-  ObjectLinker(std::string_view bytes, std::string& image) : object_(bytes), image_(image) {}
+  ObjectLinker(std::string_view bytes, std::string& image, const Outside& outside)
+      : object_(bytes), image_(image), outside_(outside) {}
 
-  std::map<std::string, int64_t, std::less<>> link() {
+  const std::map<std::string, int64_t, std::less<>>& link(std::vector<OpenPlace>& open) {
     place_sections();
     read_symbols();
     for (const Elf64_Shdr& section : object_.sections())
-      if (section.sh_type == SHT_RELA) relocate(section);
-    return std::move(defined_);
+      if (section.sh_type == SHT_RELA) relocate(section, open);
+    return defined_;
+  }
+
+  // Of the deepest call: a function that others see, and all of those that it may call.
+  int64_t stack_bytes() const {
+    int64_t most = 0, inner = 0;
+    for (size_t i = 0; i < object_.sections().size(); ++i) {
+      if (object_.section_name(object_.section(i)) != ".stack_sizes") continue;
+      for (const auto& [function, bytes] : frames(i)) {
+        const bool is_outer =
+            std::any_of(defined_.begin(), defined_.end(),
+                        [&](const auto& symbol) { return symbol.second == function; });
+        if (is_outer)
+          most = std::max(most, bytes);
+        else
+          inner += bytes;
+      }
+    }
+    return most + inner;
   }
 
  private:
+  // Functions with the bytes of their frames: addresses, which relocations tell, each with a number
+  // of seven bits a byte.
+  std::vector<std::pair<int64_t, int64_t>> frames(size_t index) const {
+    std::map<uint64_t, int64_t> functions;  // by the place of the address in the section
+    for (const Elf64_Shdr& table : object_.sections()) {
+      if (table.sh_type != SHT_RELA || table.sh_info != index) continue;
+      for (const Elf64_Rela& entry : object_.table<Elf64_Rela>(table)) {
+        const size_t symbol = ELF64_R_SYM(entry.r_info);
+        MLCC_USER_CHECK(symbol < symbols_.size() && symbols_[symbol].second,
+                        "object: the frame of no function");
+        functions[entry.r_offset] = *symbols_[symbol].second + entry.r_addend;
+      }
+    }
+    const std::string_view bytes = object_.contents(object_.section(index));
+    std::vector<std::pair<int64_t, int64_t>> found;
+    for (size_t at = 0; at < bytes.size();) {
+      const auto function = functions.find(at);
+      MLCC_USER_CHECK(function != functions.end(), "object: the frame of no function");
+      ByteReader number(bytes.substr(std::min(at + sizeof(uint64_t), bytes.size())), "object");
+      found.emplace_back(function->second, static_cast<int64_t>(number.count()));
+      at = bytes.size() - number.rest().size();
+    }
+    return found;
+  }
+
   static bool is_loaded(const Elf64_Shdr& section) { return (section.sh_flags & SHF_ALLOC) != 0; }
 
   // Tables for debuggers and for unwinding, which nobody asks of kernels.
@@ -132,19 +178,27 @@ class ObjectLinker {
     }
   }
 
-  void relocate(const Elf64_Shdr& table) {
+  void relocate(const Elf64_Shdr& table, std::vector<OpenPlace>& open) {
     if (table.sh_info >= places_.size() || !places_[table.sh_info]) return;
     const auto size = static_cast<int64_t>(object_.section(table.sh_info).sh_size);
     for (const Elf64_Rela& entry : object_.table<Elf64_Rela>(table)) {
       const size_t index = ELF64_R_SYM(entry.r_info);
       MLCC_USER_CHECK(index < symbols_.size(), "object: no symbol ", index);
       const auto& [name, target] = symbols_[index];
-      if (!target) throw UnsupportedError(detail::join("object: needs ", name, " of a library"));
       const auto offset = static_cast<int64_t>(entry.r_offset);
       MLCC_USER_CHECK(offset >= 0 && offset <= size - 4, "object: a relocation outside of ",
                       "its section");
-      apply(static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info)), *places_[table.sh_info] + offset,
-            *target + entry.r_addend);
+      const auto type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));
+      const int64_t at = *places_[table.sh_info] + offset;
+      const auto known = outside_.known.find(name);
+      if (target)
+        apply(type, at, *target + entry.r_addend);
+      else if (known != outside_.known.end())
+        apply(type, at, known->second + entry.r_addend);
+      else if (outside_.open.contains(name))
+        open.push_back({at, type, name, entry.r_addend});
+      else
+        throw UnsupportedError(detail::join("object: needs ", name, " of a library"));
     }
   }
 
@@ -212,10 +266,38 @@ class ObjectLinker {
 
   const Object object_;
   std::string& image_;
+  const Outside& outside_;
   std::vector<std::optional<int64_t>> places_;  // of sections in the image
   std::vector<std::pair<std::string, std::optional<int64_t>>> symbols_;
   std::map<std::string, int64_t, std::less<>> defined_;
 };
+
+// Where what it defines lies.
+std::map<std::string, int64_t, std::less<>> place(std::string_view object, const Outside& outside,
+                                                  Image& image) {
+  const size_t begin = (image.bytes.size() + kImageAlignment - 1) / kImageAlignment;
+  image.bytes.resize(begin * kImageAlignment);
+  ObjectLinker linker(object, image.bytes, outside);
+  std::map<std::string, int64_t, std::less<>> defined = linker.link(image.open_places);
+  image.stack_bytes = std::max(image.stack_bytes, linker.stack_bytes());
+  if (const auto scratch = defined.find(runtime::scratch_symbol("k")); scratch != defined.end()) {
+    int64_t bytes = 0;
+    std::memcpy(&bytes, image.bytes.data() + scratch->second, sizeof(bytes));
+    image.scratch_bytes = std::max(image.scratch_bytes, bytes);
+  }
+  return defined;
+}
+
+std::vector<int64_t> addresses_of(const ObjectToLink& object,
+                                  const std::map<std::string, int64_t, std::less<>>& defined) {
+  std::vector<int64_t> addresses;
+  for (const std::string& symbol : object.symbols) {
+    const auto place = defined.find(symbol);
+    MLCC_USER_CHECK(place != defined.end(), "object: does not define ", symbol);
+    addresses.push_back(place->second);
+  }
+  return addresses;
+}
 
 }  // namespace
 
@@ -224,19 +306,14 @@ Image link_objects(std::span<const ObjectToLink> objects) {
   std::map<std::string_view, std::map<std::string, int64_t, std::less<>>> linked;
   for (const ObjectToLink& object : objects) {
     const auto [found, is_new] = linked.try_emplace(object.bytes);
-    if (is_new) {
-      const size_t begin = (image.bytes.size() + kImageAlignment - 1) / kImageAlignment;
-      image.bytes.resize(begin * kImageAlignment);
-      found->second = ObjectLinker(object.bytes, image.bytes).link();
-    }
-    std::vector<int64_t>& addresses = image.addresses.emplace_back();
-    for (const std::string& symbol : object.symbols) {
-      const auto place = found->second.find(symbol);
-      MLCC_USER_CHECK(place != found->second.end(), "object: does not define ", symbol);
-      addresses.push_back(place->second);
-    }
+    if (is_new) found->second = place(object.bytes, {}, image);
+    image.addresses.push_back(addresses_of(object, found->second));
   }
   return image;
+}
+
+void link_behind(Image& image, const ObjectToLink& object, const Outside& outside) {
+  image.addresses.push_back(addresses_of(object, place(object.bytes, outside, image)));
 }
 
 }  // namespace mlcc::package

@@ -85,16 +85,18 @@ Memory copy_code(std::string_view bytes) {
   return owner;
 }
 
-Memory copy_weights(std::string_view bytes) {
-  const int64_t room = static_cast<int64_t>(bytes.size()) + kHugePage;
+WeightMemory::WeightMemory(int64_t bytes) : bytes_(bytes) {
+  const int64_t room = bytes + kHugePage;
   char* memory = map_anonymous(room);
-  const Memory owner = mapped(memory, room);
+  owner_ = mapped(memory, room);
   const auto address = reinterpret_cast<uintptr_t>(memory);
-  char* begin = memory + (kHugePage - static_cast<int64_t>(address % kHugePage)) % kHugePage;
-  (void)::madvise(begin, bytes.size(), MADV_HUGEPAGE);  // else small pages do as well
-  std::memcpy(begin, bytes.data(), bytes.size());
-  (void)::mprotect(memory, static_cast<size_t>(room), PROT_READ);
-  return {owner, begin};
+  data_ = memory + (kHugePage - static_cast<int64_t>(address % kHugePage)) % kHugePage;
+  (void)::madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // else small pages do as well
+}
+
+Memory WeightMemory::finished() const {
+  (void)::mprotect(data_, static_cast<size_t>(bytes_), PROT_READ);
+  return {owner_, data_};
 }
 
 }  // namespace mlcc::package

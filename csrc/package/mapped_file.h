@@ -29,7 +29,18 @@ Memory map_code(int descriptor, int64_t offset, int64_t bytes, const std::string
 // The same of bytes in memory, which are copied.
 Memory copy_code(std::string_view bytes);
 
-// A copy in huge pages where the system has any.
-Memory copy_weights(std::string_view bytes);
+// Memory for weights, in huge pages where the system has any.
+class WeightMemory {
+ public:
+  explicit WeightMemory(int64_t bytes);  // 0 too
+
+  char* data() const { return data_; }
+  Memory finished() const;  // which nobody writes any more
+
+ private:
+  Memory owner_;
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
 
 }  // namespace mlcc::package

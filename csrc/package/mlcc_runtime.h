@@ -10,10 +10,10 @@
  *   mlcc_tensor output = {scores, MLCC_F32, 2, output_sizes, NULL};
  *   if (mlcc_run(context, &input, 1, &output, 1, &error) != MLCC_OK) puts(error.text);
  *
- * A package is immutable: any number of threads use it at a time. A context holds what one call
- * needs, so each thread that calls has one of its own. Nothing here reads environment variables,
- * keeps global state, ends the process or throws. A package holds code, which runs with the rights
- * of the process: open only files of those whom you would trust with a program.
+ * Any number of threads use a package at a time. A context holds what one call needs, so each
+ * thread that calls has one of its own. Nothing here reads environment variables, keeps global
+ * state, ends the process or throws. A package holds code, which runs with the rights of the
+ * process: open only files of those whom you would trust with a program.
  *
  * C11; C++ may include it too.
  */
@@ -119,6 +119,25 @@ MLCC_API mlcc_status mlcc_package_output(const mlcc_package* package, size_t ind
 MLCC_API mlcc_status mlcc_package_arena_bytes(const mlcc_package* package,
                                               const mlcc_tensor* inputs, size_t num_inputs,
                                               size_t* bytes, mlcc_error* error);
+
+/* A weight by the name that the model's state_dict has for it. */
+typedef struct mlcc_weight {
+  const char* name;
+  mlcc_tensor tensor;
+} mlcc_weight;
+
+/* How many weights can be exchanged. MLCC_UNSUPPORTED where the package was exported without
+ * that. */
+MLCC_API mlcc_status mlcc_package_num_weights(const mlcc_package* package, size_t* count,
+                                              mlcc_error* error);
+MLCC_API mlcc_status mlcc_package_weight(const mlcc_package* package, size_t index,
+                                         mlcc_tensor_info* info, mlcc_error* error);
+/* Exchanges weights, all of them or some, in memory of the package; the file is not touched. Calls
+ * that begin afterwards see all of the new ones, calls under way see none: it may be called
+ * meanwhile, from any thread. Names of the model's state_dict that no result depends on are
+ * allowed. After an error nothing has changed. */
+MLCC_API mlcc_status mlcc_package_refit(mlcc_package* package, const mlcc_weight* weights,
+                                        size_t num_weights, mlcc_error* error);
 
 /* Where a context has its memory from. */
 typedef struct mlcc_allocator {

@@ -87,6 +87,15 @@ class Package {
 
   const mlcc_package* get() const { return package_.get(); }
 
+  // As mlcc_package_refit.
+  void refit(const std::vector<std::pair<std::string, Tensor>>& weights) {
+    std::vector<mlcc_weight> given;
+    for (const auto& [name, tensor] : weights) given.push_back({name.c_str(), tensor.get()});
+    detail::check([&](mlcc_error* error) {
+      return mlcc_package_refit(package_.get(), given.data(), given.size(), error);
+    });
+  }
+
   std::string_view manifest() const {
     size_t size = 0;
     const char* text = mlcc_package_manifest(get(), &size);

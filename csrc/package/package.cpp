@@ -2,61 +2,22 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "package/format.h"
 #include "package/status.h"
-#include "runtime/host_kernel.h"
+#include "package/targets.h"
 
 namespace mlcc::package {
-namespace {
-
-// Steps in the order in which they run: what a slot is when a step reads it.
-class PlanChecker {
- public:
-  explicit PlanChecker(const runtime::ExecutablePlan& plan)
-      : is_filled_(static_cast<size_t>(plan.num_slots), false) {
-    for (size_t i = 0; i < plan.inputs.size(); ++i) fill(static_cast<runtime::Slot>(i));
-    for (const runtime::Step& step : plan.steps)
-      std::visit([this](const auto& one) { check(one); }, step);
-    for (const runtime::Slot slot : plan.outputs) need(slot);
-  }
-
- private:
-  void fill(runtime::Slot slot) { is_filled_[static_cast<size_t>(slot)] = true; }
-  void need(runtime::Slot slot) const {
-    MLCC_STATUS_CHECK(is_filled_[static_cast<size_t>(slot)], MLCC_INVALID_FILE, "plan: slot ", slot,
-                      " is used before it is filled");
-  }
-
-  void check(const runtime::AllocateStep& step) { fill(step.slot); }
-  void check(const runtime::LaunchStep& step) {
-    for (const runtime::Slot slot : step.buffers) need(slot);
-  }
-  void check(const runtime::ViewStep& step) {
-    need(step.base);
-    fill(step.slot);
-  }
-  void check(const runtime::BindStep& step) { need(step.slot); }
-  void check(const runtime::ReleaseStep& step) {
-    for (const runtime::Slot slot : step.slots) need(slot);
-  }
-  void check(const runtime::SizeStep& step) { fill(step.slot); }
-  void check(const runtime::ExternStep&) { MLCC_UNREACHABLE("a call in a package"); }
-
-  std::vector<bool> is_filled_;
-};
-
-}  // namespace
-
 // Reads a file's bytes into a package.
 class Package::Opener {
  public:
   Opener(std::string_view bytes, uint32_t flags, std::string what)
       : bytes_(bytes), flags_(flags), what_(std::move(what)) {}
 
-  std::shared_ptr<const Package> open(const MappedFile* file) {
+  std::shared_ptr<Package> open(const MappedFile* file) {
     read_table();
     package_->manifest_ = contents_of(SectionKind::kManifest);
     check_target();
@@ -65,27 +26,16 @@ class Package::Opener {
     Contents contents =
         decode_contents(contents_of(SectionKind::kPlan), static_cast<int64_t>(code.size()),
                         static_cast<int64_t>(weights.size()));
-    PlanChecker(contents.plan);
     place_code(code, file);
     place_weights(weights, file);
-    std::vector<runtime::KernelPtr> kernels = kernels_of(contents);
-    package_->executable_ = executable_of(std::move(contents.plan), std::move(kernels));
-    package_->ports_ = std::make_unique<const Ports>(contents, *package_->executable_);
-    package_->inputs_ = std::move(contents.inputs);
+    package_->program_ =
+        std::make_unique<const Program>(std::move(contents), package_->code_.get());
+    package_->weights_ = weights_in_file();
+    if (has_section(SectionKind::kRecipes)) package_->recipes_ = contents_of(SectionKind::kRecipes);
     return std::move(package_);
   }
 
  private:
-  // Of a plan that is inconsistent where the decoder does not see it.
-  static std::unique_ptr<const runtime::Executable>
-  executable_of(runtime::ExecutablePlan plan, std::vector<runtime::KernelPtr> kernels) {
-    try {
-      return std::make_unique<const runtime::Executable>(std::move(plan), std::move(kernels));
-    } catch (const InternalError& error) {
-      throw StatusError(MLCC_INVALID_FILE, error.what());
-    }
-  }
-
   template <typename T>
   T read(uint64_t at) const {
     MLCC_STATUS_CHECK(at <= bytes_.size() && sizeof(T) <= bytes_.size() - at, MLCC_INVALID_FILE,
@@ -113,6 +63,12 @@ class Package::Opener {
         bytes_.substr(sizeof(FileHeader), table_.size() * sizeof(SectionEntry));
     MLCC_STATUS_CHECK(hash_bytes(table) == header.checksum, MLCC_INVALID_FILE, what_,
                       ": the table of sections is damaged");
+  }
+
+  bool has_section(SectionKind kind) const {
+    return std::any_of(table_.begin(), table_.end(), [&](const SectionEntry& entry) {
+      return entry.kind == static_cast<uint32_t>(kind);
+    });
   }
 
   const SectionEntry& section(SectionKind kind) const {
@@ -146,6 +102,7 @@ class Package::Opener {
 
   // Pages of the file where they are such here, else a copy.
   void place_code(std::string_view code, const MappedFile* file) {
+    package_->code_bytes_ = static_cast<int64_t>(code.size());
     if (code.empty()) return;
     const auto offset = static_cast<int64_t>(section(SectionKind::kCode).offset);
     const bool is_mapped = file != nullptr && offset % ::sysconf(_SC_PAGESIZE) == 0;
@@ -159,37 +116,62 @@ class Package::Opener {
     const bool is_aligned = reinterpret_cast<uintptr_t>(weights.data()) % kWeightAlignment == 0;
     MLCC_STATUS_CHECK(is_aligned, MLCC_INVALID_ARGUMENT, what_, ": the memory is not aligned to ",
                       kWeightAlignment, " bytes");
-    package_->weights_ = (flags_ & MLCC_COPY_WEIGHTS) != 0 && !weights.empty()
-                             ? copy_weights(weights)
-                             : Memory(package_->file_.memory, weights.data());
+    if ((flags_ & MLCC_COPY_WEIGHTS) == 0) {
+      weights_ = Memory(package_->file_.memory, weights.data());
+      return;
+    }
+    const WeightMemory copy(static_cast<int64_t>(weights.size()));
+    if (!weights.empty()) std::memcpy(copy.data(), weights.data(), weights.size());
+    weights_ = copy.finished();
   }
 
-  std::vector<runtime::KernelPtr> kernels_of(const Contents& contents) const {
-    std::vector<runtime::KernelPtr> kernels;
-    for (const std::vector<int64_t>& entries : contents.entries) {
-      std::vector<runtime::PhaseFunction> phases;
-      for (const int64_t entry : entries)
-        phases.push_back(reinterpret_cast<runtime::PhaseFunction>(
-            const_cast<char*>(package_->code_.get()) + entry));
-      kernels.push_back(std::make_shared<runtime::HostKernel>("k", std::move(phases)));
-    }
-    return kernels;
+  WeightsPtr weights_in_file() const {
+    auto found = std::make_shared<Weights>();
+    for (const Input& input : package_->program_->inputs())
+      found->data.push_back(input.kind == InputKind::kWeight
+                                ? Memory(weights_, weights_.get() + input.offset)
+                                : nullptr);
+    return found;
   }
 
   const std::string_view bytes_;
   const uint32_t flags_;
   const std::string what_;
   std::vector<SectionEntry> table_;
+  Memory weights_;
   std::shared_ptr<Package> package_{new Package()};
 };
 
-std::shared_ptr<const Package> Package::open(const std::string& path, uint32_t flags) {
+std::shared_ptr<Package> Package::open(const std::string& path, uint32_t flags) {
   const MappedFile file = MappedFile::open(path);
   return Opener({file.memory.get(), static_cast<size_t>(file.bytes)}, flags, path).open(&file);
 }
 
-std::shared_ptr<const Package> Package::open_memory(std::string_view bytes, uint32_t flags) {
+std::shared_ptr<Package> Package::open_memory(std::string_view bytes, uint32_t flags) {
   return Opener(bytes, flags, "package").open(nullptr);
+}
+
+WeightsPtr Package::weights() const {
+  const std::lock_guard lock(mutex_);
+  return weights_;
+}
+
+std::shared_ptr<const Refit> Package::refit() const {
+  MLCC_STATUS_CHECK(!recipes_.empty(), MLCC_UNSUPPORTED,
+                    "package: its weights cannot be exchanged, since it was exported without that");
+  const std::lock_guard lock(refit_mutex_);
+  if (refit_ == nullptr)
+    refit_ = std::make_shared<const Refit>(
+        decode_recipes(recipes_, program_->inputs().size(), code_bytes_), *program_, code_.get());
+  return refit_;
+}
+
+void Package::exchange_weights(std::span<const mlcc_weight> given) {
+  const std::shared_ptr<const Refit> made = refit();
+  const std::lock_guard one_at_a_time(refit_mutex_);
+  WeightsPtr weights = made->refitted(this->weights(), given);
+  const std::lock_guard lock(mutex_);
+  weights_.swap(weights);
 }
 
 }  // namespace mlcc::package

@@ -1,6 +1,8 @@
 #include "package/packing.h"
 
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "package/image.h"
@@ -34,18 +36,96 @@ std::vector<runtime::Step> steps_without_text(std::vector<runtime::Step> steps) 
   return steps;
 }
 
-Image link(const ProgramToPack& program) {
-  std::vector<ObjectToLink> objects;
-  for (const runtime::Step& step : program.plan.steps) {
+// One object for each launch.
+void add_objects(const runtime::ExecutablePlan& plan, const std::vector<std::string>& bytes,
+                 std::vector<ObjectToLink>& objects) {
+  size_t launches = 0;
+  for (const runtime::Step& step : plan.steps) {
     const auto* launch = std::get_if<runtime::LaunchStep>(&step);
     if (launch == nullptr) continue;
-    MLCC_CHECK(objects.size() < program.objects.size(), "package: fewer objects than launches");
+    MLCC_CHECK(launches < bytes.size(), "package: fewer objects than launches");
     ObjectToLink& object = objects.emplace_back();
-    object.bytes = program.objects[objects.size() - 1];
+    object.bytes = bytes[launches++];
     for (size_t phase = 0; phase < launch->phases.size(); ++phase)
       object.symbols.push_back(runtime::phase_symbol("k", static_cast<int64_t>(phase)));
   }
-  return link_objects(objects);
+}
+
+// What runs of a plan: without kept inputs and promises, and without names.
+runtime::ExecutablePlan plan_in_file(const runtime::ExecutablePlan& plan) {
+  runtime::ExecutablePlan found;
+  found.inputs = plan.inputs;
+  found.num_slots = plan.num_slots;
+  found.steps = steps_without_text(plan.steps);
+  found.outputs = plan.outputs;
+  found.written_inputs = plan.written_inputs;
+  return found;
+}
+
+// Of each recipe once, in the order of the kept inputs.
+void add_recipe_objects(const RecipesToPack& recipes, std::vector<ObjectToLink>& objects) {
+  std::set<const runtime::Executable*> seen;
+  for (size_t i = 0; i < recipes.executables.size(); ++i)
+    if (seen.insert(recipes.executables[i].get()).second)
+      add_objects(recipes.executables[i]->plan(), recipes.objects[i], objects);
+}
+
+using Addresses = std::vector<std::vector<int64_t>>;
+
+// A recipe as a program by itself; takes its kernels' places from the front of `addresses`.
+Contents recipe_in_file(const runtime::ExecutablePlan& plan, const std::string& label,
+                        Addresses::const_iterator& addresses) {
+  Contents contents;
+  contents.plan = plan_in_file(plan);
+  for (size_t i = 0; i < plan.inputs.size(); ++i)
+    contents.inputs.push_back({InputKind::kGiven, "source" + std::to_string(i), {}, 0, 0});
+  contents.outputs.resize(plan.outputs.size(), {"packed", {}});
+  for (const runtime::Step& step : plan.steps) {
+    if (std::holds_alternative<runtime::LaunchStep>(step)) contents.entries.push_back(*addresses++);
+    if (const auto* call = std::get_if<runtime::ExternStep>(&step))
+      throw UnsupportedError(
+          detail::join("package: ", label, " is computed by a call of ", call->op));
+  }
+  return contents;
+}
+
+// Of the recipes, those of inputs that the file has.
+Recipes recipes_in_file(const ProgramToPack& program, const std::vector<Input>& inputs,
+                        Addresses::const_iterator addresses) {
+  const RecipesToPack& from = *program.recipes;
+  Recipes recipes;
+  std::map<const runtime::Executable*, size_t> programs;
+  for (size_t i = 0; i < from.executables.size(); ++i) {
+    const auto [found, is_new] = programs.try_emplace(from.executables[i].get(), programs.size());
+    const runtime::KeptInput& kept = program.plan.kept[i];
+    if (is_new)
+      recipes.programs.push_back(
+          recipe_in_file(from.executables[i]->plan(), kept.label, addresses));
+    if (inputs[static_cast<size_t>(kept.slot)].kind == InputKind::kWeight)
+      recipes.recipes.push_back({found->second,
+                                 static_cast<size_t>(kept.slot),
+                                 {kept.sources.begin(), kept.sources.end()}});
+  }
+  std::vector<bool> is_read(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) is_read[i] = inputs[i].kind == InputKind::kWeight;
+  for (const Recipe& recipe : recipes.recipes)
+    for (const size_t source : recipe.sources) is_read[source] = true;
+  for (const WeightName& weight : from.names) {
+    const bool is_known =
+        weight.input != WeightName::kUnread && is_read[static_cast<size_t>(weight.input)];
+    recipes.names.push_back({weight.name, is_known ? weight.input : WeightName::kUnread});
+  }
+  return recipes;
+}
+
+// Inputs that recipes read and that nobody can give.
+void use_fixed_sources(const ProgramToPack& program, std::vector<bool>& is_used) {
+  std::vector<bool> is_named(program.plan.inputs.size(), false);
+  for (const WeightName& weight : program.recipes->names)
+    if (weight.input != WeightName::kUnread) is_named[static_cast<size_t>(weight.input)] = true;
+  for (const runtime::KeptInput& kept : program.plan.kept)
+    for (const runtime::Slot source : kept.sources)
+      if (!is_named[static_cast<size_t>(source)]) is_used[static_cast<size_t>(source)] = true;
 }
 
 // As people see them: with their names of symbols. Empty where all are numbers.
@@ -78,7 +158,8 @@ PackageFile pack(const ProgramToPack& program) {
              "package: ", program.values.size(), " values and ", program.input_names.size(),
              " names for ", plan.inputs.size(), " inputs");
   PackageFile file;
-  const std::vector<bool> is_used = used_slots(plan);
+  std::vector<bool> is_used = used_slots(plan);
+  if (program.recipes) use_fixed_sources(program, is_used);
   for (size_t i = 0; i < plan.inputs.size(); ++i) {
     Input& input = file.contents.inputs.emplace_back();
     input.name = i < program.input_names.size() ? program.input_names[i]
@@ -96,12 +177,15 @@ PackageFile pack(const ProgramToPack& program) {
     if (file.contents.inputs[static_cast<size_t>(slot)].kind != InputKind::kGiven)
       throw UnsupportedError(detail::join("package: the program writes into ",
                                           file.contents.inputs[static_cast<size_t>(slot)].name));
-  Image image = link(program);
-  file.contents.plan.inputs = plan.inputs;
-  file.contents.plan.num_slots = plan.num_slots;
-  file.contents.plan.steps = steps_without_text(plan.steps);
-  file.contents.plan.outputs = plan.outputs;
-  file.contents.plan.written_inputs = plan.written_inputs;
+  std::vector<ObjectToLink> objects;
+  add_objects(plan, program.objects, objects);
+  const size_t num_launches = objects.size();
+  if (program.recipes) add_recipe_objects(*program.recipes, objects);
+  Image image = link_objects(objects);
+  const auto behind = image.addresses.begin() + static_cast<std::ptrdiff_t>(num_launches);
+  if (program.recipes) file.recipes = recipes_in_file(program, file.contents.inputs, behind);
+  image.addresses.erase(behind, image.addresses.end());
+  file.contents.plan = plan_in_file(plan);
   for (size_t i = 0; i < plan.outputs.size(); ++i)
     file.contents.outputs.push_back(
         {program.output_names[i], texts_of(spec_of(plan, plan.outputs[i]).shape, program.symbols)});
@@ -109,6 +193,8 @@ PackageFile pack(const ProgramToPack& program) {
   file.contents.conditions = program.conditions;
   file.contents.entries = std::move(image.addresses);
   file.code = {program.target, std::move(image.bytes)};
+  file.scratch_bytes = image.scratch_bytes;
+  file.stack_bytes = image.stack_bytes;
   return file;
 }
 

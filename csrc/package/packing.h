@@ -1,6 +1,7 @@
 // From a compiled plan to a package of it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,13 @@
 #include "runtime/executable.h"
 
 namespace mlcc::package {
+
+// What computes kept inputs, for the target of the package.
+struct RecipesToPack {
+  std::vector<std::shared_ptr<const runtime::Executable>> executables;  // of each kept input
+  std::vector<std::vector<std::string>> objects;                        // of these, of each launch
+  std::vector<WeightName> names;  // of the given inputs that can be exchanged
+};
 
 struct ProgramToPack {
   const runtime::ExecutablePlan& plan;   // of the CPU, no calls
@@ -22,6 +30,7 @@ struct ProgramToPack {
   Target target;
   std::vector<Symbol> symbols;  // of the plan
   std::vector<Condition> conditions;
+  std::optional<RecipesToPack> recipes;  // where weights can be exchanged
 };
 
 // Weights that no step reads are left out: what is kept of them stands for them. Without manifest.

@@ -76,6 +76,16 @@ std::string Port::sizes_in_words() const {
   return text + "]";
 }
 
+void Port::check_kind(const std::string& what, const mlcc_tensor& tensor) const {
+  MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(dtype_),
+                    MLCC_INVALID_ARGUMENT, what, ": found dtype ", dtype_in_words(tensor.dtype),
+                    ", expected ", dtype_name(dtype_));
+  MLCC_STATUS_CHECK(tensor.rank == static_cast<int32_t>(rank()), MLCC_INVALID_ARGUMENT, what,
+                    ": found ", tensor.rank, " dimensions, expected ", sizes_in_words());
+  MLCC_STATUS_CHECK(tensor.rank == 0 || tensor.sizes != nullptr, MLCC_INVALID_ARGUMENT, what,
+                    ": sizes are null");
+}
+
 mlcc_tensor_info Port::info() const {
   return {name_.c_str(),       static_cast<mlcc_dtype>(dtype_), static_cast<int32_t>(rank()),
           known_sizes_.data(), known_strides_.data(),           text_pointers_.data()};
@@ -131,18 +141,8 @@ Ports::Ports(const Contents& contents, const runtime::Executable& executable) {
 std::vector<int64_t> Ports::bind(std::span<const mlcc_tensor> inputs) const {
   MLCC_STATUS_CHECK(inputs.size() == inputs_.size(), MLCC_INVALID_ARGUMENT, "found ", inputs.size(),
                     " inputs, expected ", inputs_.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Port& port = inputs_[i];
-    const mlcc_tensor& tensor = inputs[i];
-    MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(port.dtype()),
-                      MLCC_INVALID_ARGUMENT, "input ", port.name(), ": found dtype ",
-                      dtype_in_words(tensor.dtype), ", expected ", dtype_name(port.dtype()));
-    MLCC_STATUS_CHECK(tensor.rank == static_cast<int32_t>(port.rank()), MLCC_INVALID_ARGUMENT,
-                      "input ", port.name(), ": found ", tensor.rank, " dimensions, expected ",
-                      port.sizes_in_words());
-    MLCC_STATUS_CHECK(tensor.rank == 0 || tensor.sizes != nullptr, MLCC_INVALID_ARGUMENT, "input ",
-                      port.name(), ": sizes are null");
-  }
+  for (size_t i = 0; i < inputs.size(); ++i)
+    inputs_[i].check_kind("input " + inputs_[i].name(), inputs[i]);
   std::vector<int64_t> values(symbols_.size(), 0);
   for (const Binding& binding : bindings_)
     values[binding.symbol] = inputs[binding.input].sizes[binding.dim];

@@ -25,17 +25,22 @@ class Port {
   runtime::Slot slot() const { return slot_; }
   DType dtype() const { return dtype_; }
   size_t rank() const { return sizes_.size(); }
+  // -1: follows from symbols.
+  std::span<const int64_t> known_sizes() const { return known_sizes_; }
+  std::span<const int64_t> known_strides() const { return known_strides_; }
   void sizes(std::span<const int64_t> symbols, std::vector<int64_t>& sizes) const;
   void strides(std::span<const int64_t> symbols, std::vector<int64_t>& strides) const;
   std::string sizes_in_words() const;  // "[batch, 3, 2*n]"
-  mlcc_tensor_info info() const;       // lives as long as the port
+  // StatusError where a caller describes another dtype or rank; `what` is named.
+  void check_kind(const std::string& what, const mlcc_tensor& tensor) const;
+  mlcc_tensor_info info() const;  // lives as long as the port
 
  private:
   std::string name_;
   runtime::Slot slot_;
   DType dtype_;
   std::vector<runtime::SizeExpr> sizes_, strides_;
-  std::vector<int64_t> known_sizes_, known_strides_;  // -1: follows from symbols
+  std::vector<int64_t> known_sizes_, known_strides_;
   std::vector<std::string> texts_;
   std::vector<const char*> text_pointers_;
 };

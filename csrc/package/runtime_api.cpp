@@ -13,7 +13,7 @@
 #include "package/status.h"
 
 struct mlcc_package {
-  std::shared_ptr<const mlcc::package::Package> package;
+  std::shared_ptr<mlcc::package::Package> package;
 };
 
 struct mlcc_context {
@@ -100,21 +100,21 @@ const char* mlcc_package_manifest(const mlcc_package* package, size_t* size) {
 }
 
 size_t mlcc_package_num_inputs(const mlcc_package* package) {
-  return package == nullptr ? 0 : package->package->ports().inputs().size();
+  return package == nullptr ? 0 : package->package->program().ports().inputs().size();
 }
 
 size_t mlcc_package_num_outputs(const mlcc_package* package) {
-  return package == nullptr ? 0 : package->package->ports().outputs().size();
+  return package == nullptr ? 0 : package->package->program().ports().outputs().size();
 }
 
 mlcc_status mlcc_package_input(const mlcc_package* package, size_t index, mlcc_tensor_info* info) {
   return package == nullptr ? MLCC_INVALID_ARGUMENT
-                            : describe(package->package->ports().inputs(), index, info);
+                            : describe(package->package->program().ports().inputs(), index, info);
 }
 
 mlcc_status mlcc_package_output(const mlcc_package* package, size_t index, mlcc_tensor_info* info) {
   return package == nullptr ? MLCC_INVALID_ARGUMENT
-                            : describe(package->package->ports().outputs(), index, info);
+                            : describe(package->package->program().ports().outputs(), index, info);
 }
 
 mlcc_status mlcc_package_arena_bytes(const mlcc_package* package, const mlcc_tensor* inputs,
@@ -123,9 +123,39 @@ mlcc_status mlcc_package_arena_bytes(const mlcc_package* package, const mlcc_ten
     check_not_null(package, "package");
     check_not_null(bytes, "bytes");
     if (num_inputs > 0) check_not_null(inputs, "inputs");
-    const mlcc::package::Package& program = *package->package;
+    const mlcc::package::Program& program = package->package->program();
     *bytes = static_cast<size_t>(
         program.executable().arena_bytes(program.ports().bind({inputs, num_inputs})));
+  });
+}
+
+mlcc_status mlcc_package_num_weights(const mlcc_package* package, size_t* count,
+                                     mlcc_error* error) {
+  return guarded(error, [&] {
+    check_not_null(package, "package");
+    check_not_null(count, "count");
+    *count = package->package->refit()->weights().size();
+  });
+}
+
+mlcc_status mlcc_package_weight(const mlcc_package* package, size_t index, mlcc_tensor_info* info,
+                                mlcc_error* error) {
+  return guarded(error, [&] {
+    check_not_null(package, "package");
+    check_not_null(info, "info");
+    const std::vector<mlcc::package::Port>& weights = package->package->refit()->weights();
+    MLCC_STATUS_CHECK(index < weights.size(), MLCC_INVALID_ARGUMENT, "weight ", index,
+                      ": the package has ", weights.size());
+    *info = weights[index].info();
+  });
+}
+
+mlcc_status mlcc_package_refit(mlcc_package* package, const mlcc_weight* weights,
+                               size_t num_weights, mlcc_error* error) {
+  return guarded(error, [&] {
+    check_not_null(package, "package");
+    if (num_weights > 0) check_not_null(weights, "weights");
+    package->package->exchange_weights({weights, num_weights});
   });
 }
 

@@ -1,6 +1,8 @@
 // Errors of the runtime, with the number that C callers see.
 #pragma once
 
+#include <initializer_list>
+
 #include "package/mlcc_runtime.h"
 #include "support/error.h"
 
@@ -15,10 +17,17 @@ class StatusError : public Error {
   mlcc_status status_;
 };
 
+// Out of line, so that a check takes little code where it stands.
+[[noreturn]] void throw_status(mlcc_status status, std::initializer_list<detail::Part> text);
+
+template <typename... Parts>
+[[noreturn]] void fail_with(mlcc_status status, const Parts&... parts) {
+  throw_status(status, {detail::Part(detail::part_of(parts))...});
+}
+
 }  // namespace mlcc::package
 
 #define MLCC_STATUS_CHECK(condition, status, ...)                                                  \
   do {                                                                                             \
-    if (!(condition))                                                                              \
-      throw ::mlcc::package::StatusError(status, ::mlcc::detail::join(__VA_ARGS__));               \
+    if (!(condition)) ::mlcc::package::fail_with(status, __VA_ARGS__);                             \
   } while (false)

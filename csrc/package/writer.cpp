@@ -59,15 +59,6 @@ class NewFile {
   uint64_t written_ = 0;
 };
 
-// Weights as one text: they are hashed and written in this order.
-std::string gather(const WeightLayout& layout) {
-  std::string bytes(static_cast<size_t>(layout.bytes()), '\0');
-  for (const auto& [offset, weight] : layout.weights())
-    if (weight.bytes > 0)
-      std::memcpy(bytes.data() + offset, weight.data, static_cast<size_t>(weight.bytes));
-  return bytes;
-}
-
 template <typename T>
 std::string_view bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
@@ -85,14 +76,24 @@ int64_t WeightLayout::place(const Weight& weight) {
   return offset;
 }
 
+std::string WeightLayout::gathered() const {
+  std::string bytes(static_cast<size_t>(bytes_), '\0');
+  for (const auto& [offset, weight] : weights_)
+    if (weight.bytes > 0)
+      std::memcpy(bytes.data() + offset, weight.data, static_cast<size_t>(weight.bytes));
+  return bytes;
+}
+
 void write_package(const std::string& path, const PackageFile& package) {
-  const std::vector<std::pair<SectionKind, std::string>> sections = {
+  std::vector<std::pair<SectionKind, std::string>> sections = {
       {SectionKind::kManifest, package.manifest},
       {SectionKind::kTargets, encode_targets({package.code.target})},
       {SectionKind::kPlan, encode_contents(package.contents)},
       {SectionKind::kCode, package.code.code},
-      {SectionKind::kWeights, gather(package.weights)},
   };
+  if (package.recipes)
+    sections.emplace_back(SectionKind::kRecipes, encode_recipes(*package.recipes));
+  sections.emplace_back(SectionKind::kWeights, package.weights.gathered());
   uint64_t end = sizeof(FileHeader) + sections.size() * sizeof(SectionEntry);
   std::string table;
   std::vector<uint64_t> places;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "package/contents.h"
+#include "package/recipes.h"
 #include "package/targets.h"
 
 namespace mlcc::package {
@@ -27,6 +29,7 @@ class WeightLayout {
   int64_t place(const Weight& weight);  // the offset in the section
   const std::vector<std::pair<int64_t, Weight>>& weights() const { return weights_; }
   int64_t bytes() const { return bytes_; }
+  std::string gathered() const;  // what they are, in this order
 
  private:
   std::vector<std::pair<int64_t, Weight>> weights_;  // by offset
@@ -37,7 +40,9 @@ struct PackageFile {
   std::string manifest;
   Contents contents;
   TargetCode code;
+  int64_t scratch_bytes = 0, stack_bytes = 0;  // of kernels: image.h
   WeightLayout weights;
+  std::optional<Recipes> recipes;  // where weights can be exchanged
 };
 
 // Equal packages give equal bytes. Throws Error where the file cannot be written; then there is

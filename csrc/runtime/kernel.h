@@ -22,6 +22,7 @@ struct KernelArgs {
   void* const* buffers;        // in the kernel's parameter order
   const int64_t* sizes;        // in the kernel's parameter order
   int64_t* details = nullptr;  // where a check that fails writes its details; the kernel sets it
+  char* scratch = nullptr;     // of a kernel that is compiled to have its large arrays there
 };
 
 // Runs body(begin, end) over a partition of [0, n), each part at least `grain` long except the

@@ -15,6 +15,10 @@ namespace mlcc::runtime {
 // The symbol of a kernel's phase in its object code.
 std::string phase_symbol(std::string_view kernel, int64_t phase);
 
+// A constant of an object, i64: the bytes of KernelArgs::scratch that the kernel uses. Only where
+// it uses any.
+std::string scratch_symbol(std::string_view kernel);
+
 // Code of the same kernel for any arguments; compiles it if need be. Null where there is none.
 using FindGeneralCode = std::function<KernelPtr()>;
 

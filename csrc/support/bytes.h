@@ -38,6 +38,7 @@ class ByteReader {
   int32_t index();    // a count that is an int32_t
   bool flag();        // 0 or 1
   void expect_end();  // nothing is left
+  std::string_view rest() const { return bytes_.substr(place_); }
 
   [[noreturn]] void fail(std::string_view why) const;
 

@@ -26,8 +26,10 @@ std::string join_parts(std::initializer_list<Part> parts) {
   return message;
 }
 
-void throw_internal(const char* file, int line, const std::string& message) {
-  throw InternalError(join(message, " [", file, ":", line, "]"));
+void throw_error(std::initializer_list<Part> parts) { throw Error(join_parts(parts)); }
+
+void throw_internal(const char* file, int line, std::initializer_list<Part> parts) {
+  throw InternalError(join(join_parts(parts), " [", file, ":", line, "]"));
 }
 
 }  // namespace mlcc::detail

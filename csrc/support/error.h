@@ -102,21 +102,31 @@ std::string join(const Parts&... parts) {
   return join_parts({Part(part_of(parts))...});
 }
 
-[[noreturn]] void throw_internal(const char* file, int line, const std::string& message);
+// Out of line, so that a check takes little code where it stands.
+[[noreturn]] void throw_error(std::initializer_list<Part> parts);
+[[noreturn]] void throw_internal(const char* file, int line, std::initializer_list<Part> parts);
+
+template <typename... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw_error({Part(part_of(parts))...});
+}
+
+template <typename... Parts>
+[[noreturn]] void fail_internal(const char* file, int line, const Parts&... parts) {
+  throw_internal(file, line, {Part(part_of(parts))...});
+}
 
 }  // namespace detail
 }  // namespace mlcc
 
 #define MLCC_USER_CHECK(condition, ...)                                                            \
   do {                                                                                             \
-    if (!(condition)) throw ::mlcc::Error(::mlcc::detail::join(__VA_ARGS__));                      \
+    if (!(condition)) ::mlcc::detail::fail(__VA_ARGS__);                                           \
   } while (false)
 
 #define MLCC_CHECK(condition, ...)                                                                 \
   do {                                                                                             \
-    if (!(condition))                                                                              \
-      ::mlcc::detail::throw_internal(__FILE__, __LINE__, ::mlcc::detail::join(__VA_ARGS__));       \
+    if (!(condition)) ::mlcc::detail::fail_internal(__FILE__, __LINE__, __VA_ARGS__);              \
   } while (false)
 
-#define MLCC_UNREACHABLE(...)                                                                      \
-  ::mlcc::detail::throw_internal(__FILE__, __LINE__, ::mlcc::detail::join(__VA_ARGS__))
+#define MLCC_UNREACHABLE(...) ::mlcc::detail::fail_internal(__FILE__, __LINE__, __VA_ARGS__)

@@ -15,6 +15,7 @@ from mlcc import config
 from mlcc._errors import Error
 from mlcc._load import load_core
 from mlcc._version import __version__
+from mlcc.packages import bundle
 from mlcc.packages import check as checks
 from mlcc.packages.program import Program, exported, plain_arguments, program_of, user_dims
 
@@ -51,6 +52,9 @@ def export(
     dynamic_shapes: Any = None,
     target: str = "native",
     threads: int = 1,
+    format: str = "package",  # noqa: A002: the word that users expect
+    weights: str = "packed",
+    refit: bool = False,
     check: bool = True,
 ) -> Exported:
     """Compile `model` for `args` and `kwargs` and write it as one file, a package.
@@ -65,6 +69,14 @@ def export(
         "neoverse-n1", for which nothing of this machine is asked. Two exports for a named target are equal byte by
         byte.
     threads: that kernels are cut into parts for, where the program that runs the package has several.
+    format: "package", or "bundle": PATH.o, an object file with the one function NAME_run, and PATH.h, which declares
+        it, where NAME is the last part of `path`. It calls nothing, neither a runtime nor a C library, and takes its
+        memory from the caller. Sizes are fixed.
+    weights: "packed": in the file, in the order in which code reads them; "external", of a bundle: in PATH.weights,
+        which the program maps or reads itself.
+    refit: whether programs that run the package may exchange its weights (`refit` of a loaded package,
+        mlcc_package_refit), by the names of `model.state_dict()`. The file is some KB larger for that: it holds the
+        code that packs them.
     check: run the file in a process of its own, for these arguments and for others at the ends of the ranges of sizes
         (up to three times the arguments' own), and compare its results with those of `model`. What is wrong raises, and
         leaves no file. Error where this machine does not run the code.
@@ -72,50 +84,92 @@ def export(
     Raises Error where the model does what a package cannot: ops without kernels (all of them are listed), sizes that
     data tells, writes into arguments or buffers, calls of Python.
     """
+    _check_form(format, weights, refit)
     args, kwargs = plain_arguments(args, kwargs or {})
     ep = exported(model, args, kwargs, dynamic_shapes)
     program = program_of(ep, user_dims(ep, model, args, kwargs, dynamic_shapes))
     options = _options(target, threads)
     cpu = load_core().cpu_info(options)
+    if format == "bundle" and program.symbols:
+        raise Error("export: sizes of a bundle are fixed\n  remedy: no dynamic_shapes")
     if check and "cannot_run" in cpu:
         raise Error(
             f"export: this machine does not run code for {target}, so the package cannot be checked\n"
             "  remedy: check=False"
         )
-    executable = load_core().compile(program.builder, options, for_file=True)
+    executable = load_core().compile(program.builder, options, for_file=True, with_recipes=refit)
     _check_has_no_calls(executable, program)
+    arena_bytes = _arena_bytes(program, executable)
+    largest_error = None
     path = Path(path)
-    manifest = _manifest(program, executable, options, cpu["name"])
-    unchecked = path.with_name(f"{path.name}.{os.getpid()}.unchecked") if check else path
-    facts = load_core().write_package(
+    unchecked = path.with_name(f"{path.name}.{os.getpid()}.unchecked")
+    try:
+        facts = _write(unchecked, program, executable, options, cpu["name"], refit)
+        if check:
+            largest_error = checks.check(
+                unchecked, model, ep, args, kwargs, _ranges(program), program.output_tree
+            )
+        if format == "package":
+            unchecked.replace(path)
+        else:
+            path = path.with_suffix("") if path.suffix == ".o" else path
+            facts |= load_core().make_bundle(
+                executable,
+                bundle.c_name(path.name),
+                weights == "packed",
+                program.inputs,
+                program.input_names,
+                program.output_names,
+                options,
+            )
+            arena_bytes = facts["arena_bytes"]
+            path = bundle.write(path, facts)[0]
+    finally:
+        unchecked.unlink(missing_ok=True)
+    return Exported(
+        path,
+        path.stat().st_size,
+        facts["code_bytes"],
+        facts["weight_bytes"],
+        arena_bytes,
+        executable.stats["kernels"],
+        largest_error,
+    )
+
+
+def _write(
+    path: Path,
+    program: Program,
+    executable: Any,
+    options: Mapping[str, Any],
+    cpu: str,
+    refit: bool,
+) -> dict[str, Any]:
+    """A package of the program."""
+    facts: dict[str, Any] = load_core().write_package(
         executable,
-        os.fspath(unchecked),
-        json.dumps(manifest, indent=1),
+        os.fspath(path),
+        lambda facts: json.dumps(_manifest(program, executable, options, cpu, facts), indent=1),
         program.inputs,
         program.input_names,
         program.output_names,
         program.symbols,
         program.conditions,
         options,
+        program.weight_names if refit else None,
     )
-    largest_error = None
-    if check:
-        try:
-            largest_error = checks.check(
-                unchecked, model, ep, args, kwargs, _ranges(program), program.output_tree
-            )
-            unchecked.replace(path)
-        finally:
-            unchecked.unlink(missing_ok=True)
-    return Exported(
-        path,
-        path.stat().st_size,
-        facts["code_bytes"],
-        facts["weight_bytes"],
-        _arena_bytes(program, executable),
-        executable.stats["kernels"],
-        largest_error,
-    )
+    return facts
+
+
+def _check_form(format: str, weights: str, refit: bool) -> None:  # noqa: A002: as in `export`
+    if format not in ("package", "bundle"):
+        raise Error(f"export: found format {format!r}, expected package or bundle")
+    if weights not in ("packed", "external"):
+        raise Error(f"export: found weights {weights!r}, expected packed or external")
+    if format == "package" and weights == "external":
+        raise Error("export: weights of a package are packed\n  remedy: format='bundle'")
+    if format == "bundle" and refit:
+        raise Error("export: a bundle cannot be refitted\n  remedy: weights='external'")
 
 
 def _ranges(program: Program) -> dict[str, tuple[int, int | None]]:
@@ -168,7 +222,11 @@ def _check_has_no_calls(executable: Any, program: Program) -> None:
 
 
 def _manifest(
-    program: Program, executable: Any, options: Mapping[str, Any], cpu: str
+    program: Program,
+    executable: Any,
+    options: Mapping[str, Any],
+    cpu: str,
+    facts: Mapping[str, Any],
 ) -> dict[str, Any]:
     hints = _hints(program)
     return {
@@ -182,6 +240,7 @@ def _manifest(
             for name, shown, low, high in program.symbols
         },
         "arena_bytes": _arena_bytes(program, executable),
+        "stack_bytes": facts["stack_bytes"],
         "input_tree": program.input_tree,
         "output_tree": program.output_tree,
         "kernels": executable.kernels(hints),

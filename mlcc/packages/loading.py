@@ -17,16 +17,18 @@ _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 class _Tensors:
     """Tensors of the CPU, taken as they lie in memory."""
 
-    def given(self, info: TensorInfo, value: Any) -> torch.Tensor:
+    def given(self, info: TensorInfo, value: Any, what: str = "input") -> torch.Tensor:
         if not isinstance(value, torch.Tensor):
-            raise TypeError(f"input {info.name}: found a {type(value).__name__}, expected a tensor")
+            raise TypeError(
+                f"{what} {info.name}: found a {type(value).__name__}, expected a tensor"
+            )
         if value.device.type != "cpu" or value.layout != torch.strided:
             raise TypeError(
-                f"input {info.name}: found a tensor on {value.device}, expected one of the CPU"
+                f"{what} {info.name}: found a tensor on {value.device}, expected one of the CPU"
             )
         if value.dtype != _DTYPES[info.dtype]:
             raise TypeError(
-                f"input {info.name}: found dtype {value.dtype}, expected {_DTYPES[info.dtype]}"
+                f"{what} {info.name}: found dtype {value.dtype}, expected {_DTYPES[info.dtype]}"
             )
         value = value.detach().resolve_neg()
         if info.varies:

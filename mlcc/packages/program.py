@@ -40,6 +40,8 @@ class Program:
     symbols: list[tuple[str, str, int, int | None]] = field(default_factory=list)
     # What sizes have to be beside that: an expression that is 1 where it holds, and a text.
     conditions: list[tuple[str, str]] = field(default_factory=list)
+    # By names of the model's state_dict: the number of an input, or -1 where no input is that.
+    weight_names: list[tuple[str, int]] = field(default_factory=list)
     lines: dict[str, str] = field(default_factory=dict)  # of ops: where the first of each stands
 
 
@@ -102,9 +104,11 @@ def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
     constants = exporting.drop_constants(ep)
     attention_widths.fix_widths(ep.graph_module)
     state = {**ep.state_dict, **ep.constants}
+    _read_each_once(ep, state)
     inputs: list[Any] = []
     names: list[str] = []
     numbers: dict[str, int] = {}  # of arguments, by the name of their placeholder
+    weights: dict[str, int] = {}  # what state_dict has, by its name there
     for spec in ep.graph_signature.input_specs[num_tokens:]:
         if spec.kind == InputKind.USER_INPUT:
             name = getattr(spec.arg, "name", None)
@@ -114,6 +118,8 @@ def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
             inputs.append(None)
             names.append(str(name))
         else:
+            if str(spec.target) in ep.state_dict:
+                weights[str(spec.target)] = len(inputs)
             inputs.append(_detached(state[str(spec.target)]))
             names.append(str(spec.target))
     builder = load_core().GraphBuilder("exported")
@@ -132,6 +138,7 @@ def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
     program = Program(builder, imported)
     program.inputs = [*inputs, *(_detached(constant) for constant in imported.constants)]
     program.input_names = [*names, *(f"constant{i}" for i in range(len(imported.constants)))]
+    program.weight_names = _weight_names(ep.state_dict, weights)
     program.symbols = [
         (name, names_of_sizes.get(facts.name, facts.name), facts.low or 0, facts.high)
         for name, facts in imported.symbols.items()
@@ -224,6 +231,34 @@ def _conditions(
             continue
         conditions.append((truth, exporting.in_words(relation, names_of_sizes)))
     return conditions
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for what is one tensor under two names."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _read_each_once(ep: ExportedProgram, state: Mapping[str, Any]) -> None:
+    """Of weights that are one tensor, all are read by the first."""
+    nodes = {node.name: node for node in ep.graph_module.graph.find_nodes(op="placeholder")}
+    first: dict[tuple[Any, ...], Any] = {}
+    for spec in ep.graph_signature.input_specs:
+        value = state.get(str(spec.target))
+        node = nodes.get(str(getattr(spec.arg, "name", None)))
+        if isinstance(value, torch.Tensor) and node is not None:
+            found = first.setdefault(_place(value), node)
+            if found is not node:
+                node.replace_all_uses_with(found)
+
+
+def _weight_names(
+    state: Mapping[str, torch.Tensor], weights: Mapping[str, int]
+) -> list[tuple[str, int]]:
+    """All names of a state_dict; two for what is one tensor."""
+    first: dict[tuple[Any, ...], int] = {}
+    for name, number in weights.items():
+        first.setdefault(_place(state[name]), number)
+    return [(name, first.get(_place(value), -1)) for name, value in state.items()]
 
 
 def _detached(value: Any) -> Any:

@@ -39,6 +39,12 @@ class TensorStruct(ctypes.Structure):
     )
 
 
+class WeightStruct(ctypes.Structure):
+    """mlcc_weight"""
+
+    _fields_ = (("name", ctypes.c_char_p), ("tensor", TensorStruct))
+
+
 class TensorInfoStruct(ctypes.Structure):
     """mlcc_tensor_info"""
 
@@ -101,6 +107,17 @@ def library() -> Any:
             "mlcc_package_arena_bytes",
             ctypes.c_int,
             (pointer, tensors, size, ctypes.POINTER(size), error),
+        ),
+        (
+            "mlcc_package_num_weights",
+            ctypes.c_int,
+            (pointer, ctypes.POINTER(size), error),
+        ),
+        ("mlcc_package_weight", ctypes.c_int, (pointer, size, info, error)),
+        (
+            "mlcc_package_refit",
+            ctypes.c_int,
+            (pointer, ctypes.POINTER(WeightStruct), size, error),
         ),
         (
             "mlcc_context_create",

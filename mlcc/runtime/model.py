@@ -6,7 +6,7 @@ import ctypes
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .library import (
@@ -17,6 +17,7 @@ from .library import (
     PackageError,
     TensorInfoStruct,
     TensorStruct,
+    WeightStruct,
     check,
     library,
 )
@@ -113,6 +114,50 @@ class Model:
         check(status, error)
         return found.value
 
+    @functools.cached_property
+    def weights(self) -> tuple[TensorInfo, ...]:
+        """What `refit` exchanges; PackageError where the package was exported without that."""
+        count, error = ctypes.c_size_t(), ErrorStruct()
+        pointer = self._package.pointer
+        check(
+            library().mlcc_package_num_weights(pointer, ctypes.byref(count), ctypes.byref(error)),
+            error,
+        )
+        found = []
+        for index in range(count.value):
+            info = TensorInfoStruct()
+            status = library().mlcc_package_weight(
+                pointer, index, ctypes.byref(info), ctypes.byref(error)
+            )
+            check(status, error)
+            found.append(_tensor_info(info))
+        return tuple(found)
+
+    def refit(self, state: Mapping[str, Any]) -> None:
+        """Exchange weights for those of a state_dict, all of them or some; the file stays as it is.
+
+        Calls that begin afterwards see all of the new ones, calls under way none of them. PackageError, and nothing is
+        changed, where the model has no weight of a name, where dtype or sizes are others, or where one is packed
+        together with another that is not given.
+        """
+        infos = {info.name: info for info in self.weights}
+        given, kept = [], []
+        for name, value in state.items():
+            info = infos.get(name)
+            array = value if info is None else self._arrays.given(info, value, "weight")
+            struct = TensorStruct() if info is None else tensor_struct(self._arrays, info, array)
+            kept.append((array, struct))
+            given.append(WeightStruct(name.encode(), struct))
+        error = ErrorStruct()
+        status = library().mlcc_package_refit(
+            self._package.pointer,
+            (WeightStruct * len(given))(*given),
+            len(given),
+            ctypes.byref(error),
+        )
+        del kept  # the library has read them
+        check(status, error)
+
     def _run(self, context: _Handle, taken: Any, num_inputs: int) -> list[Any]:
         error = ErrorStruct()
         infos: Sequence[TensorInfo] = self.outputs
@@ -165,17 +210,19 @@ class Model:
             info = TensorInfoStruct()
             if describe(self._package.pointer, index, ctypes.byref(info)) != 0:
                 raise PackageError(f"the package has no tensor {index}", 0)
-            found.append(
-                TensorInfo(
-                    info.name.decode(),
-                    DTYPES[info.dtype][0],
-                    tuple(info.sizes[: info.rank]),
-                    tuple(info.strides[: info.rank]),
-                    tuple(text.decode() for text in info.size_texts[: info.rank]),
-                    info.dtype,
-                )
-            )
+            found.append(_tensor_info(info))
         return tuple(found)
+
+
+def _tensor_info(info: TensorInfoStruct) -> TensorInfo:
+    return TensorInfo(
+        info.name.decode(),
+        DTYPES[info.dtype][0],
+        tuple(info.sizes[: info.rank]),
+        tuple(info.strides[: info.rank]),
+        tuple(text.decode() for text in info.size_texts[: info.rank]),
+        info.dtype,
+    )
 
 
 def load(

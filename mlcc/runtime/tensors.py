@@ -62,7 +62,7 @@ class TensorInfo:
 class Arrays(Protocol):
     """What makes arrays and tells where they lie."""
 
-    def given(self, info: TensorInfo, value: Any) -> Any:
+    def given(self, info: TensorInfo, value: Any, what: str = "input") -> Any:
         """`value` as an array of the dtype, at strides that the library takes; TypeError where it is none."""
 
     def empty(self, info: TensorInfo) -> Any:
@@ -75,7 +75,7 @@ class Arrays(Protocol):
 class NumpyArrays:
     """numpy's arrays; what speaks DLPack or the buffer protocol is taken without a copy."""
 
-    def given(self, info: TensorInfo, value: Any) -> Any:
+    def given(self, info: TensorInfo, value: Any, what: str = "input") -> Any:
         """Arrays of other strides than the package takes are copied; those of another dtype are refused."""
         if not isinstance(value, numpy.ndarray):
             value = (
@@ -83,7 +83,7 @@ class NumpyArrays:
             )
         expected = numpy.dtype(DTYPES[info.number][1])
         if value.dtype != expected:
-            raise TypeError(f"input {info.name}: found dtype {value.dtype}, expected {expected}")
+            raise TypeError(f"{what} {info.name}: found dtype {value.dtype}, expected {expected}")
         if any(stride % value.itemsize for stride in value.strides):
             value = numpy.ascontiguousarray(value)  # a field of a record
         if info.varies:

@@ -4,15 +4,10 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 #include "package/format.h"
 #include "package/mlcc_runtime.h"
@@ -20,17 +15,37 @@
 #include "seeds.h"
 #include "support/error.h"
 #include "support/hash.h"
+#include "tests/cpp/package/package_file.h"
 
 namespace mlcc::fuzz {
 namespace {
 
 using package::InputKind;
 
+constexpr size_t kNumSections = 6;
+
 const SymExpr kBatch = SymExpr::symbol("s0"), kLength = SymExpr::symbol("s1");
 
 runtime::TensorSpec spec_of(DType dtype, std::vector<SymExpr> shape) {
   std::vector<SymExpr> strides = contiguous_strides(shape);
   return {dtype, std::move(shape), std::move(strides)};
+}
+
+// The input 2 is made of the input 3, by one kernel.
+package::Recipes recipes() {
+  package::Recipes recipes;
+  package::Contents& program = recipes.programs.emplace_back();
+  program.plan.inputs = {{false, spec_of(DType::kF32, {4}), 0}};
+  program.inputs = {{InputKind::kGiven, "source", {}, 0, 0}};
+  program.plan.num_slots = 2;
+  program.plan.steps = {runtime::AllocateStep{1, spec_of(DType::kF32, {16, 16}), false},
+                        runtime::LaunchStep{"", {}, "pack", {}, {0, 1}, {}, {{16, 1}}, {}, ""}};
+  program.plan.outputs = {1};
+  program.outputs = {{"packed", {}}};
+  program.entries = {{64}};
+  recipes.recipes = {{0, 2, {3}}};
+  recipes.names = {{"layer.weight", 3}, {"steps", package::WeightName::kUnread}};
+  return recipes;
 }
 
 // All kinds of steps, and sizes with all kinds of operations.
@@ -82,18 +97,8 @@ package::PackageFile example() {
   file.code.target.architecture = "aarch64";
 #endif
   file.weights.place({weights.data(), 4096});
+  file.recipes = recipes();
   return file;
-}
-
-std::string bytes_of(const package::PackageFile& file) {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("mlcc_fuzz_packages." + std::to_string(::getpid()));
-  package::write_package(path, file);
-  std::ifstream stream(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << stream.rdbuf();
-  std::filesystem::remove(path);
-  return bytes.str();
 }
 
 class Change {
@@ -112,11 +117,14 @@ class Change {
 
   // Mostly in what is decoded: the table, and sections that are neither code nor weights.
   size_t place() {
-    const size_t section = below(6);
-    if (section == 5) return below(bytes_.size());
+    const size_t section = below(kNumSections + 1);
+    if (section == kNumSections) return below(bytes_.size());
     const package::SectionEntry entry = entry_at(section);
-    const size_t table = sizeof(package::FileHeader) + 5 * sizeof(package::SectionEntry);
-    if (section >= 3 || entry.offset >= bytes_.size() || entry.bytes == 0)
+    const auto kind = static_cast<package::SectionKind>(entry.kind);
+    const bool is_decoded =
+        kind != package::SectionKind::kCode && kind != package::SectionKind::kWeights;
+    const size_t table = sizeof(package::FileHeader) + kNumSections * sizeof(package::SectionEntry);
+    if (!is_decoded || entry.offset >= bytes_.size() || entry.bytes == 0)
       return std::min(below(table), bytes_.size() - 1);
     return std::min<size_t>(entry.offset + below(entry.bytes), bytes_.size() - 1);
   }
@@ -143,11 +151,11 @@ class Change {
   // Makes length and checksums what they should be.
   void repair() {
     package::FileHeader header{};
-    const size_t table = sizeof(header) + 5 * sizeof(package::SectionEntry);
+    const size_t table = sizeof(header) + kNumSections * sizeof(package::SectionEntry);
     if (bytes_.size() < table) return;
     std::memcpy(&header, bytes_.data(), sizeof(header));
     header.file_bytes = bytes_.size();
-    for (size_t i = 0; i < 5; ++i) {
+    for (size_t i = 0; i < kNumSections; ++i) {
       package::SectionEntry entry = entry_at(i);
       if (entry.offset > bytes_.size() || entry.bytes > bytes_.size() - entry.offset) continue;
       entry.checksum = hash_bytes(bytes_.data() + entry.offset, entry.bytes);
@@ -166,8 +174,20 @@ void check_text(const mlcc_error& error) {
              "an error without a text");
 }
 
+void ask_for_weights(mlcc_package* package) {
+  mlcc_error error;
+  size_t count = 0;
+  if (mlcc_package_num_weights(package, &count, &error) != MLCC_OK) return check_text(error);
+  for (size_t i = 0; i < count; ++i) {
+    mlcc_tensor_info info;
+    MLCC_CHECK(mlcc_package_weight(package, i, &info, &error) == MLCC_OK, "a weight is not told");
+  }
+  MLCC_CHECK(mlcc_package_refit(package, nullptr, 0, &error) == MLCC_OK, "no weight is refused");
+}
+
 // Asks for all that can be asked without running code.
-void ask(const mlcc_package* package) {
+void ask(mlcc_package* package) {
+  ask_for_weights(package);
   constexpr size_t kMost = 8, kMostRank = 8;
   mlcc_error error;
   std::vector<mlcc_tensor> inputs(mlcc_package_num_inputs(package));
@@ -197,7 +217,7 @@ void ask(const mlcc_package* package) {
 }
 
 void check(uint64_t seed) {
-  static const std::string whole = bytes_of(example());
+  static const std::string whole = package::bytes_of(example());
   const std::string bytes = seed == 1 ? whole : Change(whole, seed).make();
   // Of exactly this size, so that a sanitizer sees what is read behind it.
   void* memory = nullptr;

@@ -29,12 +29,14 @@ T guarded(MlccOutput output, void* user, T failure, Body body) {
 
 int32_t compile(const MlccCompileRequest* request, MlccOutput output, void* user) {
   return guarded<int32_t>(output, user, 1, [&] {
-    const auto result = compile_kernel({.text = {request->text, request->text_size},
-                                        .cpu = request->cpu,
-                                        .features = request->features,
-                                        .vector_bits = request->vector_bits,
-                                        .want_llvm_text = request->want_llvm_text != 0,
-                                        .want_asm_text = request->want_asm_text != 0});
+    const auto compile = request->is_llvm_text != 0 ? compile_llvm : compile_kernel;
+    const auto result = compile({.text = {request->text, request->text_size},
+                                 .cpu = request->cpu,
+                                 .features = request->features,
+                                 .vector_bits = request->vector_bits,
+                                 .want_llvm_text = request->want_llvm_text != 0,
+                                 .want_asm_text = request->want_asm_text != 0,
+                                 .has_scratch = request->has_scratch != 0});
     if (!result) {
       give(output, user, kMlccUnsupported, result.reason());
       return 1;

@@ -18,13 +18,15 @@ enum MlccOutputKind : int32_t {
 typedef void (*MlccOutput)(void* user, int32_t kind, const char* bytes, uint64_t size);
 
 struct MlccCompileRequest {
-  const char* text;  // canonical loop IR of one kernel
+  const char* text;  // canonical loop IR of one kernel, or LLVM IR
   uint64_t text_size;
   const char* cpu;       // LLVM CPU name, zero terminated
   const char* features;  // "+a,+b", zero terminated
   int64_t vector_bits;   // 512, 256, 128 or 0 (scalar)
   int32_t want_llvm_text;
   int32_t want_asm_text;
+  int32_t is_llvm_text;
+  int32_t has_scratch;  // CompileRequest::has_scratch
 };
 
 struct MlccLlvmApi {
@@ -49,7 +51,7 @@ struct MlccLlvmApi {
   void (*unload)(void* handle);
 };
 
-enum : uint32_t { kMlccLlvmAbi = 1 };
+enum : uint32_t { kMlccLlvmAbi = 2 };
 
 // The one exported symbol (beside gdb's): returns the table.
 typedef const MlccLlvmApi* (*MlccLlvmApiFunction)();

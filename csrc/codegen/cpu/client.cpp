@@ -48,24 +48,42 @@ class CpuBackend : public Backend {
     MLCC_CHECK(request.kernels.size() == 1, "cpu backend: ", request.kernels.size(),
                " kernels in one object");
     const std::string_view text = request.kernels[0].text;
-    const MlccCompileRequest call = {.text = text.data(),
-                                     .text_size = text.size(),
-                                     .cpu = target_.cpu.c_str(),
-                                     .features = target_.features.c_str(),
-                                     .vector_bits = target_.vector_bits,
-                                     .want_llvm_text = request.want_llvm_text,
-                                     .want_asm_text = request.want_asm_text};
+    return call({.text = text.data(),
+                 .text_size = text.size(),
+                 .cpu = target_.cpu.c_str(),
+                 .features = target_.features.c_str(),
+                 .vector_bits = target_.vector_bits,
+                 .want_llvm_text = request.want_llvm_text,
+                 .want_asm_text = request.want_asm_text,
+                 .is_llvm_text = 0,
+                 .has_scratch = request.has_scratch});
+  }
+
+  Result<ObjectCode> compile_llvm(std::string_view text) const override {
+    return call({.text = text.data(),
+                 .text_size = text.size(),
+                 .cpu = target_.cpu.c_str(),
+                 .features = target_.features.c_str(),
+                 .vector_bits = target_.vector_bits,
+                 .want_llvm_text = 0,
+                 .want_asm_text = 0,
+                 .is_llvm_text = 1,
+                 .has_scratch = 0});
+  }
+
+ private:
+  Result<ObjectCode> call(const MlccCompileRequest& request) const {
     Outputs outputs;
-    const int32_t failed = api_->compile(&call, Outputs::receive, &outputs);
+    const int32_t failed = api_->compile(&request, Outputs::receive, &outputs);
     if (outputs.has(kMlccUnsupported)) return Unsupported{outputs.take(kMlccUnsupported)};
     if (failed)
-      throw InternalError(detail::join(outputs.take(kMlccError), detail::kWhileCompiling, text));
+      throw InternalError(detail::join(outputs.take(kMlccError), detail::kWhileCompiling,
+                                       std::string_view(request.text, request.text_size)));
     return ObjectCode{.bytes = outputs.take(kMlccObject),
                       .llvm_text = outputs.take(kMlccLlvmText),
                       .asm_text = outputs.take(kMlccAsmText)};
   }
 
- private:
   const MlccLlvmApi* api_;
   const Target target_;
 };

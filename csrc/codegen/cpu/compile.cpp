@@ -1,7 +1,10 @@
 #include "codegen/cpu/compile.h"
 
+#include <llvm/AsmParser/Parser.h>
 #include <llvm/IR/OptBisect.h>
+#include <llvm/IR/Verifier.h>
 #include <llvm/Support/ErrorHandling.h>
+#include <llvm/Support/SourceMgr.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/Transforms/Utils/Cloning.h>
@@ -78,6 +81,21 @@ class KeepsOrder final : public llvm::OptPassGate {
   }
 };
 
+void set_target(llvm::Module& module, const llvm::TargetMachine& machine) {
+  module.setTargetTriple(machine.getTargetTriple().str());
+  module.setDataLayout(machine.createDataLayout());
+}
+
+CompileOutput finish(llvm::Module& module, llvm::TargetMachine& machine,
+                     const CompileInput& input) {
+  optimize(module, machine);
+  CompileOutput output;
+  if (input.want_llvm_text) output.llvm_text = print_module(module);
+  if (input.want_asm_text) output.asm_text = emit_assembly(machine, *llvm::CloneModule(module));
+  output.object = emit_object(machine, module);
+  return output;
+}
+
 }  // namespace
 
 Result<CompileOutput> compile_kernel(const CompileInput& input) {
@@ -91,7 +109,8 @@ Result<CompileOutput> compile_kernel(const CompileInput& input) {
   const EmitOptions options{.cpu = input.cpu,
                             .features = input.features,
                             .vector_bits = input.vector_bits,
-                            .instructions = instructions_of(*machine)};
+                            .instructions = instructions_of(*machine),
+                            .has_scratch = input.has_scratch};
   if (auto reason = why_unsupported(kernel, options)) return unsupported(*reason);
 
   llvm::LLVMContext context;
@@ -100,15 +119,26 @@ Result<CompileOutput> compile_kernel(const CompileInput& input) {
   KeepsOrder keeps_order;
   if (input.vector_bits == 256 && widens_elements(kernel)) context.setOptPassGate(keeps_order);
   llvm::Module module(kernel.name, context);
-  module.setTargetTriple(machine->getTargetTriple().str());
-  module.setDataLayout(machine->createDataLayout());
+  set_target(module, *machine);
   emit_kernel(module, kernel, options);
-  optimize(module, *machine);
-  CompileOutput output;
-  if (input.want_llvm_text) output.llvm_text = print_module(module);
-  if (input.want_asm_text) output.asm_text = emit_assembly(*machine, *llvm::CloneModule(module));
-  output.object = emit_object(*machine, module);
-  return output;
+  return finish(module, *machine, input);
+}
+
+Result<CompileOutput> compile_llvm(const CompileInput& input) {
+  install_handler();
+  const CurrentInput current(input);
+  const auto machine = make_target_machine(input.cpu, input.features);
+  llvm::LLVMContext context;
+  llvm::SMDiagnostic wrong;
+  const std::unique_ptr<llvm::Module> module =
+      llvm::parseAssemblyString({input.text.data(), input.text.size()}, wrong, context);
+  MLCC_USER_CHECK(module != nullptr, "llvm ir: line ", wrong.getLineNo(), ": ",
+                  wrong.getMessage().str());
+  set_target(*module, *machine);
+  std::string problem;
+  llvm::raw_string_ostream stream(problem);
+  MLCC_USER_CHECK(!llvm::verifyModule(*module, &stream), "llvm ir: ", problem);
+  return finish(*module, *machine, input);
 }
 
 }  // namespace mlcc::codegen::cpu

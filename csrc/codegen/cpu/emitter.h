@@ -31,6 +31,7 @@ struct EmitOptions {
   std::string features;
   int64_t vector_bits = 0;    // 512, 256, 128, or 0: scalar code
   Instructions instructions;  // of cpu and features
+  bool has_scratch = false;   // CompileRequest::has_scratch
 };
 
 // Requires a verified kernel that why_unsupported (supported.h) has nothing against. Adds the

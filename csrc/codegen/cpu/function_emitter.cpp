@@ -2,6 +2,7 @@
 
 #include <llvm/IR/MDBuilder.h>
 
+#include "codegen/backend.h"
 #include "codegen/cpu/host.h"
 #include "codegen/cpu/tile_registers.h"
 #include "support/error.h"
@@ -62,7 +63,7 @@ void FunctionEmitter::begin_function(const std::string& symbol) {
   ir_.SetInsertPoint(entry_);
 }
 
-// args points to {buffers, sizes, details}.
+// args points to {buffers, sizes, details, scratch}.
 void FunctionEmitter::load_arguments() {
   llvm::Type* pointer = ir_.getPtrTy();
   llvm::MDNode* empty = llvm::MDNode::get(ir_.getContext(), {});
@@ -75,6 +76,7 @@ void FunctionEmitter::load_arguments() {
   llvm::Value* args = function_->getArg(0);
   llvm::Value* buffers = load_at(pointer, args, 0, "buffers");
   llvm::Value* sizes = load_at(pointer, args, 1, "sizes");
+  if (options_.has_scratch) scratch_ = load_at(pointer, args, 3, "scratch");
   for (size_t i = 0; i < kernel_.sizes.size(); ++i) {
     const loop::Variable* size = kernel_.sizes[i];
     variables_[size] = uniform_value(load_at(ir_.getInt64Ty(), sizes, i, size->name));
@@ -118,6 +120,18 @@ void FunctionEmitter::make_alias_scopes() {
     place.scope = llvm::MDNode::get(ir_.getContext(), {scopes[i]});
     place.other_scopes = llvm::MDNode::get(ir_.getContext(), others);
   }
+}
+
+llvm::Value* FunctionEmitter::local_memory(llvm::Type* type, uint64_t count) {
+  const uint64_t bytes = module_.getDataLayout().getTypeAllocSize(type) * count;
+  if (!options_.has_scratch || bytes <= static_cast<uint64_t>(kMostStackArray))
+    return stack_slot(type, count);
+  // Behind the loads of the arguments, which the entry begins with.
+  llvm::IRBuilder<> at_entry(entry_);
+  llvm::Value* slot =
+      at_entry.CreateConstInBoundsGEP1_64(at_entry.getInt8Ty(), scratch_, scratch_bytes_);
+  scratch_bytes_ += (bytes + kStackAlignment - 1) / kStackAlignment * kStackAlignment;
+  return slot;
 }
 
 llvm::Value* FunctionEmitter::stack_slot(llvm::Type* type, uint64_t count) {

@@ -26,6 +26,7 @@ class FunctionEmitter {
   FunctionEmitter(llvm::Module& module, const loop::Kernel& kernel, const EmitOptions& options);
 
   void emit(const std::string& symbol, const loop::Block& phase);
+  uint64_t scratch_bytes() const { return scratch_bytes_; }  // that what was emitted uses
 
  private:
   // Where a buffer lies.
@@ -64,6 +65,8 @@ class FunctionEmitter {
   void load_arguments();
   Place global_place(const loop::Buffer& buffer, llvm::Value* base);
   void make_alias_scopes();
+  // Memory of the function's own, while it runs.
+  llvm::Value* local_memory(llvm::Type* type, uint64_t count);
   llvm::Value* stack_slot(llvm::Type* type, uint64_t count);
   llvm::Value* read_slot();
   llvm::Value* write_slot();
@@ -236,6 +239,8 @@ class FunctionEmitter {
   llvm::Function* function_ = nullptr;
   llvm::BasicBlock* entry_ = nullptr;
   llvm::Value* read_slot_ = nullptr;
+  llvm::Value* scratch_ = nullptr;  // where the caller has memory for large arrays
+  uint64_t scratch_bytes_ = 0;
   llvm::Value* write_slot_ = nullptr;
   std::map<std::pair<const loop::Buffer*, unsigned>, llvm::Value*> stack_buffers_;
   std::unordered_map<const loop::Buffer*, Place> places_;

@@ -149,7 +149,7 @@ void FunctionEmitter::emit_alloc(const loop::Alloc& alloc) {
   }
   const unsigned copies = std::max(place.copies, 1U);
   llvm::Value*& slot = stack_buffers_[{&buffer, copies}];
-  if (!slot) slot = stack_slot(memory_type(ir_.getContext(), buffer.dtype), elements * copies);
+  if (!slot) slot = local_memory(memory_type(ir_.getContext(), buffer.dtype), elements * copies);
   place.base = slot;
   places_[&buffer] = std::move(place);
 }

@@ -94,6 +94,7 @@ std::unique_ptr<llvm::TargetMachine> make_target_machine(const std::string& cpu,
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   options.EnableFastISel = false;
+  options.EmitStackSizeSection = true;  // for what is deployed: package/image.cpp
   std::unique_ptr<llvm::TargetMachine> machine(target.createTargetMachine(
       triple_of_cpu(cpu), llvm_name_of(cpu), features, options, llvm::Reloc::PIC_,
       llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, /*JIT=*/true));

@@ -20,6 +20,11 @@ using graph::Value;
 using Handles = std::vector<ValueHandle>;
 using Integers = std::vector<int64_t>;
 
+graph::Attr to_number(const py::object& number, DType dtype) {
+  if (is_float(dtype)) return number.cast<double>();
+  return number.cast<int64_t>();
+}
+
 std::string type_name(py::handle object) {
   return py::cast<std::string>(py::type::of(object).attr("__name__"));
 }
@@ -353,11 +358,8 @@ void bind_pointwise_and_index_maps(Builder& builder) {
           "pad",
           [](const GraphBuilder& b, const ValueHandle& value, int64_t dim, int64_t before,
              const py::object& extent, const py::object& number) {
-            graph::Attr attr = is_float(b.value(value)->type().dtype)
-                                   ? graph::Attr(number.cast<double>())
-                                   : graph::Attr(number.cast<int64_t>());
-            return b.handle(
-                b.graph().pad(b.value(value), dim, before, to_size(extent), std::move(attr)));
+            return b.handle(b.graph().pad(b.value(value), dim, before, to_size(extent),
+                                          to_number(number, b.value(value)->type().dtype)));
           },
           py::arg("value"), py::arg("dim"), py::arg("before"), py::arg("extent"), py::arg("number"))
       .def(

@@ -103,7 +103,8 @@ py::list kernels_of(const ExecutableObject& self, const std::map<std::string, in
   return kernels;
 }
 
-ExecutableObject compile(const py::object& source, const py::object& options, bool for_file) {
+ExecutableObject compile(const py::object& source, const py::object& options, bool for_file,
+                         bool with_recipes) {
   driver::Options values = to_options(options);
   const int64_t threads = at::get_num_threads();
   if (values.num_threads <= 0) values.num_threads = threads;
@@ -119,11 +120,11 @@ ExecutableObject compile(const py::object& source, const py::object& options, bo
   host.libraries = TORCH_VERSION;
   const bool may_choose = !at::globalContext().deterministicAlgorithms();
   driver::Compilation compilation =
-      for_file ? driver::compile_for_file(std::move(graph), values)
+      for_file ? driver::compile_for_file(std::move(graph), values, with_recipes)
                : driver::compile(std::move(graph), values, may_choose ? &host : nullptr);
   return {std::make_shared<TensorProgram>(std::move(compilation.executable)),
           std::move(compilation.graph_text), compilation.stats,
-          std::move(compilation.fusion_refusals)};
+          std::move(compilation.fusion_refusals), std::move(compilation.recipes)};
 }
 
 }  // namespace
@@ -192,9 +193,10 @@ void bind_executable(py::module_& module) {
       .def_property_readonly("fusion_refusals",
                              [](const ExecutableObject& self) { return self.fusion_refusals; });
   module.def("compile", &compile, py::arg("graph"), py::arg("options") = py::none(),
-             py::arg("for_file") = false,
+             py::arg("for_file") = false, py::arg("with_recipes") = false,
              "Compile a GraphBuilder's graph, which it gives up, or the text of one. `for_file`: "
-             "for write_package, also where this machine does not run the code.");
+             "for write_package, also where this machine does not run the code; `with_recipes`: "
+             "with what a package needs for exchanging its weights.");
 }
 
 }  // namespace mlcc::python

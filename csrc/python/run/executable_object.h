@@ -19,6 +19,7 @@ struct ExecutableObject {
   std::string graph_text;
   driver::CompileStats stats;
   std::vector<std::string> fusion_refusals;
+  std::vector<std::shared_ptr<const runtime::Executable>> recipes;  // as Compilation's
 };
 
 // A tensor, int, float, bool or None; Error naming the input for other objects.

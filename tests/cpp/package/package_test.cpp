@@ -1,51 +1,31 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "opened.h"
 #include "package/contents.h"
 #include "package/format.h"
+#include "package/layouts.h"
 #include "package/mlcc_runtime.h"
-#include "package/strided_copy.h"
 #include "package/targets.h"
 #include "package/thread_pool.h"
 #include "package/writer.h"
+#include "package_file.h"
 #include "support/error.h"
 
 namespace mlcc::package {
 namespace {
 
 using ::testing::HasSubstr;
-
-#if defined(__x86_64__)
-constexpr const char* kArchitecture = "x86_64";
-// Copies the f32 at buffers[0] to buffers[1], returns sizes[0]: the code of a failed check unless
-// it is 0.
-//   mov rax, [rdi]; mov rcx, [rax]; mov rdx, [rax+8]; mov ecx, [rcx]; mov [rdx], ecx
-//   mov rax, [rdi+8]; mov rax, [rax]; ret
-const std::string kCode("\x48\x8b\x07\x48\x8b\x08\x48\x8b\x50\x08\x8b\x09\x89\x0a"
-                        "\x48\x8b\x47\x08\x48\x8b\x00\xc3",
-                        22);
-#else
-constexpr const char* kArchitecture = "aarch64";
-//   ldr x1, [x0]; ldp x2, x3, [x1]; ldr w2, [x2]; str w2, [x3]; ldr x1, [x0, 8]; ldr x0, [x1]; ret
-const std::string kCode("\x01\x00\x40\xf9\x22\x0c\x40\xa9\x42\x00\x40\xb9\x62\x00\x00\xb9"
-                        "\x01\x04\x40\xf9\x20\x00\x40\xf9\xc0\x03\x5f\xd6",
-                        28);
-#endif
 
 const SymExpr kBatch = SymExpr::symbol("s0");
 
@@ -87,48 +67,10 @@ std::string bytes_of(const Contents& contents, const std::vector<std::string>& f
   PackageFile file;
   file.manifest = "{}";
   file.contents = contents;
-  file.code = {{kArchitecture, "a cpu", features}, kCode};
+  file.code = {{kArchitecture, "a cpu", features}, std::string(kCode)};
   file.weights.place({kWeight.data(), 24});
-  const auto path = std::filesystem::path(::testing::TempDir()) /
-                    ("package_test." + std::to_string(::getpid()) + ".mlcc");
-  write_package(path, file);
-  std::ifstream stream(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << stream.rdbuf();
-  std::filesystem::remove(path);
-  return bytes.str();
+  return bytes_of(file);
 }
-
-// A file's bytes in memory, open while this lives.
-class Opened {
- public:
-  explicit Opened(const std::string& bytes, uint32_t flags = MLCC_CHECK_WEIGHTS)
-      : memory_(static_cast<char*>(::aligned_alloc(4096, (bytes.size() / 4096 + 1) * 4096))) {
-    std::memcpy(memory_, bytes.data(), bytes.size());
-    status = mlcc_package_open_memory(memory_, bytes.size(), flags, &package, &error);
-    if (status != MLCC_OK) return;
-    EXPECT_EQ(mlcc_context_create(package, nullptr, &context, &error), MLCC_OK);
-  }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  ~Opened() {
-    mlcc_context_destroy(context);
-    mlcc_package_close(package);
-    ::free(memory_);
-  }
-
-  mlcc_status run(std::vector<mlcc_tensor> inputs, std::vector<mlcc_tensor>& outputs) {
-    return mlcc_run(context, inputs.data(), inputs.size(), outputs.data(), outputs.size(), &error);
-  }
-
-  mlcc_status status;
-  mlcc_error error{};
-  mlcc_package* package = nullptr;
-  mlcc_context* context = nullptr;
-
- private:
-  char* memory_;
-};
 
 struct Vector {
   explicit Vector(int64_t count) : sizes{count}, data(static_cast<size_t>(count), 5.0f) {}
