@@ -8,16 +8,19 @@ set(mlcc_runtime_sources
   runtime/arena_plan.cpp runtime/call_plan.cpp runtime/executable.cpp runtime/host_kernel.cpp runtime/kernel.cpp
   runtime/plan_memory.cpp runtime/size_expr.cpp
   support/bytes.cpp support/error.cpp support/hash.cpp support/lexer.cpp
-  types/argument.cpp types/assumptions.cpp types/device.cpp types/dtype.cpp types/interval.cpp types/symbolic.cpp
-  types/symbolic_prover.cpp types/symbolic_terms.cpp)
+  types/argument.cpp types/device.cpp types/dtype.cpp types/interval.cpp types/symbolic.cpp types/symbolic_terms.cpp)
 list(TRANSFORM mlcc_runtime_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 set_property(GLOBAL PROPERTY mlcc_runtime_sources ${mlcc_runtime_sources})  # which the tests compile for AArch64
+
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag(-Oz mlcc_has_oz)
+set(mlcc_for_size $<IF:$<BOOL:${mlcc_has_oz}>,-Oz,-Os>)
 
 # The shared library is optimized as a whole. Objects of that kind are for this compiler alone, so the archive has others.
 function(mlcc_runtime_library target kind)
   add_library(${target} ${kind} ${mlcc_runtime_sources})
   target_link_libraries(${target} PRIVATE mlcc_base mlcc_warnings)
-  target_compile_options(${target} PRIVATE -Os -ffunction-sections -fdata-sections)
+  target_compile_options(${target} PRIVATE ${mlcc_for_size} -ffunction-sections -fdata-sections)
 endfunction()
 
 mlcc_runtime_library(mlcc_runtime_static STATIC)
@@ -40,7 +43,7 @@ function(mlcc_runtime_shared_library target folder)
   if(NOT MLCC_SANITIZE)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,-z,defs -Wl,-s)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_link_options(${target} PRIVATE -flto=2 -Os -fuse-ld=bfd -Wl,-z,noseparate-code)
+      target_link_options(${target} PRIVATE -flto=2 ${mlcc_for_size} -fuse-ld=bfd -Wl,-z,noseparate-code)
     endif()
   endif()
   set_target_properties(${target} PROPERTIES

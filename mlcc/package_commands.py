@@ -69,6 +69,12 @@ def add_export(commands: Any) -> None:
         "--threads", type=int, default=1, help="that kernels are cut into parts for"
     )
     parser.add_argument(
+        "--format", default="package", help="package, or bundle: an object file and a header"
+    )
+    parser.add_argument(
+        "--refit", action="store_true", help="programs may exchange the weights of the package"
+    )
+    parser.add_argument(
         "--no-check", action="store_true", help="do not run the package beside the model"
     )
     parser.set_defaults(run=run_export)
@@ -84,6 +90,8 @@ def run_export(arguments: argparse.Namespace) -> int:
     options = {
         "target": arguments.target,
         "threads": arguments.threads,
+        "format": arguments.format,
+        "refit": arguments.refit,
         "check": not arguments.no_check,
     }
     try:
@@ -259,6 +267,7 @@ def _package_rows(model: PackageFile, path: str) -> list[tuple[str, Any]]:
         *[("input", _port_in_words(info)) for info in inputs],
         *[("output", _port_in_words(info)) for info in outputs],
         ("arena", f"{manifest['arena_bytes']:,} bytes for the sizes it was exported with"),
+        ("stack", f"{manifest['stack_bytes']:,} bytes on each thread, for kernels"),
         *[(f"bytes of {part}", f"{size:,}") for part, size in sections(path)],
     ]
 

@@ -198,6 +198,17 @@ def test_export_with_fixed_sizes_and_constants(
     assert package.run([torch.zeros(3, 8)])[0].eq(2).all()
 
 
+def test_export_of_other_forms(onnx_file: Path, tmp_path: Path, capsys: Capture) -> None:
+    fixed = ["--size", "batch=3"]
+    told(capsys, "export", onnx_file, tmp_path / "net", *fixed, "--format", "bundle")
+    assert "int net_run(" in (tmp_path / "net.h").read_text()
+    assert (tmp_path / "net.o").read_bytes()[:4] == b"\x7fELF"
+    told(capsys, "export", onnx_file, tmp_path / "net.mlcc", *fixed, "--refit")
+    assert mlcc.load(tmp_path / "net.mlcc").weights
+    shown = told(capsys, "inspect", tmp_path / "net.mlcc")
+    assert "bytes of recipes" in shown and "stack" in shown
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
