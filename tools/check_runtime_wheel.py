@@ -21,7 +21,7 @@ from check_wheel import too_new, wrong_needs
 WANTED = {
     *(
         f"mlcc_runtime/{name}.py"
-        for name in ("__init__", "__main__", "library", "model", "tensors")
+        for name in ("__init__", "__main__", "calls", "library", "model", "tensors")
     ),
     *("mlcc_runtime/trees.py", "mlcc_runtime/py.typed", "mlcc_runtime/libmlcc_runtime.so"),
     *("mlcc_runtime/include/mlcc_runtime.h", "mlcc_runtime/include/mlcc_runtime.hpp"),

@@ -38,6 +38,18 @@ class _Tensors:
             return value  # the library tells what is wrong
         return torch.empty_strided(info.sizes, info.strides, dtype=value.dtype).copy_(value)
 
+    def place(self, info: TensorInfo, value: Any) -> int:
+        if (
+            type(value) is torch.Tensor
+            and value.shape == info.sizes
+            and value.dtype is _DTYPES[info.dtype]
+            and value.stride() == info.strides
+            and value.is_cpu
+            and not value.is_neg()
+        ):
+            return value.data_ptr()
+        return 0
+
     def empty(self, info: TensorInfo) -> torch.Tensor:
         return torch.empty_strided(info.sizes, info.strides, dtype=_DTYPES[info.dtype])
 

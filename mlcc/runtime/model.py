@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .calls import Call, Handle
 from .library import (
     CHECK_WEIGHTS,
     COPY_WEIGHTS,
@@ -23,17 +24,6 @@ from .library import (
 )
 from .tensors import DTYPES, Arrays, NumpyArrays, TensorInfo, tensor_struct
 from .trees import flatten, unflatten
-
-
-class _Handle:
-    """Something of the library's, closed with the last reference."""
-
-    def __init__(self, pointer: ctypes.c_void_p, close: Any) -> None:
-        self.pointer = pointer
-        self._close = close
-
-    def __del__(self) -> None:
-        self._close(self.pointer)
 
 
 class Model:
@@ -61,12 +51,12 @@ class Model:
             ),
             error,
         )
-        self._package = _Handle(pointer, library().mlcc_package_close)
+        self._package = Handle(pointer, library().mlcc_package_close)
         self.inputs = self._ports(library().mlcc_package_num_inputs, library().mlcc_package_input)
         self.outputs = self._ports(
             library().mlcc_package_num_outputs, library().mlcc_package_output
         )
-        self._idle: list[_Handle] = []  # contexts that no call uses
+        self._idle: list[Call] = []  # contexts that no call uses
 
     @functools.cached_property
     def manifest(self) -> dict[str, Any]:
@@ -78,34 +68,49 @@ class Model:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the exported model: arguments in the same places, results in the same containers."""
-        given = flatten(self.manifest["input_tree"], [list(args), kwargs])
-        return unflatten(self.manifest["output_tree"], self.run(given))
+        if not (self._takes_plain and not kwargs and len(args) == len(self.inputs)):
+            args = tuple(flatten(self.manifest["input_tree"], [list(args), kwargs]))
+        results = self.run(args)
+        return results[0] if self._gives_plain else unflatten(self._output_tree, results)
+
+    @functools.cached_property
+    def _takes_plain(self) -> bool:
+        """Whether arguments are just the inputs, in their order."""
+        leaves = [{"tensor": i} for i in range(len(self.inputs))]
+        return bool(self.manifest["input_tree"] == {"list": [{"list": leaves}, {"dict": {}}]})
+
+    @functools.cached_property
+    def _output_tree(self) -> dict[str, Any]:
+        tree: dict[str, Any] = self.manifest["output_tree"]
+        return tree
+
+    @functools.cached_property
+    def _gives_plain(self) -> bool:
+        return self._output_tree == {"tensor": 0}
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """All inputs in the order of `self.inputs`; a new array for each of `self.outputs`."""
         if len(inputs) != len(self.inputs):
             raise TypeError(f"found {len(inputs)} inputs, expected {len(self.inputs)}")
-        given = [
-            self._arrays.given(info, value) for info, value in zip(self.inputs, inputs, strict=True)
-        ]
-        taken, given_structs = self._structs(self.inputs, given)
         try:
-            context = self._idle.pop()
+            call = self._idle.pop()
         except IndexError:
-            context = self._new_context()
+            call = self._new_call()
         try:
-            results = self._run(context, taken, len(given))
+            return call.run(inputs)
         finally:
-            self._idle.append(context)
-        del given_structs  # they hold the sizes that the library has read
-        return results
+            self._idle.append(call)
 
     def arena_bytes(self, inputs: Sequence[Any]) -> int:
         """Memory that a call with these inputs takes beside its results."""
         given = [
             self._arrays.given(info, value) for info, value in zip(self.inputs, inputs, strict=True)
         ]
-        taken, structs = self._structs(self.inputs, given)
+        structs = [
+            tensor_struct(self._arrays, info, array)
+            for info, array in zip(self.inputs, given, strict=True)
+        ]
+        taken = (TensorStruct * len(structs))(*structs)
         found, error = ctypes.c_size_t(), ErrorStruct()
         status = library().mlcc_package_arena_bytes(
             self._package.pointer, taken, len(given), ctypes.byref(found), ctypes.byref(error)
@@ -158,41 +163,7 @@ class Model:
         del kept  # the library has read them
         check(status, error)
 
-    def _run(self, context: _Handle, taken: Any, num_inputs: int) -> list[Any]:
-        error = ErrorStruct()
-        infos: Sequence[TensorInfo] = self.outputs
-        if any(info.varies for info in infos):
-            infos = self._inferred(context, taken, num_inputs)
-        results = [self._arrays.empty(info) for info in infos]
-        made, made_structs = self._structs(infos, results)
-        status = library().mlcc_run(
-            context.pointer, taken, num_inputs, made, len(results), ctypes.byref(error)
-        )
-        del made_structs
-        check(status, error)
-        return results
-
-    def _inferred(self, context: _Handle, taken: Any, num_inputs: int) -> list[TensorInfo]:
-        """The outputs with their sizes in a call."""
-        error = ErrorStruct()
-        made = (TensorStruct * len(self.outputs))()
-        status = library().mlcc_infer(
-            context.pointer, taken, num_inputs, made, len(made), ctypes.byref(error)
-        )
-        check(status, error)
-        return [
-            info.at(tuple(one.sizes[: one.rank]), tuple(one.strides[: one.rank]))
-            for info, one in zip(self.outputs, made, strict=True)
-        ]
-
-    def _structs(self, infos: Sequence[TensorInfo], values: Sequence[Any]) -> tuple[Any, Any]:
-        structs = [
-            tensor_struct(self._arrays, info, value)
-            for info, value in zip(infos, values, strict=True)
-        ]
-        return (TensorStruct * len(structs))(*structs), structs
-
-    def _new_context(self) -> _Handle:
+    def _new_call(self) -> Call:
         pointer, error = ctypes.c_void_p(), ErrorStruct()
         options = ContextOptionsStruct(threads=self._threads)
         status = library().mlcc_context_create(
@@ -202,7 +173,8 @@ class Model:
             ctypes.byref(error),
         )
         check(status, error)
-        return _Handle(pointer, library().mlcc_context_destroy)
+        context = Handle(pointer, library().mlcc_context_destroy)
+        return Call(context, self._arrays, self.inputs, self.outputs)
 
     def _ports(self, count: Any, describe: Any) -> tuple[TensorInfo, ...]:
         found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -54,6 +55,16 @@ class TensorInfo:
             reach += (size - 1) * stride
         return False
 
+    @functools.cached_property
+    def numpy_dtype(self) -> Any:
+        """numpy's dtype of the elements."""
+        return numpy.dtype(DTYPES[self.number][1])
+
+    @functools.cached_property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as numpy tells them."""
+        return tuple(stride * self.numpy_dtype.itemsize for stride in self.strides)
+
     def at(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> TensorInfo:
         """The same in one call."""
         return replace(self, sizes=sizes, strides=strides)
@@ -64,6 +75,9 @@ class Arrays(Protocol):
 
     def given(self, info: TensorInfo, value: Any, what: str = "input") -> Any:
         """`value` as an array of the dtype, at strides that the library takes; TypeError where it is none."""
+
+    def place(self, info: TensorInfo, value: Any) -> int:
+        """Where `value` begins if it is just what the package takes, of fixed sizes; else 0."""
 
     def empty(self, info: TensorInfo) -> Any:
         """A new array for an output."""
@@ -81,7 +95,7 @@ class NumpyArrays:
             value = (
                 numpy.from_dlpack(value) if hasattr(value, "__dlpack__") else numpy.asarray(value)
             )
-        expected = numpy.dtype(DTYPES[info.number][1])
+        expected = info.numpy_dtype
         if value.dtype != expected:
             raise TypeError(f"{what} {info.name}: found dtype {value.dtype}, expected {expected}")
         if any(stride % value.itemsize for stride in value.strides):
@@ -99,9 +113,20 @@ class NumpyArrays:
         fitting[...] = value
         return fitting
 
+    def place(self, info: TensorInfo, value: Any) -> int:
+        """Looks at what costs least first."""
+        if (
+            type(value) is numpy.ndarray
+            and value.shape == info.sizes
+            and value.dtype == info.numpy_dtype
+            and value.strides == info.byte_strides
+        ):
+            return int(value.__array_interface__["data"][0])
+        return 0
+
     def empty(self, info: TensorInfo) -> Any:
         """In row-major order."""
-        return numpy.empty(info.sizes, DTYPES[info.number][1])
+        return numpy.empty(info.sizes, info.numpy_dtype)
 
     def address(self, array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         """As numpy says it, in elements instead of bytes."""
