@@ -20,6 +20,8 @@ from mlcc.onnx.sizes import Sizes
 _MOST_CONSTANTS = 64
 
 _MOST_NESTED = 64  # functions and bodies in each other
+_MOST_NODES = 2**18  # with those of functions, which may call each other twice and twice again
+_MOST_VERSION = 2**31 - 1
 
 # Inputs that are measured or chosen, not trained.
 _NOT_TRAINED: dict[str, tuple[int, ...]] = {
@@ -45,6 +47,11 @@ class Builder:
         self._opsets = {_domain(entry.domain): entry.version for entry in model.opset_import} or {
             "": 1
         }
+        for domain, version in self._opsets.items():
+            if not 1 <= version <= _MOST_VERSION:
+                raise Error(
+                    f"onnx: the opset of domain {domain!r} is {version}, expected 1 or more"
+                )
         self._functions = {
             (_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions
         }
@@ -52,6 +59,7 @@ class Builder:
         self._inferred = False
         self._unknown: list[str] = []
         self._depth = 0
+        self._num_nodes = 0
         self._not_trained: set[str] = set()
         self.tensors: dict[
             str, tuple[torch.Tensor, bool]
@@ -128,6 +136,7 @@ class Builder:
     ) -> None:
         reads: list[set[str]] = []
         for proto in protos:
+            self._check_node(proto, opsets)
             if proto.op_type == "Constant" and _domain(proto.domain) == "":
                 self._add_constant(
                     graph,
@@ -152,6 +161,25 @@ class Builder:
             ]
             node.dead = tuple(dict.fromkeys(gone))
             seen |= names
+
+    def _check_node(self, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
+        self._num_nodes += 1
+        if self._num_nodes > _MOST_NODES:
+            raise Error(f"onnx: the model has more than {_MOST_NODES} nodes, functions written out")
+        domain = _domain(proto.domain)
+        if (domain, proto.op_type, getattr(proto, "overload", "")) in self._functions:
+            return
+        schema = _schema(domain, proto.op_type, opsets.get(domain, 1))
+        if schema is None:
+            return
+        for what, found, least, most in (
+            ("inputs", len(proto.input), schema.min_input, schema.max_input),
+            ("outputs", len(proto.output), schema.min_output, schema.max_output),
+        ):
+            if not least <= found <= most:
+                raise Error(
+                    f"onnx: {proto.op_type} {proto.name!r}: found {found} {what}, expected {least} to {most}"
+                )
 
     def _node(
         self,
@@ -247,7 +275,7 @@ class Builder:
     def _constant_value(self, proto: onnx.NodeProto, outer: _Attributes) -> torch.Tensor:
         for name, attribute in _bound_attributes(proto, outer).items():
             value = onnx.helper.get_attribute_value(attribute)
-            if name == "value":
+            if name == "value" and isinstance(value, onnx.TensorProto):
                 return read_tensor(value, self._folder)
             if name in ("value_int", "value_ints"):
                 return torch.tensor(
@@ -283,6 +311,8 @@ class Builder:
             self._depth -= 1
             return graph
         value = onnx.helper.get_attribute_value(proto)
+        if value is None:
+            raise Error(f"onnx: attribute {proto.name!r}: type {proto.type} is not known")
         if proto.type == kind.STRING:
             return value.decode("utf-8", "replace")
         if proto.type == kind.STRINGS:

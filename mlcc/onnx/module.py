@@ -87,7 +87,7 @@ class OnnxModule(nn.Module):
                 owner.add_module(part, child)
             owner = child
         last = parts[-1]
-        while hasattr(owner, last):
+        while not last or hasattr(owner, last):
             last += "_"
         if trained:
             owner.register_parameter(last, nn.Parameter(tensor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,24 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from mlcc._errors import Error
 from mlcc.onnx.dtypes import NARROW_INTEGERS, from_numpy
 
 _STRING = onnx.TensorProto.STRING
+_ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 
 
 def read_model(source: Any) -> tuple[onnx.ModelProto, Path | None]:
     """The model and the folder that external data may lie in."""
+    model, folder = _parsed(source)
+    _check_text(model)
+    return model, folder
+
+
+def _parsed(source: Any) -> tuple[onnx.ModelProto, Path | None]:
     if isinstance(source, onnx.ModelProto):
         return source, None
     try:
@@ -33,9 +42,28 @@ def read_model(source: Any) -> tuple[onnx.ModelProto, Path | None]:
         raise Error(f"onnx: {error}") from error
 
 
+def _check_text(message: Message) -> None:
+    """Names that are no text are bytes in protobuf's Python."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else [value]
+        if field.type == FieldDescriptor.TYPE_STRING:
+            strange = next((one for one in values if isinstance(one, bytes)), None)
+            if strange is not None:
+                raise Error(
+                    f"onnx: {message.DESCRIPTOR.name}.{field.name}: found {strange!r}, expected text in UTF-8"
+                )
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for one in values:
+                _check_text(one)
+
+
 def read_tensor(proto: onnx.TensorProto, folder: Path | None) -> torch.Tensor:
     if proto.data_type == _STRING:
         raise Error(f"onnx: tensor {proto.name!r}: strings are not supported")
+    if proto.data_type not in _ELEMENT_TYPES:
+        raise Error(f"onnx: tensor {proto.name!r}: element type {proto.data_type} is not known")
+    if min(proto.dims, default=0) < 0:
+        raise Error(f"onnx: tensor {proto.name!r}: found sizes {list(proto.dims)}")
     try:
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             return _read_external(proto, folder)
@@ -54,12 +82,12 @@ def _read_external(proto: onnx.TensorProto, folder: Path | None) -> torch.Tensor
         )
     path = _inside(folder, entries.get("location", ""), name)
     offset, shape = int(entries.get("offset", 0)), tuple(proto.dims)
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
     packed = proto.data_type in NARROW_INTEGERS or proto.data_type == onnx.TensorProto.FLOAT4E2M1
     wanted = int(entries.get("length", 0)) if packed else count * dtype.itemsize
     size = path.stat().st_size
-    if min(shape, default=0) < 0 or offset < 0 or offset + wanted > size:
+    if offset < 0 or wanted < 0 or offset + wanted > size:
         raise Error(
             f"onnx: tensor {name}: needs bytes {offset} to {offset + wanted} of {path.name}, which has {size}"
         )
