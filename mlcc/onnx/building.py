@@ -12,6 +12,7 @@ import torch
 
 from mlcc._errors import Error
 from mlcc.onnx import registry
+from mlcc.onnx.dtypes import DTYPES, WIDE_UNSIGNED
 from mlcc.onnx.program import Graph, Node
 from mlcc.onnx.reading import read_tensor
 from mlcc.onnx.sizes import Sizes
@@ -33,6 +34,13 @@ _NOT_TRAINED: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2),
     "Upsample": (1,),
 }
+
+# Ops that may give Sizes whatever they get.
+_GIVES_SIZES = frozenset(
+    {"Cast", "ConstantOfShape", "OptionalHasElement", "Range", "SequenceLength", "Shape", "Size"}
+)
+
+_WIDE_UNSIGNED = frozenset(code for code, dtype in DTYPES.items() if dtype in WIDE_UNSIGNED)
 
 _Attributes = Mapping[str, onnx.AttributeProto]
 
@@ -60,6 +68,7 @@ class Builder:
         self._unknown: list[str] = []
         self._depth = 0
         self._num_nodes = 0
+        self._is_wide_unsigned = _has_wide_unsigned(model)
         self._not_trained: set[str] = set()
         self.tensors: dict[
             str, tuple[torch.Tensor, bool]
@@ -135,6 +144,13 @@ class Builder:
         attributes: _Attributes,
     ) -> None:
         reads: list[set[str]] = []
+        protos = list(protos)
+        has_bodies = any(a.type == a.GRAPH for proto in protos for a in proto.attribute)
+        made_by_identity = {p.output[0] for p in protos if p.op_type == "Identity" and p.output}
+        left_out = set() if has_bodies else made_by_identity - set(graph.outputs)
+        same: dict[str, str] = {}  # what these give -> what they get
+        # Names whose values are no Sizes.
+        tensors = {name for name, value in graph.constants.items() if isinstance(value, str)}
         for proto in protos:
             self._check_node(proto, opsets)
             if proto.op_type == "Constant" and _domain(proto.domain) == "":
@@ -146,11 +162,16 @@ class Builder:
                     trained=False,
                 )
                 continue
-            node = self._node(proto, known, opsets, attributes)
-            graph.nodes.append(node)
-            reads.append(set(proto.input) | _free_names(proto))
             if proto.op_type == "Identity" and proto.input[0] in known:
                 known[proto.output[0]] = known[proto.input[0]]
+            if proto.op_type == "Identity" and proto.output[0] in left_out:
+                same[proto.output[0]] = same.get(proto.input[0], proto.input[0])
+                continue
+            node = self._node(proto, known, opsets, attributes)
+            node.inputs = tuple(same.get(name, name) for name in proto.input)
+            self._find_plain(node, tensors)
+            graph.nodes.append(node)
+            reads.append(set(node.inputs) | _free_names(proto))
         seen = set(graph.outputs)
         made = {name for node in graph.nodes for name in node.outputs if name}
         for node, names in zip(reversed(graph.nodes), reversed(reads), strict=True):
@@ -161,6 +182,22 @@ class Builder:
             ]
             node.dead = tuple(dict.fromkeys(gone))
             seen |= names
+
+    def _find_plain(self, node: Node, tensors: set[str]) -> None:
+        """Tells whether the node is plain, and adds to `tensors` what it gives."""
+        handler = node.handler
+        if handler is None or handler.takes_scope:
+            return
+        node.function = handler.function
+        has_tensors = tensors.issuperset(node.inputs)
+        if node.op not in _GIVES_SIZES and (has_tensors or not handler.takes_sizes):
+            tensors.update(name for name in node.outputs if name)
+        node.is_plain = (
+            len(node.outputs) == 1
+            and all((*node.inputs, *node.outputs))
+            and (has_tensors or handler.takes_sizes)
+            and (handler.takes_unsigned or not self._is_wide_unsigned)
+        )
 
     def _check_node(self, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
         self._num_nodes += 1
@@ -320,6 +357,31 @@ class Builder:
         if proto.type in (kind.INTS, kind.FLOATS):
             return list(value)
         return value
+
+
+def _has_wide_unsigned(model: onnx.ModelProto) -> bool:
+    """Whether some value may be of such a dtype, as far as inputs, tensors and attributes tell."""
+
+    def in_tensor(tensor: onnx.TensorProto) -> bool:
+        return tensor.data_type in _WIDE_UNSIGNED
+
+    def in_nodes(nodes: Iterable[onnx.NodeProto]) -> bool:
+        return any(
+            (a.i in _WIDE_UNSIGNED and (a.name == "to" or a.name.endswith("dtype")))
+            or in_tensor(a.t)
+            or in_graph(a.g)
+            for node in nodes
+            for a in node.attribute
+        )
+
+    def in_graph(graph: onnx.GraphProto) -> bool:
+        return (
+            any(v.type.tensor_type.elem_type in _WIDE_UNSIGNED for v in graph.input)
+            or any(map(in_tensor, graph.initializer))
+            or in_nodes(graph.node)
+        )
+
+    return in_graph(model.graph) or any(in_nodes(f.node) for f in model.functions)
 
 
 def _told_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

@@ -9,7 +9,7 @@ import torch
 
 from mlcc._errors import Error
 from mlcc.onnx.dtypes import WIDE_UNSIGNED
-from mlcc.onnx.registry import Handler
+from mlcc.onnx.registry import Function, Handler
 from mlcc.onnx.sizes import Number, Sizes
 
 Scope = dict[str, Any]  # name -> Tensor, Sizes, list (a sequence) or None (an empty optional)
@@ -17,6 +17,10 @@ Scope = dict[str, Any]  # name -> Tensor, Sizes, list (a sequence) or None (an e
 
 # Key of a scope under which all tensors of the module lie: bodies of functions have scopes of their own.
 STORE = ""
+
+
+def _no_function(*values: Any) -> Any:
+    raise Error("onnx: a node has no function")
 
 
 class Node:
@@ -36,10 +40,12 @@ class Node:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.attributes = attributes
         self.handler: Handler | None = None
+        self.function: Function = _no_function  # the handler's
         self.body: Graph | None = None
         self.constants: dict[int, Sizes] = {}  # of inputs that initializers tell
         self.same_type: tuple[int, ...] = ()  # per output: the input whose type it has, or -1
         self.dead: tuple[str, ...] = ()  # names that nothing reads after this node
+        self.is_plain = False  # its function gets the values as they are, and one output is wanted
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
@@ -106,13 +112,27 @@ class Graph:
         """
         for name, constant in self.constants.items():
             scope[name] = constant if isinstance(constant, Sizes) else scope[STORE][constant]
+        keeps_all = torch.compiler.is_compiling()  # values of a trace hold no memory
         for node in self.nodes:
-            results = _run_node(node, scope)
-            for name, result in zip(node.outputs, results, strict=False):
-                if name:
-                    scope[name] = result
-            for name in node.dead:
-                scope.pop(name, None)
+            # In few steps: Dynamo interprets them for each node, which is much of the time of a large model's trace.
+            if node.is_plain:
+                names = node.inputs
+                count = len(names)
+                if count == 1:
+                    result = node.function(node, scope[names[0]])
+                elif count == 2:
+                    result = node.function(node, scope[names[0]], scope[names[1]])
+                else:
+                    result = node.function(node, *[scope[name] for name in names])
+                scope[node.outputs[0]] = result[0] if isinstance(result, tuple) else result
+            else:
+                results = _run_node(node, scope)
+                for name, result in zip(node.outputs, results, strict=False):
+                    if name:
+                        scope[name] = result
+            if not keeps_all:
+                for name in node.dead:
+                    scope.pop(name, None)
         return [scope.get(name) for name in self.outputs]
 
 

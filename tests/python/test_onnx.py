@@ -356,3 +356,41 @@ def test_arguments() -> None:
         module(torch.tensor(True))
     with pytest.raises(mlcc.Error, match="no input 'z'"):
         module(torch.tensor(True), z=x)
+
+
+def test_identities_are_no_nodes() -> None:
+    nodes = [
+        node("Identity", "w", "w2"),
+        node("MatMul", "x w2", "h"),
+        node("Identity", "h", "h2"),
+        node("Shape", "h2", "s"),
+        node("Identity", "s", "s2"),
+        node("Reshape", "x s2", "r"),
+        node("Add", "h2 r", "z"),
+        node("Identity", "z", "y"),
+    ]
+    module = mlcc.onnx.load(model(nodes, [info("x", ["n", 4])], [info("y")], w=random(4, 4)))
+    kept = [one.op for one in module._graph.nodes]
+    assert kept == ["MatMul", "Shape", "Reshape", "Add", "Identity"]  # an output keeps its own
+    x = torch.randn(3, 4)
+    assert_close(module(x), x @ module.w + x)
+
+
+def test_values_that_are_sizes_reach_ops_that_take_tensors() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Cast", "s", "f", to=FLOAT),
+        node("Softmax", "f", "y"),
+        node("TopK", "f k", "values places"),
+    ]
+    inputs = [info("x", ["n", "m"])]
+    module = mlcc.onnx.load(model(nodes, inputs, [info("y"), info("values")], k=np.array([1])))
+    y, values = module(torch.zeros(2, 3))
+    assert_close(y, torch.tensor([2.0, 3.0]).softmax(0))
+    assert_close(values, torch.tensor([3.0]))
+
+
+def test_unsigned_values_are_computed_in_wider_ones() -> None:
+    nodes = [node("Cast", "x", "u", to=TensorProto.UINT32), node("Mul", "u u", "y")]
+    module = mlcc.onnx.load(model(nodes, [info("x", [2])], [info("y", kind=TensorProto.UINT32)]))
+    assert module(torch.tensor([2.0, 3.0])).tolist() == [4, 9]

@@ -101,6 +101,8 @@ def _binary(
     name: str, function: Callable[[Tensor, Tensor], Tensor], on_numbers: Any, to_bool: bool = False
 ) -> None:
     def handler(node: Node, a: Any, b: Any) -> Any:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return function(a, b)
         known = node.as_sizes(a, b)
         if known is not None and on_numbers is not None:
             if name == "Div" and known[0].dtype.is_floating_point:
