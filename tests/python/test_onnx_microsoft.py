@@ -121,6 +121,18 @@ CASES: list[Case] = [
     ),
     ("QLinearSigmoid", [u(2, 8), scalar(0.05), zero(128), scalar(1 / 256), zero(0)], "y", {}),
     (
+        "QLinearSoftmax",
+        [u(2, 3, 8), scalar(0.05), zero(128), scalar(1 / 256), zero(0)],
+        "y",
+        {"axis": 1, "opset": 17},
+    ),
+    (
+        "QLinearSoftmax",
+        [u(2, 3, 8), scalar(0.05), zero(128), scalar(1 / 256), zero(0)],
+        "y",
+        {"axis": 1, "opset": 11},
+    ),
+    (
         "QLinearGlobalAveragePool",
         [u(1, 3, 4, 4), scalar(0.1), zero(2), scalar(0.2), zero(5)],
         "y",

@@ -11,7 +11,7 @@ from torch import Tensor
 from mlcc._errors import Error
 from mlcc.onnx.ops import quantization
 from mlcc.onnx.ops.convolutions import convolve
-from mlcc.onnx.ops.shapes import product
+from mlcc.onnx.ops.shapes import normalized, product
 from mlcc.onnx.program import Node
 from mlcc.onnx.registry import MICROSOFT, op
 
@@ -238,6 +238,24 @@ def qlinear_activation(
         else F.leaky_relu(real, node.get("alpha", 0.01))
     )
     return _levels(y, scale, zero, x)
+
+
+@op("QLinearSoftmax", domain=MICROSOFT)
+def qlinear_softmax(
+    node: Node,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor | None,
+    scale: Tensor,
+    zero: Tensor | None = None,
+) -> Tensor:
+    """`opset`: of Softmax, which before 13 is over all axes from `axis` on."""
+    is_old = node.get("opset", 13) < 13
+    axis = normalized(node.get("axis", 1 if is_old else -1), x.dim())
+    real = _real(x, x_scale, x_zero)
+    if is_old:
+        return _levels(torch.softmax(real.flatten(axis), axis).reshape(x.shape), scale, zero, x)
+    return _levels(torch.softmax(real, axis), scale, zero, x)
 
 
 @op("QLinearGlobalAveragePool", domain=MICROSOFT)
