@@ -283,9 +283,11 @@ class Jitted:
         except Exception as error:
             if isinstance(error, Error) and not call.held:
                 raise
-            if tracing.is_data_dependent(error):
-                raise Error(self._data_dependence(error)) from None
             failure = error
+            if tracing.is_data_dependent(error):
+                if not self._may_read_data():
+                    raise Error(self._data_dependence(error)) from None
+                failure = SideEffectError("the model asks for the value of a tensor")
         else:
             self._add(entry, call, args, kwargs)
             return self._run(entry, call, args, kwargs)
@@ -526,6 +528,13 @@ class Jitted:
         if self._dispatch is no_dispatch:
             self._dispatch = load_core().CallDispatch()
         self._dispatch.add(args, kwargs, call.leaves, self._dynamic, facts)
+
+    def _may_read_data(self) -> bool:
+        """Whether a module says that its calls run eagerly where they ask for values of tensors."""
+        module = self._function
+        return isinstance(module, torch.nn.Module) and any(
+            getattr(one, "mlcc_may_read_data", False) for one in module.modules()
+        )
 
     def _data_dependence(self, error: BaseException) -> str:
         place = reads.user_line(error)

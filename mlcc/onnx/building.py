@@ -122,7 +122,9 @@ class Builder:
         if value.dim() <= 1 and value.numel() <= _MOST_CONSTANTS and (value.dim() or value.numel()):
             if value.dtype not in (torch.float8_e8m0fnu,) and not value.dtype.is_complex:
                 known[name] = Sizes(value.reshape(-1).tolist(), value.dim(), value.dtype)
-            is_size = value.dtype == torch.int64 or (value.dtype == torch.int32 and not trained)
+            is_size = value.dtype == torch.int64 or (
+                value.dtype == torch.int32 and not (trained and value.dim())
+            )
             if is_size or (value.dtype == torch.bool and value.numel() == 1):
                 graph.constants[name] = known[name]
                 return

@@ -23,6 +23,10 @@ class OnnxModule(nn.Module):
     outputs. Initializers are parameters and buffers under the names that they have in the file.
     """
 
+    mlcc_may_read_data = (
+        True  # the file decides, whose user cannot write it in another way: mlcc.jit asks for this
+    )
+
     def __init__(self, graph: Graph, tensors: Mapping[str, tuple[torch.Tensor, bool]]) -> None:
         """`tensors`: initializers, and whether each is trained."""
         super().__init__()

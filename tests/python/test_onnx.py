@@ -394,3 +394,59 @@ def test_unsigned_values_are_computed_in_wider_ones() -> None:
     nodes = [node("Cast", "x", "u", to=TensorProto.UINT32), node("Mul", "u u", "y")]
     module = mlcc.onnx.load(model(nodes, [info("x", [2])], [info("y", kind=TensorProto.UINT32)]))
     assert module(torch.tensor([2.0, 3.0])).tolist() == [4, 9]
+
+
+def collecting_loop(counter: Any) -> Any:
+    """y[i] = x * (i + 1) while i + 1 < limit, where i is a tensor of the loop, as TensorFlow's exporter writes it."""
+    body = helper.make_graph(
+        [
+            node("Add", "i one", "next"),
+            node("Cast", "next", "factor", to=FLOAT),
+            node("Mul", "x factor", "row"),
+            node("Less", "next limit", "on"),
+        ],
+        "body",
+        [info("count", [], INT64), info("was_on", [], BOOL), info("i", [], TensorProto.INT32)],
+        [info("on", [], BOOL), info("next", [], TensorProto.INT32), info("row")],
+    )
+    nodes = [node("Loop", " on0 start", "last y", body=body)]
+    nodes[0].input[:] = ["", "on0", "start"]
+    constants = {"one": np.int32(1), "start": np.int32(0), "on0": np.bool_(True)} | counter
+    inputs = [info("x", ["n"])]
+    if not counter:
+        inputs.append(info("limit", [], TensorProto.INT32))
+    return mlcc.onnx.load(model(nodes, inputs, [info("y")], **constants))
+
+
+def test_a_loop_that_collects_values_runs_where_eager_does() -> None:
+    x, limit = torch.randn(4), torch.tensor(3, dtype=torch.int32)
+    expected = torch.stack([x, 2 * x, 3 * x])
+    known = collecting_loop({"limit": np.int32(3)})
+    unknown = collecting_loop({})
+    assert_close(known(x), expected)
+    assert_close(unknown(x, limit), expected)
+    assert_close(torch.compile(known, backend="mlcc")(x), expected)
+    assert_close(torch.compile(unknown, backend="mlcc")(x, limit), expected)
+    with pytest.warns(mlcc.EagerFallbackWarning, match="how often it runs is data"):
+        assert_close(mlcc.jit(unknown)(x, limit), expected)
+
+
+def test_a_loop_that_counts_by_constants_is_exported(tmp_path: Path) -> None:
+    x = torch.randn(4)
+    module = collecting_loop({"limit": np.int32(3)})
+    mlcc.export(module, (x,), tmp_path / "loop.mlcc")
+    assert_close(mlcc.load(tmp_path / "loop.mlcc")(x), torch.stack([x, 2 * x, 3 * x]))
+    with pytest.raises(mlcc.Error, match="how often it runs is data"):
+        mlcc.export(collecting_loop({}), (x, torch.tensor(3, dtype=torch.int32)), tmp_path / "no")
+
+
+def test_jit_runs_a_model_eagerly_that_reads_data() -> None:
+    long = [node("Relu", "x", "r0"), *[node("Relu", f"r{i}", f"r{i + 1}") for i in range(40)]]
+    then = helper.make_graph(long, "then", [], [info("r40")])
+    otherwise = helper.make_graph([node("Neg", "x", "n")], "else", [], [info("n")])
+    nodes = [node("If", "c", "y", then_branch=then, else_branch=otherwise)]
+    module = mlcc.onnx.load(model(nodes, [info("x"), info("c", [], BOOL)], [info("y")]))
+    x, jitted = torch.randn(6), mlcc.jit(module)
+    with pytest.warns(mlcc.EagerFallbackWarning, match="asks for the value of a tensor"):
+        assert_close(jitted(x, torch.tensor(True)), x.relu())
+    assert_close(jitted(x, torch.tensor(False)), -x)

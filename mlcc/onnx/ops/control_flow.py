@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlcc._errors import Error
+from mlcc._errors import Error, SideEffectError
 from mlcc.onnx.ops.shapes import normalized
 from mlcc.onnx.program import STORE, Graph, Node, Scope, as_tensor, device_of
 from mlcc.onnx.registry import op
@@ -80,13 +80,26 @@ def loop(node: Node, scope: Scope, trips: Any, condition: Any, *carried: Any) ->
     on = True if condition is None else _known(node, 1, condition)
     if on is None and not is_tracing:
         on = bool(condition.item())
-    scans: list[list[Tensor]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
-    if on is None or (most is None and trips is not None) or (is_tracing and _may_stop(body, most)):
-        if scans:
-            raise Error(
-                f"onnx: Loop {node.name!r}: how often it runs is data, and it collects values"
-            )
+    has_scans = len(body.outputs) > 1 + len(carried)
+    is_known = on is not None and (most is not None or trips is None)
+    if is_known and not (is_tracing and _may_stop(body, most)):
+        return _unrolled(body, scope, most, on, carried)
+    if not has_scans:
         return _while(body, scope, trips, condition, carried)
+    if not torch.compiler.is_exporting():
+        # Made here, since it loads Dynamo.
+        apart = torch.compiler.disable(_apart_from_traces)
+        found: tuple[Any, ...] = apart(body, scope, trips, condition, carried)
+        return found
+    if not (is_known and _stops_by_sizes(body, scope, carried)):
+        raise Error(f"onnx: Loop {node.name!r}: how often it runs is data, and it collects values")
+    return _unrolled(body, scope, most, on, carried)
+
+
+def _unrolled(
+    body: Graph, scope: Scope, most: Any, on: Any, carried: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    scans: list[list[Tensor]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
     values, count = list(carried), 0
     while on and (most is None or count < most):
         results = _step(body, scope, count, values)
@@ -96,6 +109,26 @@ def loop(node: Node, scope: Scope, trips: Any, condition: Any, *carried: Any) ->
         on = bool(kept.number if isinstance(kept, Sizes) else kept.item())
         count += 1
     return (*values, *[_stacked(items) for items in scans])
+
+
+def _apart_from_traces(
+    body: Graph, scope: Scope, trips: Any, condition: Any, carried: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """A graph of Dynamo's breaks here, and mlcc.jit runs the model eagerly."""
+    if _is_tracing(*carried):  # a trace of mlcc.jit, which runs what raises eagerly
+        raise SideEffectError("a Loop collects values, and how often it runs is data")
+    most = None if trips is None else _number(trips)
+    on = True if condition is None else bool(_number(condition))
+    return _unrolled(body, scope, most, on, carried)
+
+
+def _number(value: Any) -> Any:
+    return value.number if isinstance(value, Sizes) else value.item()
+
+
+def _stops_by_sizes(body: Graph, scope: Scope, carried: tuple[Any, ...]) -> bool:
+    """Whether a step computes from sizes whether there is another one."""
+    return isinstance(_step(body, scope, 0, list(carried))[0], Sizes)
 
 
 def _may_stop(body: Graph, most: Any) -> bool:
