@@ -609,3 +609,17 @@ def test_damaged_files(tmp_path: Path) -> None:
         mlcc.load(tmp_path / "none.mlcc")
     with pytest.raises(PackageError):
         mlcc.load(tmp_path)
+
+
+def test_results_in_double_of_what_is_computed_in_float(tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(64, 64), nn.Softmax(-1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x).double()
+
+    told = mlcc.export(Model().eval(), (torch.randn(5, 64),), tmp_path / "m.mlcc")
+    assert told.largest_error is not None
+    assert told.largest_error < 1e-5
