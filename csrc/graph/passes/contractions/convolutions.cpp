@@ -21,6 +21,9 @@ using Numbers = std::vector<int64_t>;
 // images that lie channels-last that is faster than a library's call, but not where they have to be
 // brought there and back. The figures: docs/decisions/0025-contractions.md.
 constexpr int64_t kMostShifts = 9;
+// The same without a library: beyond it the kernel would take long to compile. What is left is a
+// nest of loops that has no vectors.
+constexpr int64_t kMostShiftsAlone = 1024;
 
 // [o, 1, ..] as [.., 1, o].
 Numbers weights_to_last(size_t spatial) {
@@ -167,7 +170,7 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   if (!window) return rewriter.no_match(*node, "its windows are not known");
   int64_t terms = 1;
   for (const int64_t extent : *window) terms *= extent;
-  const bool are_shifts_few = options.has_library || terms <= kMostShifts;
+  const bool are_shifts_few = options.has_library || terms <= kMostShiftsAlone;
   const bool is_sum = is_depthwise(*conv) && !conv->is_transposed && are_shifts_few;
   if (conv->is_transposed &&
       !has_large_image(*conv, result, channels_last_shape(conv->image->type().shape)))
