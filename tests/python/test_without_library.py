@@ -39,6 +39,8 @@ def check(module: nn.Module, *inputs: torch.Tensor, cpu: str = "") -> None:
         lambda: nn.Conv2d(8, 4, 3, groups=2, dilation=2),
         lambda: nn.Conv2d(8, 3, 1),
         lambda: nn.Conv2d(8, 1, 5, padding="same"),
+        lambda: nn.Conv2d(8, 1, 3, stride=2, dilation=2, padding=1),
+        lambda: nn.Conv2d(8, 8, 33, groups=8, padding=16),
         lambda: nn.ConvTranspose2d(8, 4, 2, stride=2),
         lambda: nn.ConvTranspose2d(8, 8, 3, groups=8, padding=1),
     ],
@@ -58,6 +60,7 @@ def test_convolutions_of_other_ranks(cpu: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_dtypes(dtype: torch.dtype, cpu: str) -> None:
     check(nn.Conv2d(4, 4, 3, groups=4).to(dtype), torch.randn(2, 4, 9, 9).to(dtype), cpu=cpu)
+    check(nn.Conv2d(4, 1, 3).to(dtype), torch.randn(2, 4, 9, 9).to(dtype), cpu=cpu)
     check(nn.Linear(20, 1).to(dtype), torch.randn(3, 20).to(dtype), cpu=cpu)
 
 

@@ -50,26 +50,27 @@ bool is_depthwise(const Convolution& conv) {
   return conv.groups > 1 && weight[0].equals_constant(conv.groups) && weight[1].equals_constant(1);
 }
 
-// Sums of products with shifted images, channels last: one pointwise kernel along the channels.
-Value* depthwise(Graph& graph, const Convolution& conv, const Shape& result, const Numbers& window,
-                 DType accumulator) {
+// A value whose image dimensions begin at one of its dimensions.
+struct Image {
+  Value* value;
+  int64_t first;
+};
+
+// `sum` (null: 0) and the products of shifted images with what weighs them, of that shape each.
+Value* add_shifts(Graph& graph, const Convolution& conv, const Shape& result, const Numbers& window,
+                  const Image& image, const Image& weights, const Shape& weight_shape,
+                  DType accumulator, Value* sum) {
   const size_t spatial = conv.image_rank();
-  Value* image = graph.permute(conv.image, to_channels_last(result.size()));
-  image = graph.cast(filled_image(graph, conv, image, result), accumulator);
-  // Weights with channels last. A maximum of one element is that element, and lies in memory.
-  Value* weights = graph.reduce(Op::kMax, graph.permute(conv.weight, weights_to_last(spatial)),
-                                {static_cast<int64_t>(spatial)}, false);
-  weights = graph.cast(weights, accumulator);
   Numbers at(spatial, 0);
-  Value* sum = nullptr;
   for (bool goes_on = true; goes_on;) {
-    Value *shifted = image, *weight = weights;
+    Value *shifted = image.value, *weight = weights.value;
     for (size_t d = 0; d < spatial; ++d) {
-      shifted = graph.slice(shifted, static_cast<int64_t>(d) + 1, at[d] * conv.dilation[d],
-                            result[d + 1], conv.stride[d]);
-      weight = graph.slice(weight, static_cast<int64_t>(d), at[d], 1, 1);
+      const auto dim = static_cast<int64_t>(d);
+      shifted = graph.slice(shifted, image.first + dim, at[d] * conv.dilation[d], result[d + 1],
+                            conv.stride[d]);
+      weight = graph.slice(weight, weights.first + dim, at[d], 1, 1);
     }
-    weight = graph.reshape(weight, {result.back()});
+    weight = graph.reshape(weight, weight_shape);
     if (sum == nullptr)
       sum = graph.pointwise(Op::kMul, {shifted, weight});
     else if (accumulator == DType::kF32)
@@ -81,6 +82,44 @@ Value* depthwise(Graph& graph, const Convolution& conv, const Shape& result, con
     goes_on = d > 0;
   }
   return sum;
+}
+
+// Sums of products with shifted images, channels last: one pointwise kernel along the channels.
+Value* depthwise(Graph& graph, const Convolution& conv, const Shape& result, const Numbers& window,
+                 DType accumulator) {
+  const size_t spatial = conv.image_rank();
+  Value* image = graph.permute(conv.image, to_channels_last(result.size()));
+  image = graph.cast(filled_image(graph, conv, image, result), accumulator);
+  // Weights with channels last. A maximum of one element is that element, and lies in memory.
+  Value* weights = graph.reduce(Op::kMax, graph.permute(conv.weight, weights_to_last(spatial)),
+                                {static_cast<int64_t>(spatial)}, false);
+  weights = graph.cast(weights, accumulator);
+  return add_shifts(graph, conv, result, window, {image, 1}, {weights, 0}, {result.back()},
+                    accumulator, nullptr);
+}
+
+// The same for one channel of results, where an image lies row by row: along the rows.
+Value* single_channel(Graph& graph, const Convolution& conv, const Shape& result,
+                      const Numbers& window, DType accumulator) {
+  const size_t spatial = conv.image_rank();
+  const Shape& shape = conv.image->type().shape;
+  const int64_t channels = *conv.weight->type().shape[1].as_constant();
+  Shape rows(shape.begin() + 1, shape.end());
+  rows[0] = shape[0] * shape[1];
+  Value* image = filled_image(graph, conv, graph.reshape(conv.image, rows), result);
+  Shape filled = image->type().shape;
+  filled[0] = shape[1];
+  filled.insert(filled.begin(), shape[0]);
+  image = graph.cast(graph.reshape(image, filled), accumulator);
+  Value* weights = graph.cast(conv.weight, accumulator);
+  Value* sum = nullptr;
+  for (int64_t c = 0; c < channels; ++c) {
+    Value* of_channel = graph.slice(image, 1, c, 1, 1);
+    Value* weights_of_channel = graph.slice(weights, 1, c, 1, 1);
+    sum = add_shifts(graph, conv, result, window, {of_channel, 2}, {weights_of_channel, 2}, {1},
+                     accumulator, sum);
+  }
+  return graph.permute(sum, to_channels_last(spatial + 2));
 }
 
 // Of a convolution, or of a transposed one.
@@ -168,22 +207,26 @@ bool rewrite(const Rewriter& rewriter, const PassOptions& options, Node* node) {
   const Shape result = channels_last_shape(type.shape);
   const auto window = window_of(*conv);
   if (!window) return rewriter.no_match(*node, "its windows are not known");
+  if (!weight[0].is_constant() || !weight[1].is_constant())
+    return rewriter.no_match(*node, "its channels are not known");
   int64_t terms = 1;
   for (const int64_t extent : *window) terms *= extent;
   const bool are_shifts_few = options.has_library || terms <= kMostShiftsAlone;
   const bool is_sum = is_depthwise(*conv) && !conv->is_transposed && are_shifts_few;
+  const bool is_single = !options.has_library && !conv->is_transposed && conv->groups == 1 &&
+                         weight[0].equals_constant(1) && terms > 1 &&
+                         terms * *weight[1].as_constant() <= kMostShiftsAlone;
   if (conv->is_transposed &&
       !has_large_image(*conv, result, channels_last_shape(conv->image->type().shape)))
     return rewriter.no_match(*node, "it has strides, and its sizes are not known or it is dilated");
-  if (!weight[0].is_constant() || !weight[1].is_constant())
-    return rewriter.no_match(*node, "its channels are not known");
   const auto reason = slower_than_call(options, rewriter.graph(), *node, *conv, is_sum, terms);
   if (!reason.empty()) return rewriter.no_match(*node, reason);
   return rewriter.replace_by_new(node, [&] {
     Graph& graph = rewriter.graph();
     const DType sums = conv->bias == nullptr ? dtype : *accumulator;
-    Value* image = is_sum ? depthwise(graph, *conv, result, *window, *accumulator)
-                          : result_image(graph, *conv, result, sums);
+    Value* image = is_sum      ? depthwise(graph, *conv, result, *window, *accumulator)
+                   : is_single ? single_channel(graph, *conv, result, *window, *accumulator)
+                               : result_image(graph, *conv, result, sums);
     if (conv->bias != nullptr)
       image = graph.pointwise(Op::kAdd, {image, graph.cast(conv->bias, *accumulator)});
     return graph.permute(graph.cast(image, dtype), from_channels_last(type.shape.size()));
