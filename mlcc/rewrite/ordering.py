@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mlcc.rewrite import first_few
 from mlcc.torch_private import symints
 
 # Elements of a row.
@@ -25,6 +26,9 @@ def topk(
 ) -> Any:
     """The k largest or smallest elements in order, and their places; of equal ones the first."""
     del sorted  # ordered in any case
+    if self.dim() > 0 and first_few.is_worth_it(k, self.shape[dim]):
+        values, indices = first_few.first_few(self.movedim(dim, -1), k, largest)
+        return values.movedim(-1, dim), indices.movedim(-1, dim)
     if self.dim() == 0 or not _is_short(self.shape[dim]):
         return NotImplemented
     return _first(self, k, dim, descending=largest)
