@@ -13,6 +13,7 @@ import torch
 from mlcc._errors import Error
 from mlcc.onnx import registry
 from mlcc.onnx.dtypes import DTYPES, WIDE_UNSIGNED
+from mlcc.onnx.grids import Grids
 from mlcc.onnx.program import Graph, Node
 from mlcc.onnx.reading import read_tensor
 from mlcc.onnx.sizes import Sizes
@@ -151,6 +152,7 @@ class Builder:
         made_by_identity = {p.output[0] for p in protos if p.op_type == "Identity" and p.output}
         left_out = set() if has_bodies else made_by_identity - set(graph.outputs)
         same: dict[str, str] = {}  # what these give -> what they get
+        grids = Grids()
         # Names whose values are no Sizes.
         tensors = {name for name, value in graph.constants.items() if isinstance(value, str)}
         for proto in protos:
@@ -171,6 +173,10 @@ class Builder:
                 continue
             node = self._node(proto, known, opsets, attributes)
             node.inputs = tuple(same.get(name, name) for name in proto.input)
+            rounded = grids.without_rounding(node)
+            if rounded is not None and proto.output[0] not in graph.outputs and not has_bodies:
+                same[proto.output[0]] = rounded
+                continue
             self._find_plain(node, tensors)
             graph.nodes.append(node)
             reads.append(set(node.inputs) | _free_names(proto))

@@ -114,6 +114,16 @@ def _along(x: Tensor, parameter: Tensor, axis: int, block: int) -> Tensor:
     return parameter.repeat_interleave(count, axis).narrow(axis, 0, x.shape[axis])
 
 
+def _shift(node: Node, x: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor | int:
+    """The zero point beside the elements: a number where the file tells one, so that programs see that it is 0."""
+    known = node.constants.get(2)
+    if zero is None:
+        return 0
+    if known is not None and known.items and len(set(known.items)) == 1:
+        return int(known.number)
+    return _along(x, zero.to(dtype), node.get("axis", 1), node.get("block_size", 0))
+
+
 def _limits(code: int) -> tuple[int, int]:
     if code in NARROW_INTEGERS:
         return NARROW_INTEGERS[code]
@@ -133,8 +143,9 @@ def quantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
     if code in FLOAT8 or code == FLOAT4:
         return convert(y if zero is None else y + _along(x, zero.to(y.dtype), axis, block), code)
     y = torch.round(y.to(torch.float32) if y.dtype != torch.float64 else y)
-    if zero is not None:
-        y = y + _along(x, zero.to(torch.int32), axis, block)
+    shift = _shift(node, x, zero, torch.int32)
+    if isinstance(shift, Tensor) or shift != 0:
+        y = y + shift
     low, high = _limits(code)
     return y.clamp(low, high).to(torch.int32).to(DTYPES[code])
 
@@ -147,8 +158,9 @@ def dequantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None)
     dtype = torch.float32 if dtype.itemsize == 1 else dtype
     if not x.dtype.is_floating_point:
         wide = x.to(torch.int32)
-        if zero is not None:
-            wide = wide - _along(x, zero.to(torch.int32), axis, block)
+        shift = _shift(node, x, zero, torch.int32)
+        if isinstance(shift, Tensor) or shift != 0:
+            wide = wide - shift
     else:
         wide = x.to(torch.float32)
         if zero is not None:
