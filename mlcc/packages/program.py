@@ -19,7 +19,7 @@ from mlcc.importer import fx_graph
 from mlcc.importer.context import ImportedGraph
 from mlcc.ir.sizes import SizePrinter, UnsupportedSize
 from mlcc.ir.types import GraphUnsupported, source_line
-from mlcc.rewrite import attention_widths, ordering
+from mlcc.rewrite import attention_widths, frames, ordering, split_complex
 from mlcc.torch_private import exporting, symints
 
 
@@ -94,16 +94,16 @@ def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
     names_of_sizes = {symbol: dim.__name__ for symbol, dim in dims.items()}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own, about itself (2.13)
-        ep = ep.run_decompositions(
-            exporting.composite_decompositions()
-            | decomposition_table(has_gradients=False)
-            | ordering.table()
+        decompositions = (
+            decomposition_table(has_gradients=False) | ordering.table() | frames.table()
         )
+        ep = ep.run_decompositions(exporting.composite_decompositions() | decompositions)
     _check_effects(ep)
     num_tokens = exporting.drop_tokens(ep)
     constants = exporting.drop_constants(ep)
     attention_widths.fix_widths(ep.graph_module)
     state = {**ep.state_dict, **ep.constants}
+    _split_complex(ep, state, decompositions)
     _read_each_once(ep, state)
     inputs: list[Any] = []
     names: list[str] = []
@@ -214,6 +214,24 @@ def _check_effects(ep: ExportedProgram) -> None:
             f"export: the model writes into {', '.join(changed)}\n"
             "  remedy: take the state as an argument and return what it becomes"
         )
+
+
+def _split_complex(
+    ep: ExportedProgram, state: Mapping[str, Any], decompositions: dict[Any, Any]
+) -> None:
+    """Complex numbers become pairs of real ones. Error where they do not."""
+    constants = {
+        str(spec.arg.name): state[str(spec.target)]
+        for spec in ep.graph_signature.input_specs
+        if str(spec.target) in state
+    }
+    try:
+        with exporting.real_constants(ep):
+            gone = split_complex.split(ep.graph_module, constants, decompositions)
+    except split_complex.NotSplit as reasons:
+        raise Error(f"export: there is no kernel for these ops\n{reasons}") from None
+    specs = ep.graph_signature.input_specs
+    specs[:] = [spec for spec in specs if getattr(spec.arg, "name", None) not in gone]
 
 
 def _conditions(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from torch.fx import GraphModule, Node
 from mlcc.ir.op_table import OpTable
 from mlcc.rewrite import decompositions
 from mlcc.rewrite.flex_attention import flex_attention
-from mlcc.torch_private import dispatch, trace_state, tracing
+from mlcc.rewrite.inlining import inlined
+from mlcc.torch_private import dispatch
 
 # In a node's metadata: its memory counts, not its value only. It is an extern then; one that stands after a write keeps
 # its place among the nodes with effects.
@@ -97,7 +97,7 @@ def _write_out(gm: GraphModule, node: Node) -> None:
     function: Any = dispatch.functional_form(node.target)
     before = set(gm.graph.nodes)
     with gm.graph.inserting_before(node):
-        copied = _copy_of(gm, node, function, {})
+        copied = inlined(gm, function, node.args, node.kwargs, {}, node.name)
         for one in gm.graph.nodes:
             if one in before:
                 continue
@@ -117,52 +117,9 @@ def _write_out_attention(gm: GraphModule, node: Node, table: OpTable) -> None:
         return [result if place in wanted else None for place, result in enumerate(results)]
 
     with gm.graph.inserting_before(node):
-        results = _copy_of(gm, node, function, decompositions.table(frozenset(table.overloads())))
+        known = decompositions.table(frozenset(table.overloads()))
+        results = inlined(gm, function, node.args, node.kwargs, known, node.name)
     _replace_items(node, results)
-
-
-def _copy_of(
-    gm: GraphModule,
-    node: Node,
-    function: Callable[..., Any],
-    decompositions: dict[Any, Callable[..., Any]],
-) -> Any:
-    """`function` of the node's arguments as nodes of `gm`, where nodes are being inserted; its results."""
-    leaves, structure = trace_state.flatten((node.args, node.kwargs))
-    leaves = [_graph_of(gm, leaf) or leaf for leaf in leaves]
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Node)]
-
-    def run(*values: Any) -> Any:
-        filled = list(leaves)
-        for place, value in zip(places, values, strict=True):
-            filled[place] = value
-        args, kwargs = trace_state.unflatten(filled, structure)
-        return function(*args, **kwargs)
-
-    fakes = [leaves[place].meta["val"] for place in places]
-    inner = tracing.trace_on_fakes(run, fakes, decompositions)
-    inner.graph.eliminate_dead_code()
-    outer = dict(
-        zip(
-            [one for one in inner.graph.nodes if one.op == "placeholder"],
-            [leaves[place] for place in places],
-            strict=True,
-        )
-    )
-    for one in inner.graph.nodes:
-        if one.op == "get_attr":
-            constant = operator.attrgetter(str(one.target))(inner)
-            one.target = f"{node.name}_{one.name}"
-            one.meta["val"] = constant
-            setattr(gm, one.target, constant)
-    return gm.graph.graph_copy(inner.graph, outer)
-
-
-def _graph_of(gm: GraphModule, leaf: Any) -> GraphModule | None:
-    if not isinstance(leaf, Node) or leaf.op != "get_attr":
-        return None
-    found = operator.attrgetter(str(leaf.target))(gm)
-    return found if isinstance(found, GraphModule) else None
 
 
 def _after_write(gm: GraphModule, result: Any) -> Any:

@@ -65,6 +65,20 @@ def open_ranges(ep: ExportedProgram, least: Mapping[str, int]) -> Iterator[None]
             ranges[symbol] = range_
 
 
+@contextmanager
+def real_constants(ep: ExportedProgram) -> Iterator[None]:
+    """Inside, real tensors may be constants of what is traced on the program's fake ones."""
+    mode = next((getattr(value, "fake_mode", None) for value in _values(ep)), None)
+    if mode is None:
+        yield
+        return
+    before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    try:
+        yield
+    finally:
+        mode.allow_non_fake_inputs = before
+
+
 def drop_constants(ep: ExportedProgram) -> set[str]:
     """Takes arguments that are no tensors out of the graph, which holds their values; their names."""
     dropped = set()
