@@ -19,7 +19,14 @@ from mlcc.importer import fx_graph
 from mlcc.importer.context import ImportedGraph
 from mlcc.ir.sizes import SizePrinter, UnsupportedSize
 from mlcc.ir.types import GraphUnsupported, source_line
-from mlcc.rewrite import attention_widths, frames, ordering, split_complex
+from mlcc.rewrite import (
+    attention_widths,
+    frames,
+    grid_sampling,
+    ordering,
+    selection,
+    split_complex,
+)
 from mlcc.torch_private import exporting, symints
 
 
@@ -94,9 +101,7 @@ def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
     names_of_sizes = {symbol: dim.__name__ for symbol, dim in dims.items()}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own, about itself (2.13)
-        decompositions = (
-            decomposition_table(has_gradients=False) | ordering.table() | frames.table()
-        )
+        decompositions = decomposition_table(has_gradients=False) | _without_library()
         ep = ep.run_decompositions(exporting.composite_decompositions() | decompositions)
     _check_effects(ep)
     num_tokens = exporting.drop_tokens(ep)
@@ -214,6 +219,16 @@ def _check_effects(ep: ExportedProgram) -> None:
             f"export: the model writes into {', '.join(changed)}\n"
             "  remedy: take the state as an argument and return what it becomes"
         )
+
+
+def _without_library() -> dict[Any, Any]:
+    """Decompositions of what else is a call of a library."""
+    tables = [module.table() for module in (frames, grid_sampling, ordering, selection)]
+    found = {op: function for table in tables for op, function in table.items()}
+    # Checks of data: a package has no error for them.
+    aten = torch.ops.aten
+    found |= {op: lambda *_: None for op in (aten._assert_async.default, aten._assert_async.msg)}
+    return found
 
 
 def _split_complex(

@@ -29,7 +29,7 @@ def topk(
     if self.dim() > 0 and first_few.is_worth_it(k, self.shape[dim]):
         values, indices = first_few.first_few(self.movedim(dim, -1), k, largest)
         return values.movedim(-1, dim), indices.movedim(-1, dim)
-    if self.dim() == 0 or not _is_short(self.shape[dim]):
+    if self.dim() == 0 or not is_short(self.shape[dim]):
         return NotImplemented
     return _first(self, k, dim, descending=largest)
 
@@ -39,7 +39,7 @@ def sort_stable(
 ) -> Any:
     """All elements in order; equal ones stay in theirs. NaN is larger than any number."""
     del stable
-    if self.dim() == 0 or not _is_short(self.shape[dim]):
+    if self.dim() == 0 or not is_short(self.shape[dim]):
         return NotImplemented
     return _first(self, self.shape[dim], dim, descending)
 
@@ -49,7 +49,8 @@ def sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     return sort_stable(self, dim=dim, descending=descending)
 
 
-def _is_short(size: Any) -> bool:
+def is_short(size: Any) -> bool:
+    """Whether there may be a comparison for each pair of elements of a row."""
     return symints.is_known(size <= MOST)
 
 
@@ -57,23 +58,34 @@ def _first(
     x: torch.Tensor, count: Any, dim: int, descending: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rows = x.movedim(dim, -1)
-    size = rows.shape[-1]
-    places = torch.arange(size, device=x.device)
+    ordered = torch.arange(count, device=x.device)
+    values, indices = at_ranks(rows, ranks(rows, descending), ordered)
+    return values.movedim(-1, dim), indices.movedim(-1, dim)
+
+
+def ranks(rows: torch.Tensor, descending: bool = False) -> torch.Tensor:
+    """How many elements of its row go before each; of equal ones the first does."""
+    places = torch.arange(rows.shape[-1], device=rows.device)
     one, other = rows.unsqueeze(-1), rows.unsqueeze(-2)
     before = other > one if descending else other < one
     is_equal = other == one
-    if x.dtype.is_floating_point:
+    if rows.dtype.is_floating_point:
         one_nan, other_nan = one.isnan(), other.isnan()
         before = before | (other_nan & ~one_nan if descending else one_nan & ~other_nan)
         is_equal = is_equal | (one_nan & other_nan)
     before = before | (is_equal & (places < places.unsqueeze(-1)))
-    rank = before.sum(-1)
-    ordered = torch.arange(count, device=x.device)
-    # The element whose rank is the place: one term of each sum.
-    is_there = rank.unsqueeze(-2) == ordered.unsqueeze(-1)
+    return before.sum(-1)
+
+
+def at_ranks(
+    rows: torch.Tensor, rank: torch.Tensor, wanted: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The elements whose ranks are wanted, and their places."""
+    places = torch.arange(rows.shape[-1], device=rows.device)
+    is_there = rank.unsqueeze(-2) == wanted.unsqueeze(-1)
+    # One term of each sum is not 0.
     indices = torch.where(is_there, places, torch.zeros([], dtype=torch.int64)).sum(-1)
-    values = rows.gather(-1, indices)
-    return values.movedim(-1, dim), indices.movedim(-1, dim)
+    return rows.gather(-1, indices), indices
 
 
 def grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
