@@ -112,6 +112,7 @@ class Context(ABC):
         self.sizes = SizePrinter(self._declare_symbol)
         # What the regions of a higher-order op get for their operands; None for a size.
         self.input_types: list[TensorType | None] = []
+        self.may_call = True  # ATen where it is faster: packages have none
         self.numbers: dict[str, Tensor] = {}  # floats of the trace, by torch's name of the symbol
         self._env: dict[Node, Any] = {}
         self._bound_symbols: set[str] = set()

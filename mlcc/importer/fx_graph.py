@@ -66,11 +66,13 @@ def import_graph(
     table: OpTable,
     fallback_random: bool = False,
     static_inputs: Mapping[int, tuple[int, int] | None] | None = None,
+    may_call: bool = True,
 ) -> ImportedGraph:
     """Fill `builder` (mlcc._C.GraphBuilder) with the nodes of `gm`, a functional ATen graph with fake tensors in its
     metadata. Raises GraphUnsupported with the reason where the graph cannot be expressed. With `fallback_random` draws
     of random numbers are externs. `static_inputs` are the places of inputs that live for many calls, with the
-    range of integers that is promised of some; where they are given, constants are static too."""
+    range of integers that is promised of some; where they are given, constants are static too. `may_call`: whether ops
+    that have kernels may be calls of ATen where these are faster."""
     try:
         importer = Importer(
             expanded(gm, table),
@@ -78,6 +80,7 @@ def import_graph(
             table,
             fallback_random=fallback_random,
             static_inputs=static_inputs,
+            may_call=may_call,
         )
     except (UnsupportedSize, NotExpanded) as reason:
         raise GraphUnsupported(str(reason)) from None
@@ -142,8 +145,10 @@ class Importer(Context):
         region: Region | None = None,
         fallback_random: bool = False,
         static_inputs: Mapping[int, tuple[int, int] | None] | None = None,
+        may_call: bool = True,
     ) -> None:
         super().__init__(gm, builder, table)
+        self.may_call = may_call
         self._static_inputs = static_inputs
         self._region = region
         self._constants: dict[str, Tensor] = {}  # a region's, by the name of the attribute
@@ -313,6 +318,7 @@ class Importer(Context):
             region,
             self._fallback_random,
             None if region.fixed is None else dict.fromkeys(region.fixed),
+            self.may_call,
         )
         inner.run()
         for name, count in inner.imported.nodes.items():

@@ -132,7 +132,7 @@ def program_of(ep: ExportedProgram, dims: Mapping[str, Any]) -> Program:
     try:
         with exporting.open_ranges(ep, {symbol: dim.min for symbol, dim in dims.items()}):
             imported = fx_graph.import_graph(
-                ep.graph_module, builder, op_table(), static_inputs=static
+                ep.graph_module, builder, op_table(), static_inputs=static, may_call=False
             )
     except GraphUnsupported as reason:
         raise Error(f"export: {reason}") from None

@@ -40,6 +40,40 @@ def unfold_backward(
     return functional.pad(whole, (0, missing)).movedim(-1, dim)
 
 
+def col2im(
+    self: torch.Tensor,
+    output_size: Sequence[Any],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Any:
+    """Windows of an image, added where they overlap: along rows, then along columns.
+
+    With steps of 1 the importer has a rule.
+    """
+    if list(dilation) != [1, 1] or list(stride) == [1, 1]:
+        return NotImplemented
+    batched = self if self.dim() == 3 else self.unsqueeze(0)
+    sizes = [size + 2 * pad for size, pad in zip(output_size, padding, strict=True)]
+    counts = [
+        (size - extent) // step + 1
+        for size, extent, step in zip(sizes, kernel_size, stride, strict=True)
+    ]
+    if max(-(-extent // step) for extent, step in zip(kernel_size, stride, strict=True)) > _MOST:
+        return NotImplemented
+    apart = batched.unflatten(1, (-1, *kernel_size)).unflatten(-1, counts)
+    frames = apart.permute(0, 1, 2, 4, 5, 3)  # rows of the kernel, then windows, then its columns
+    form = [*frames.shape[:4], sizes[1]]
+    columns = unfold_backward(frames, form, 4, kernel_size[1], stride[1]).permute(0, 1, 4, 3, 2)
+    form = [*columns.shape[:3], sizes[0]]
+    whole = unfold_backward(columns, form, 3, kernel_size[0], stride[0]).transpose(-1, -2)
+    inside = whole
+    for dim, pad, size in zip((2, 3), padding, output_size, strict=True):
+        inside = inside.narrow(dim, pad, size)
+    return (inside if self.dim() == 3 else inside.squeeze(0)).contiguous()
+
+
 def _window(*cosines: float) -> Callable[..., Any]:
     """The window that is a sum of cosines, with these factors, as a function of its length."""
 
@@ -68,7 +102,10 @@ _WINDOWS = {
 def table() -> dict[Any, Callable[..., Any]]:
     """By overload."""
     aten = torch.ops.aten
-    known: dict[Any, Callable[..., Any]] = {aten.unfold_backward.default: unfold_backward}
+    known: dict[Any, Callable[..., Any]] = {
+        aten.col2im.default: col2im,
+        aten.unfold_backward.default: unfold_backward,
+    }
     for name, window in _WINDOWS.items():
         op = getattr(aten, name)
         known |= {op.default: window, op.periodic: window}

@@ -623,3 +623,22 @@ def test_results_in_double_of_what_is_computed_in_float(tmp_path: Path) -> None:
     told = mlcc.export(Model().eval(), (torch.randn(5, 64),), tmp_path / "m.mlcc")
     assert told.largest_error is not None
     assert told.largest_error < 1e-5
+
+
+class SlowerThanEager(torch.nn.Module):
+    """Ops that `torch.compile` leaves to eager's kernels, which are faster."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        stepped = torch.slice_scatter(x, x[:, :3] * 2, 1, 1, 7, 2)
+        images = x.unflatten(1, (2, 9)).unsqueeze(1)
+        pooled = torch.nn.functional.adaptive_avg_pool2d(images, (2, 4))
+        return torch.roll(x, (1, 2), (0, 1)), stepped, pooled
+
+
+def test_rules_of_speed_are_for_those_who_have_eager(tmp_path: Path) -> None:
+    model, sizes = SlowerThanEager().eval(), ({0: Dim("n", min=1, max=9)},)
+    mlcc.export(model, (torch.randn(4, 18),), tmp_path / "m.mlcc", dynamic_shapes=sizes)
+    package = mlcc.load(tmp_path / "m.mlcc")
+    for n in (1, 4, 9):
+        x = torch.randn(n, 18)
+        check_all(list(package(x)), list(model(x)), list(model(x.double())))

@@ -456,7 +456,8 @@ def _chosen_by_steps(
     length = context.size(context.fake(bound["src"]).shape[dim])
     behind = f"({size}) - ({start})"
     goes_to_end = end is None or context.size(end) in (size, sys.maxsize)
-    if isinstance(size, str) and not goes_to_end and dim == fake.dim() - 1:
+    is_slow = isinstance(size, str) and not goes_to_end and dim == fake.dim() - 1
+    if is_slow and context.may_call:
         raise Unsupported("a part of rows of symbolic length by steps: 0.9 of eager's speed")
     covered = behind if goes_to_end else f"min(({length})*{step}, {behind})"
     inside = context.slice(base, dim, start, covered)
