@@ -184,6 +184,16 @@ def _full(size: Any, value: Any, *, dtype: torch.dtype, **kwargs: Any) -> Pair:
     )
 
 
+def _copy(x: Any, source: Any, non_blocking: bool = False) -> Pair:
+    del non_blocking
+    parts = zip(_parts(x), _pair(*_parts(source)), strict=True)
+    return Pair(*(part.expand_as(of).to(of.dtype).clone() for of, part in parts))
+
+
+def _isnan(x: Pair) -> torch.Tensor:
+    return x.real.isnan() | x.imag.isnan()
+
+
 def _where(condition: torch.Tensor, x: Any, y: Any) -> Pair:
     (a, b), (c, d) = _parts(x), _parts(y)
     real = torch.where(condition, a, c)
@@ -271,9 +281,11 @@ _OWN: dict[str, Callable[..., Any]] = {
     "conj_physical.default": _conj,
     "div.Scalar": _div,
     "div.Tensor": _div,
+    "copy.default": _copy,
     "exp.default": _exp,
     "full.default": _full,
     "imag.default": lambda x: x.imag,
+    "isnan.default": _isnan,
     "log.default": _log,
     "mm.default": _product_of_matrices,
     "mul.Scalar": _mul,

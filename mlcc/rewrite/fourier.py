@@ -63,7 +63,7 @@ def of_real(x: torch.Tensor, sign: int) -> Pair:
         return _halves(x @ _matrix_of_real(n, half, sign, x.dtype))
     if not step:
         found = _by_convolution(Pair(x, torch.zeros_like(x)), n, sign)
-        return Pair(found.real[..., :half], found.imag[..., :half])
+        return _with_real_ends(Pair(found.real[..., :half], found.imag[..., :half]), n)
     # Of the first step's results, too, the others are conjugates of the first.
     rest, count = n // step, step // 2 + 1
     one = _halves(_columns(x, step, rest) @ _matrix_of_real(step, count, sign, x.dtype))
@@ -71,7 +71,8 @@ def of_real(x: torch.Tensor, sign: int) -> Pair:
     mirrored = [part[..., 1 : (step + 1) // 2].flip(-2, -1) for part in other]
     real = torch.cat([other.real, mirrored[0]], -1).flatten(-2)
     imag = torch.cat([other.imag, -mirrored[1]], -1).flatten(-2)
-    return Pair(real[..., :half], imag[..., :half])
+    found = Pair(real[..., :half], imag[..., :half])
+    return found if _has_real_ends(n) else _with_real_ends(found, n)
 
 
 def to_real(x: Pair, n: int, sign: int) -> torch.Tensor:
@@ -163,6 +164,20 @@ def _times(x: Pair, factor: Pair) -> Pair:
     )
 
 
+def _has_real_ends(n: int) -> bool:
+    """Whether what is real by its symmetry comes out so: each step adds products with 0, and none is rounded."""
+    step = _first_step(n)
+    if step in (0, n):
+        return step == n
+    rest = n // step
+    return (n % 2 == 1 or rest % 2 == 0) and _has_real_ends(rest)
+
+
+def _with_real_ends(x: Pair, n: int) -> Pair:
+    """A rounded 0 would decide which angle a negative number has."""
+    return Pair(x.real, torch.where(_is_real(n), torch.zeros([], dtype=x.imag.dtype), x.imag))
+
+
 def _by_convolution(x: Pair, n: int, sign: int) -> Pair:
     """With 2 j k = j^2 + k^2 - (k - j)^2: a convolution with exp(-sign * pi i * j^2 / n)."""
     size = _power_of_two(2 * n - 1)
@@ -195,7 +210,8 @@ def _constant(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _waves(places: torch.Tensor, n: int, sign: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Of exp(sign * 2 pi i * places / n)."""
     angle = (places % n).double() * (2 * math.pi / n)
-    return angle.cos(), sign * angle.sin()
+    # Of whole quarters of a turn they are exact.
+    return tuple(torch.where(x.abs() < 1e-14, 0.0, x) for x in (angle.cos(), sign * angle.sin()))
 
 
 def _products_of_places(rows: int, columns: int) -> torch.Tensor:
@@ -236,6 +252,13 @@ def _factors(n: int, rows: int, columns: int, sign: int, dtype: torch.dtype) -> 
     """exp(sign * 2 pi i * row * column / n)."""
     real, imag = _waves(_products_of_places(rows, columns), n, sign)
     return Pair(_constant(real, dtype), _constant(imag, dtype))
+
+
+@_kept
+def _is_real(n: int) -> torch.Tensor:
+    """Which of the first n // 2 + 1 elements of the transform of real ones are real."""
+    places = torch.arange(n // 2 + 1)
+    return (places == 0) | (2 * places == n)
 
 
 @_kept

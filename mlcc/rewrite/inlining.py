@@ -38,7 +38,8 @@ def inlined(
         return results
 
     fakes = [leaves[place].meta["val"] for place in places]
-    inner = tracing.trace_on_fakes(run, fakes, decompositions)
+    inputs = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    inner = tracing.trace_on_fakes(run, fakes, decompositions, inputs)
     inner.graph.eliminate_dead_code()
     outer = dict(
         zip(

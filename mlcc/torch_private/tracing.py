@@ -44,13 +44,14 @@ def trace_on_fakes(
     function: Callable[..., Any],
     args: Sequence[Any],
     decompositions: dict[Any, Callable[..., Any]],
+    others: Sequence[Any] = (),
 ) -> torch.fx.GraphModule:
-    """The ATen graph of a function of fake tensors and numbers."""
+    """The ATen graph of a function of fake tensors and numbers; `others` are tensors of the same trace."""
     from torch._dispatch.python import enable_python_dispatcher
     from torch._guards import detect_fake_mode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    mode = detect_fake_mode(list(args))
+    mode = detect_fake_mode([*args, *others])
     with enable_python_dispatcher(), mode or contextlib.nullcontext():
         return make_fx(function, decompositions, tracing_mode="real")(*args)
 

@@ -24,11 +24,15 @@ def judge(found: Any, function: Any, x: torch.Tensor) -> None:
     if isinstance(found, Pair):
         found = torch.stack([*found], -1)
         expected, exact = torch.view_as_real(expected), torch.view_as_real(exact)
-    accuracy.check(found.contiguous(), expected.contiguous(), exact)
+    # The largest of many errors is a single draw.
+    factors = {"rms": 2, "largest": 3}
+    verdict = accuracy.judge(found.contiguous(), expected.contiguous(), exact, factors=factors)
+    assert verdict, verdict.reason
 
 
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_are_as_exact_as_torchs(n: int) -> None:
+    torch.manual_seed(n)
     real, numbers = torch.randn(33, n), torch.randn(33, n, dtype=torch.complex64)
     judge(fourier.transform(as_pair(numbers), -1), torch.fft.fft, numbers)
     judge(
