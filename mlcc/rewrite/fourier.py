@@ -60,13 +60,13 @@ def of_real(x: torch.Tensor, sign: int) -> Pair:
     if n == 1:
         return Pair(x, torch.zeros_like(x))
     if step == n:
-        return _halves(x @ _matrix_of_real(n, half, sign, x.dtype))
+        return _halves(_rows_times(x, _matrix_of_real(n, half, sign, x.dtype)))
     if not step:
         found = _by_convolution(Pair(x, torch.zeros_like(x)), n, sign)
         return _with_real_ends(Pair(found.real[..., :half], found.imag[..., :half]), n)
     # Of the first step's results, too, the others are conjugates of the first.
     rest, count = n // step, step // 2 + 1
-    one = _halves(_columns(x, step, rest) @ _matrix_of_real(step, count, sign, x.dtype))
+    one = _halves(_rows_times(_columns(x, step, rest), _matrix_of_real(step, count, sign, x.dtype)))
     other = _turned(transform(_turned(_times(one, _factors(n, rest, count, sign, x.dtype))), sign))
     mirrored = [part[..., 1 : (step + 1) // 2].flip(-2, -1) for part in other]
     real = torch.cat([other.real, mirrored[0]], -1).flatten(-2)
@@ -83,9 +83,8 @@ def to_real(x: Pair, n: int, sign: int) -> torch.Tensor:
     step = _first_step(n)
     if step == n:
         half = n // 2 + 1
-        return torch.cat([x.real[..., :half], x.imag[..., :half]], -1) @ _matrix_of_halves(
-            n, sign, x.real.dtype
-        )
+        parts = torch.cat([x.real[..., :half], x.imag[..., :half]], -1)
+        return _rows_times(parts, _matrix_of_halves(n, sign, x.real.dtype))
     last = (n + 1) // 2
     real = torch.cat([x.real, x.real[..., 1:last].flip(-1)], -1)
     # What has no partner is real; its imaginary part is not looked at.
@@ -97,7 +96,7 @@ def to_real(x: Pair, n: int, sign: int) -> torch.Tensor:
     one = _product(below, _matrix(step, sign, x.real.dtype))
     turned = _turned(_times(one, _factors(n, rest, step, sign, x.real.dtype)))
     if _first_step(rest) == rest:
-        found = torch.cat([*turned], -1) @ _matrix_to_real(rest, sign, x.real.dtype)
+        found = _rows_times(torch.cat([*turned], -1), _matrix_to_real(rest, sign, x.real.dtype))
     else:
         found = transform(turned, sign).real
     return found.transpose(-1, -2).flatten(-2)
@@ -155,7 +154,13 @@ def _halves(x: torch.Tensor) -> Pair:
 
 
 def _product(x: Pair, matrix: torch.Tensor) -> Pair:
-    return _halves(torch.cat([*x], -1) @ matrix)
+    return _halves(_rows_times(torch.cat([*x], -1), matrix))
+
+
+def _rows_times(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """One product, whatever strides the rows have: a batch of products would hold a matrix for each."""
+    product = x.reshape(-1, x.shape[-1]) @ matrix
+    return product.reshape([*x.shape[:-1], matrix.shape[-1]])
 
 
 def _times(x: Pair, factor: Pair) -> Pair:
@@ -197,7 +202,7 @@ def _kept(compute: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(compute)
     def run(*args: Any) -> Any:
-        with tracing.outside_fake_mode():
+        with tracing.outside_traces():
             return kept(*args)
 
     return run

@@ -21,6 +21,13 @@ def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     return unset_fake_temporarily()
 
 
+def outside_traces() -> contextlib.AbstractContextManager[Any]:
+    """Inside tensors are real, and no trace has what is done with them."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
 def run_on_fakes(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """What a function gives for the fake tensors among its arguments."""
     from torch._guards import detect_fake_mode

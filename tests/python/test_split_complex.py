@@ -143,6 +143,15 @@ class Rotary(torch.nn.Module):
         return torch.view_as_real(pairs * turns).flatten(-2)
 
 
+def test_matrices_are_weights(tmp_path: Path) -> None:
+    """Computed at export, also by the first one of a process, and there once."""
+    model, x = Model(lambda x: torch.fft.rfft(x).abs()).eval(), torch.randn(50, 208)
+    told = [mlcc.export(model, (x,), tmp_path / "m.mlcc", check=False) for _ in range(2)]
+    assert told[0].weight_bytes == told[1].weight_bytes
+    assert 1000 < told[0].weight_bytes < 20000
+    assert told[0].kernels == told[1].kernels
+
+
 def test_complex_buffers(tmp_path: Path) -> None:
     model = Rotary().eval()
     sizes = ({1: Dim("length", min=2, max=64)},)
