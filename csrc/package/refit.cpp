@@ -95,11 +95,27 @@ class Refit::Replacement {
     MLCC_STATUS_CHECK(std::ranges::equal(found, expected), MLCC_INVALID_ARGUMENT, what,
                       ": found sizes ", in_words(found), ", expected ", in_words(expected));
     check_data(what, port->dtype(), weight.tensor, expected);
+    check_fits(what, *port, weight.tensor);
     std::optional<mlcc_tensor>& place = given_[static_cast<size_t>(port->slot())];
     MLCC_STATUS_CHECK(!place || elements(*place, *port) == elements(weight.tensor, *port),
                       MLCC_INVALID_ARGUMENT, what,
                       ": the model knows it by two names, which are given with different data");
     place = weight.tensor;
+  }
+
+  // A weight that was expanded has one place for elements that were equal.
+  static void check_fits(const std::string& what, const Port& port, const mlcc_tensor& tensor) {
+    const std::span<const int64_t> sizes = port.known_sizes(), strides = port.known_strides();
+    if (is_empty(sizes) || is_injective(sizes, strides)) return;
+    std::string kept(
+        static_cast<size_t>(runtime::storage_bytes(sizes, strides, dtype_size(port.dtype()))),
+        '\0');
+    copy(tensor, port, strides, kept.data());
+    MLCC_STATUS_CHECK(elements(described(port, kept.data()), port) == elements(tensor, port),
+                      MLCC_INVALID_ARGUMENT, what,
+                      ": the model has one place for elements that are given with different "
+                      "values, its strides are ",
+                      in_words(strides));
   }
 
   static void copy(const mlcc_tensor& from, const Port& port, std::span<const int64_t> strides,

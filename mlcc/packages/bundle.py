@@ -20,9 +20,113 @@ _C_TYPES = {
     "f64": "double",
 }
 
+# Of C to C23 and C++ to C++23, and macros that compilers define in their own dialects: no names of struct members.
+_RESERVED = frozenset(
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "char16_t",
+        "char32_t",
+        "char8_t",
+        "class",
+        "co_await",
+        "co_return",
+        "co_yield",
+        "compl",
+        "concept",
+        "const",
+        "const_cast",
+        "consteval",
+        "constexpr",
+        "constinit",
+        "continue",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "not",
+        "not_eq",
+        "nullptr",
+        "operator",
+        "or",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "requires",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "typeof",
+        "typeof_unqual",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "xor",
+        "xor_eq",
+        "NULL",
+        "linux",
+        "unix",
+    ]
+) | frozenset(_C_TYPES.values())
+
 
 def c_name(text: str) -> str:
-    """`text` as an identifier of C."""
+    """`text` as letters, digits and underscores that begin as an identifier of C does."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return name if name and not name[0].isdigit() else f"m_{name}"
 
@@ -30,10 +134,10 @@ def c_name(text: str) -> str:
 def write(path: Path, facts: Mapping[str, Any], *, arena_alignment: int = 64) -> list[Path]:
     """Writes PATH.o and PATH.h, and PATH.weights where the object holds none; what was written."""
     name = c_name(path.name)
-    written = [path.with_suffix(".o"), path.with_suffix(".h")]
+    written = [path.with_name(path.name + suffix) for suffix in (".o", ".h")]
     written[0].write_bytes(facts["object"])
     if facts["weights"]:
-        written.append(path.with_suffix(".weights"))
+        written.append(path.with_name(path.name + ".weights"))
         written[2].write_bytes(facts["weights"])
     written[1].write_text(header(name, facts, arena_alignment), encoding="utf-8")
     return written
@@ -77,7 +181,7 @@ def _struct(name: str, fields: Iterable[str]) -> str:
 
 
 def _fields(ports: Sequence[Mapping[str, Any]], *, is_const: bool) -> Iterable[str]:
-    taken: set[str] = {"weights"}
+    taken = {"weights", *_RESERVED}
     for port in ports:
         name = c_name(port["name"])
         while name in taken:

@@ -263,6 +263,46 @@ def test_names_are_those_of_c() -> None:
     ]
 
 
+class Named(nn.Module):
+    """Arguments with names that C, C++ or a compiler has for something else."""
+
+    def forward(
+        self,
+        int: torch.Tensor,
+        double: torch.Tensor,
+        new: torch.Tensor,
+        linux: torch.Tensor,
+        weights: torch.Tensor,
+        uint8_t: torch.Tensor,
+    ) -> torch.Tensor:
+        return int + double * new - linux * weights + uint8_t
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "g++"])
+def test_names_of_arguments_that_are_keywords(compiler: str, tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    args = tuple(torch.randn(3) for _ in range(6))
+    mlcc.export(Named().eval(), args, tmp_path / "m", format="bundle", check=False)
+    (tmp_path / "m.c").write_text('#include "m.h"\n')
+    language = "c" if compiler == "gcc" else "c++"
+    command = [compiler, "-x", language, "-Wall", "-Werror", "-fsyntax-only", "m.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+
+
+def test_paths_with_dots(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1).eval()
+    for name in ("net.v1", "net.v2.o"):
+        mlcc.export(model, (torch.randn(1, 2),), tmp_path / name, format="bundle", check=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "net.v1.h",
+        "net.v1.o",
+        "net.v2.h",
+        "net.v2.o",
+    ]
+    assert "int net_v1_run(" in (tmp_path / "net.v1.h").read_text()
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "musl-gcc"])
 def test_the_example_runs(compiler: str, tmp_path: Path) -> None:
     if shutil.which(compiler) is None:

@@ -175,6 +175,31 @@ def test_wrong_weights_change_nothing(tmp_path: Path) -> None:
         assert torch.equal(package(*args), before)
 
 
+class Expanded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.randn(1, 4).expand(3, 4))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+def test_expanded_weights(tmp_path: Path) -> None:
+    args = (torch.randn(3, 4),)
+    model = Expanded().eval()
+    package = mlcc.load(exported(model, args, tmp_path))
+    before = package(*args)
+    with pytest.raises(PackageError, match="weight scale: the model has one place"):
+        package.refit({"linear.weight": torch.ones(4, 4), "scale": torch.randn(3, 4)})
+    assert torch.equal(package(*args), before)
+    for scale in (torch.randn(1, 4).expand(3, 4), torch.randn(4).repeat(3, 1)):
+        package.refit({"scale": scale})
+        model.scale = scale
+        with torch.no_grad():
+            check_as(model, package(*args), args)
+
+
 def test_a_package_without_that(tmp_path: Path) -> None:
     kind, args = CASES["attention"]
     mlcc.export(trained(kind), args, tmp_path / "model.mlcc")
