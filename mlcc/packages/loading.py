@@ -32,7 +32,8 @@ class _Tensors:
             )
         value = value.detach().resolve_neg()
         if info.varies:
-            return value.contiguous()
+            order = info.order(value.shape)
+            return value.permute(order).contiguous().permute(sorted(order, key=order.__getitem__))
         is_right = tuple(value.shape) != info.sizes or value.stride() == info.strides
         if is_right or info.overlaps:
             return value  # the library tells what is wrong

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,6 +26,8 @@ DTYPES = (
     ("f32", numpy.float32),
     ("f64", numpy.float64),
 )
+
+_MOST_ORDERS = 720  # that are tried: all of six dimensions
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,21 @@ class TensorInfo:
                 return True
             reach += (size - 1) * stride
         return False
+
+    def order(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Dimensions of a tensor of these sizes, the outermost in memory first, as far as known strides tell."""
+        usual = tuple(range(len(sizes)))
+        if len(sizes) != len(self.strides) or 0 in sizes:
+            return usual
+        for order in itertools.islice(itertools.permutations(usual), _MOST_ORDERS):
+            step = 1
+            for dim in reversed(order):
+                if sizes[dim] != 1 and self.strides[dim] not in (-1, step):
+                    break
+                step *= sizes[dim]
+            else:
+                return order
+        return usual
 
     @functools.cached_property
     def numpy_dtype(self) -> Any:
@@ -101,7 +120,8 @@ class NumpyArrays:
         if any(stride % value.itemsize for stride in value.strides):
             value = numpy.ascontiguousarray(value)  # a field of a record
         if info.varies:
-            return numpy.ascontiguousarray(value).reshape(value.shape)
+            order = info.order(value.shape)
+            return numpy.ascontiguousarray(value.transpose(order)).transpose(numpy.argsort(order))
         is_right = value.shape != info.sizes or tuple(_strides(value)) == info.strides
         if is_right or info.overlaps:
             return value  # the library tells what is wrong

@@ -56,6 +56,28 @@ def test_arrays_of_all_layouts_in_turns(package: Path) -> None:
             assert numpy.array_equal(turned, 2 * x.numpy().T)
 
 
+@pytest.mark.parametrize(
+    "dynamic", [{0: Dim("batch", min=1, max=8)}, {2: Dim("height", min=4, max=60)}]
+)
+def test_sizes_vary_of_what_is_no_row_major_array(dynamic: dict[int, Dim], tmp_path: Path) -> None:
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return x.to(memory_format=torch.channels_last)
+
+    conv = nn.Conv2d(4, 6, 3).eval()
+    args = (last(torch.randn(2, 4, 8, 9)),)
+    mlcc.export(conv, args, tmp_path / "m.mlcc", dynamic_shapes=(dynamic,))
+    tensors, arrays = mlcc.load(tmp_path / "m.mlcc"), mlcc.runtime.load(tmp_path / "m.mlcc")
+    for size in (4, 1, 7):
+        sizes = [size + 3 * dim if dim in dynamic else n for dim, n in enumerate((2, 4, 8, 9))]
+        x = torch.randn(sizes)
+        found = tensors(last(x))
+        with torch.no_grad():
+            assert torch.allclose(found, conv(x), rtol=1e-4, atol=1e-5)
+        assert torch.equal(tensors(x), found)
+        assert numpy.array_equal(arrays(x.numpy()), found.numpy())
+        assert numpy.array_equal(arrays(last(x).numpy()), found.numpy())
+
+
 def test_a_call_that_is_refused_leaves_no_trace(package: Path) -> None:
     model = mlcc.load(package)
     x = torch.randn(3, 4)
