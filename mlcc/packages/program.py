@@ -26,6 +26,7 @@ from mlcc.rewrite import (
     ordering,
     selection,
     split_complex,
+    vector_products,
 )
 from mlcc.torch_private import exporting, symints
 
@@ -223,7 +224,9 @@ def _check_effects(ep: ExportedProgram) -> None:
 
 def _without_library() -> dict[Any, Any]:
     """Decompositions of what else is a call of a library."""
-    tables = [module.table() for module in (frames, grid_sampling, ordering, selection)]
+    tables = [
+        module.table() for module in (frames, grid_sampling, ordering, selection, vector_products)
+    ]
     found = {op: function for table in tables for op, function in table.items()}
     # Checks of data: a package has no error for them.
     aten = torch.ops.aten

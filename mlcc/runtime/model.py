@@ -148,6 +148,8 @@ class Model:
         infos = {info.name: info for info in self.weights}
         given, kept = [], []
         for name, value in state.items():
+            if not isinstance(name, str) or "\0" in name:
+                raise TypeError(f"weight {name!r}: expected the name of a weight")
             info = infos.get(name)
             array = value if info is None else self._arrays.given(info, value, "weight")
             struct = TensorStruct() if info is None else tensor_struct(self._arrays, info, array)

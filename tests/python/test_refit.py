@@ -169,6 +169,8 @@ def test_wrong_weights_change_nothing(tmp_path: Path) -> None:
             "two names",
         ),
     ]
+    for name in (1, "scale\0"):
+        wrong.append(({name: torch.ones(8)}, TypeError, "expected the name"))  # type: ignore[dict-item]
     for weights, kind_of_error, told in wrong:
         with pytest.raises(kind_of_error, match=told):
             package.refit({**good, **weights})
