@@ -134,7 +134,8 @@ class Writer {
  public:
   Writer(const Contents& contents, const Layout& layout, const std::string& name,
          int64_t weight_bytes, bool has_weights)
-      : contents_(contents), layout_(layout), has_weights_(has_weights) {
+      : contents_(contents), layout_(layout), has_weights_(has_weights),
+        weight_bytes_(weight_bytes) {
     for (const Input& input : contents.inputs) num_given_ += input.kind == InputKind::kGiven;
     add("define i32 @", name, "_run(ptr %inputs, ptr %outputs, ptr %arena) nounwind ",
         "\"no-builtins\" {\n");
@@ -202,7 +203,7 @@ class Writer {
     for (int64_t i = 0; i < num_given_; ++i) inputs_.push_back(load("%inputs", i));
     for (size_t i = 0; i < contents_.plan.outputs.size(); ++i)
       outputs_.push_back(load("%outputs", static_cast<int64_t>(i)));
-    weights_ = has_weights_ ? "@weights" : load("%inputs", num_given_);
+    if (weight_bytes_ > 0) weights_ = has_weights_ ? "@weights" : load("%inputs", num_given_);
   }
 
   std::string base_of(const Place& place) const {
@@ -304,11 +305,12 @@ class Writer {
   const Contents& contents_;
   const Layout& layout_;
   const bool has_weights_;
+  const int64_t weight_bytes_;
   int64_t num_given_ = 0;
   std::string globals_, body_;
   size_t values_ = 0, labels_ = 0;
   std::vector<std::string> inputs_, outputs_;  // pointers
-  std::string weights_;
+  std::string weights_ = "null";
   std::map<std::vector<int64_t>, std::string> constants_;
   std::set<int64_t> entries_;
   std::vector<BundleError> errors_;

@@ -22,6 +22,8 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
 
 }  // namespace
 
+std::string What::str() const { return kind + name; }
+
 bool is_empty(std::span<const int64_t> sizes) {
   return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
 }
@@ -50,7 +52,7 @@ bool is_injective(std::span<const int64_t> sizes, std::span<const int64_t> strid
   return true;
 }
 
-void check_data(const std::string& what, DType dtype, const mlcc_tensor& tensor,
+void check_data(const What& what, DType dtype, const mlcc_tensor& tensor,
                 std::span<const int64_t> sizes) {
   MLCC_STATUS_CHECK(tensor.data != nullptr || is_empty(sizes), MLCC_INVALID_ARGUMENT, what,
                     ": data is null");

@@ -11,6 +11,13 @@
 
 namespace mlcc::package {
 
+// What errors name.
+struct What {
+  const char* kind;  // "input "
+  const std::string& name;
+  [[gnu::noinline]] std::string str() const;
+};
+
 bool is_empty(std::span<const int64_t> sizes);
 
 // Whether two strides address the same elements in the same order.
@@ -23,7 +30,7 @@ bool is_injective(std::span<const int64_t> sizes, std::span<const int64_t> strid
 std::vector<int64_t> strides_of(const mlcc_tensor& tensor, std::span<const int64_t> sizes);
 
 // StatusError where the data of a tensor of these sizes is null or not aligned to its elements.
-void check_data(const std::string& what, DType dtype, const mlcc_tensor& tensor,
+void check_data(const What& what, DType dtype, const mlcc_tensor& tensor,
                 std::span<const int64_t> sizes);
 
 // Copies elements between two layouts of the same sizes, which do not overlap.

@@ -76,7 +76,7 @@ std::string Port::sizes_in_words() const {
   return text + "]";
 }
 
-void Port::check_kind(const std::string& what, const mlcc_tensor& tensor) const {
+void Port::check_kind(const What& what, const mlcc_tensor& tensor) const {
   MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(dtype_),
                     MLCC_INVALID_ARGUMENT, what, ": found dtype ", dtype_in_words(tensor.dtype),
                     ", expected ", dtype_name(dtype_));
@@ -142,7 +142,7 @@ std::vector<int64_t> Ports::bind(std::span<const mlcc_tensor> inputs) const {
   MLCC_STATUS_CHECK(inputs.size() == inputs_.size(), MLCC_INVALID_ARGUMENT, "found ", inputs.size(),
                     " inputs, expected ", inputs_.size());
   for (size_t i = 0; i < inputs.size(); ++i)
-    inputs_[i].check_kind("input " + inputs_[i].name(), inputs[i]);
+    inputs_[i].check_kind({"input ", inputs_[i].name()}, inputs[i]);
   std::vector<int64_t> values(symbols_.size(), 0);
   for (const Binding& binding : bindings_)
     values[binding.symbol] = inputs[binding.input].sizes[binding.dim];

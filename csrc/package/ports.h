@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "package/contents.h"
+#include "package/layouts.h"
 #include "package/mlcc_runtime.h"
 #include "runtime/executable.h"
 #include "runtime/size_expr.h"
@@ -32,7 +33,7 @@ class Port {
   void strides(std::span<const int64_t> symbols, std::vector<int64_t>& strides) const;
   std::string sizes_in_words() const;  // "[batch, 3, 2*n]"
   // StatusError where a caller describes another dtype or rank; `what` is named.
-  void check_kind(const std::string& what, const mlcc_tensor& tensor) const;
+  void check_kind(const What& what, const mlcc_tensor& tensor) const;
   mlcc_tensor_info info() const;  // lives as long as the port
 
  private:

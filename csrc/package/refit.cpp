@@ -86,9 +86,9 @@ class Refit::Replacement {
  private:
   void take(const mlcc_weight& weight) {
     MLCC_STATUS_CHECK(weight.name != nullptr, MLCC_INVALID_ARGUMENT, "weight: its name is null");
-    const std::string what = std::string("weight ") + weight.name;
     const Port* port = refit_.find(weight.name);
     if (port == nullptr) return;
+    const What what{"weight ", port->name()};
     port->check_kind(what, weight.tensor);
     const std::span<const int64_t> found(weight.tensor.sizes, port->rank());
     const std::span<const int64_t> expected = port->known_sizes();
@@ -104,7 +104,7 @@ class Refit::Replacement {
   }
 
   // A weight that was expanded has one place for elements that were equal.
-  static void check_fits(const std::string& what, const Port& port, const mlcc_tensor& tensor) {
+  static void check_fits(const What& what, const Port& port, const mlcc_tensor& tensor) {
     const std::span<const int64_t> sizes = port.known_sizes(), strides = port.known_strides();
     if (is_empty(sizes) || is_injective(sizes, strides)) return;
     std::string kept(

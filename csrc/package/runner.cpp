@@ -81,7 +81,8 @@ class Runner::MemoryHost final : public runtime::Host {
 
   void begin(WeightsPtr weights, std::span<const mlcc_tensor> inputs,
              std::span<mlcc_tensor> outputs) {
-    if (weights != weights_) place(std::move(weights));
+    if (placed_.lock() != weights) place(weights);
+    weights_ = std::move(weights);
     resolve(inputs);
     check_count(outputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) set_input(program_.ports().inputs()[i], inputs[i]);
@@ -99,6 +100,7 @@ class Runner::MemoryHost final : public runtime::Host {
 
   // Puts results where the caller wants them, or says where they are.
   void finish() {
+    bool is_seen = false;
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Port& port = program_.ports().outputs()[i];
       const Layout& layout = layouts_[i];
@@ -106,11 +108,13 @@ class Runner::MemoryHost final : public runtime::Host {
       const Place& place = slots_[static_cast<size_t>(port.slot())];
       if (output.data == nullptr) {
         output = described(i, place.data);
+        is_seen = true;
       } else if (output.data != place.data && !is_empty(layout.sizes)) {
         copy_strided(static_cast<char*>(output.data), layout.wanted_strides, place.data,
                      layout.strides, layout.sizes, dtype_size(port.dtype()));
       }
     }
+    if (!is_seen) weights_.reset();
   }
 
   void* data(Slot slot) override { return slots_[static_cast<size_t>(slot)].data; }
@@ -183,14 +187,14 @@ class Runner::MemoryHost final : public runtime::Host {
     std::vector<int64_t> wanted_strides;  // where the caller places it
   };
 
-  void place(WeightsPtr weights) {
+  void place(const WeightsPtr& weights) {
     const std::vector<runtime::InputSpec>& specs = program_.executable().plan().inputs;
     for (size_t i = 0; i < weights->data.size(); ++i) {
       if (weights->data[i] == nullptr) continue;
       slots_[i].data = const_cast<char*>(weights->data[i].get());
       slots_[i].element_bytes = dtype_size(specs[i].spec.dtype);
     }
-    weights_ = std::move(weights);
+    placed_ = weights;
   }
 
   void resolve(std::span<const mlcc_tensor> inputs) {
@@ -214,7 +218,7 @@ class Runner::MemoryHost final : public runtime::Host {
   }
 
   void set_input(const Port& port, const mlcc_tensor& tensor) {
-    const std::string what = "input " + port.name();
+    const What what{"input ", port.name()};
     Place& place = slots_[static_cast<size_t>(port.slot())];
     port.sizes(symbols_, place.sizes);
     check_data(what, port.dtype(), tensor, place.sizes);
@@ -232,14 +236,8 @@ class Runner::MemoryHost final : public runtime::Host {
     if (tensor.data == nullptr) return;
     const Port& port = program_.ports().outputs()[index];
     Layout& layout = layouts_[index];
-    const std::string what = "output " + port.name();
-    MLCC_STATUS_CHECK(static_cast<int>(tensor.dtype) == static_cast<int>(port.dtype()),
-                      MLCC_INVALID_ARGUMENT, what, ": found another dtype, expected ",
-                      dtype_name(port.dtype()));
-    MLCC_STATUS_CHECK(tensor.rank == static_cast<int32_t>(port.rank()) &&
-                          (tensor.rank == 0 || tensor.sizes != nullptr),
-                      MLCC_INVALID_ARGUMENT, what, ": found ", tensor.rank, " sizes, expected ",
-                      port.rank());
+    const What what{"output ", port.name()};
+    port.check_kind(what, tensor);
     const std::span<const int64_t> sizes(tensor.sizes, port.rank());
     MLCC_STATUS_CHECK(std::equal(sizes.begin(), sizes.end(), layout.sizes.begin()),
                       MLCC_INVALID_ARGUMENT, what, ": found sizes ", in_words(sizes), ", expected ",
@@ -265,7 +263,8 @@ class Runner::MemoryHost final : public runtime::Host {
   Buffer arena_;
   bool is_arena_lent_ = false;
   std::vector<Place> slots_;
-  WeightsPtr weights_;           // where the slots of weights point
+  std::weak_ptr<const Weights> placed_;  // where the slots of weights point
+  WeightsPtr weights_;  // of the call, and as long as the caller may look at results that lie there
   std::vector<Buffer> buffers_;  // of slots, where they lie in memory of ours
   std::span<mlcc_tensor> outputs_;
   std::vector<int64_t> symbols_;  // of the call, the executable's

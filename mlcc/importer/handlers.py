@@ -217,8 +217,8 @@ HANDLERS: dict[str, Handler] = {
     **_aten(cumulative_extreme("max"), "cummax.default"),
     **_aten(cumulative_extreme("min"), "cummin.default"),
     # padding
-    **_aten(extended("reflect"), "reflection_pad1d.default"),
-    **_aten(extended("replicate"), "replication_pad1d.default"),
+    **_aten(extended("reflect"), *(f"reflection_pad{n}d.default" for n in (1, 2, 3))),
+    **_aten(extended("replicate"), *(f"replication_pad{n}d.default" for n in (1, 2, 3))),
     **_aten(reflected_backward, *(f"reflection_pad{n}d_backward.default" for n in (1, 2, 3))),
     **_aten(replicated_backward, *(f"replication_pad{n}d_backward.default" for n in (1, 2, 3))),
     # windows

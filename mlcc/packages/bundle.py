@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -132,15 +133,23 @@ def c_name(text: str) -> str:
 
 
 def write(path: Path, facts: Mapping[str, Any], *, arena_alignment: int = 64) -> list[Path]:
-    """Writes PATH.o and PATH.h, and PATH.weights where the object holds none; what was written."""
-    name = c_name(path.name)
-    written = [path.with_name(path.name + suffix) for suffix in (".o", ".h")]
-    written[0].write_bytes(facts["object"])
-    if facts["weights"]:
-        written.append(path.with_name(path.name + ".weights"))
-        written[2].write_bytes(facts["weights"])
-    written[1].write_text(header(name, facts, arena_alignment), encoding="utf-8")
-    return written
+    """Writes PATH.o and PATH.h, and PATH.weights where the object holds none; what was written.
+
+    Files that were there are replaced when all of the new ones are whole.
+    """
+    text = header(c_name(path.name), facts, arena_alignment)
+    contents = {".o": facts["object"], ".h": text.encode(), ".weights": facts["weights"]}
+    written = {path.with_name(path.name + end): data for end, data in contents.items() if data}
+    unfinished = {place: place.with_name(f"{place.name}.{os.getpid()}.tmp") for place in written}
+    try:
+        for place, data in written.items():
+            unfinished[place].write_bytes(data)
+        for place, temporary in unfinished.items():
+            temporary.replace(place)
+    finally:
+        for temporary in unfinished.values():
+            temporary.unlink(missing_ok=True)
+    return list(written)
 
 
 def header(name: str, facts: Mapping[str, Any], alignment: int) -> str:

@@ -85,6 +85,9 @@ def export(
     data tells, writes into arguments or buffers, calls of Python.
     """
     _check_form(format, weights, refit)
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise Error(f"export: {path.parent}: no such folder")
     args, kwargs = plain_arguments(args, kwargs or {})
     ep = exported(model, args, kwargs, dynamic_shapes)
     program = program_of(ep, user_dims(ep, model, args, kwargs, dynamic_shapes))
@@ -101,7 +104,6 @@ def export(
     _check_has_no_calls(executable, program)
     arena_bytes = _arena_bytes(program, executable)
     largest_error = None
-    path = Path(path)
     unchecked = path.with_name(f"{path.name}.{os.getpid()}.unchecked")
     try:
         facts = _write(unchecked, program, executable, options, cpu["name"], refit)

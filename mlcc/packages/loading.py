@@ -23,8 +23,9 @@ class _Tensors:
                 f"{what} {info.name}: found a {type(value).__name__}, expected a tensor"
             )
         if value.device.type != "cpu" or value.layout != torch.strided:
+            kind = "a tensor" if value.layout == torch.strided else f"a {value.layout} tensor"
             raise TypeError(
-                f"{what} {info.name}: found a tensor on {value.device}, expected one of the CPU"
+                f"{what} {info.name}: found {kind} on {value.device}, expected a strided one of the CPU"
             )
         if value.dtype != _DTYPES[info.dtype]:
             raise TypeError(

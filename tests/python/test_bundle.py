@@ -251,6 +251,8 @@ def test_what_a_bundle_has_not(tmp_path: Path) -> None:
     for options, told in cases:
         with pytest.raises(mlcc.Error, match=told):
             mlcc.export(model, args, tmp_path / "m", **options)
+    with pytest.raises(mlcc.Error, match="nowhere: no such folder"):
+        mlcc.export(model, args, tmp_path / "nowhere" / "m", format="bundle")
     assert list(tmp_path.iterdir()) == []
 
 

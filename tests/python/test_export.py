@@ -452,6 +452,25 @@ def test_a_forked_process_ends(tmp_path: Path) -> None:
 # -- what cannot be exported
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect"), (2, 3, 9, 8)),
+        (lambda: nn.ReflectionPad2d((1, 2, 3, 0)), (2, 3, 9, 8)),
+        (lambda: nn.ReplicationPad2d(2), (3, 9, 8)),
+        (lambda: nn.ReplicationPad3d(1), (1, 2, 4, 5, 6)),
+        (lambda: nn.ReflectionPad3d(1), (1, 2, 4, 5, 6)),
+    ],
+)
+def test_images_that_go_on_beyond_their_ends(
+    layer: Any, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    module, x = layer().eval(), torch.randn(shape)
+    mlcc.export(module, (x,), tmp_path / "m.mlcc")
+    with torch.no_grad():
+        check_all(mlcc.load(tmp_path / "m.mlcc")(x), module(x), in_double(module, x))
+
+
 class Writes(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -76,14 +76,20 @@ def _amounts(context: Context, node: Node, fake: torch.Tensor) -> list[tuple[int
     return [(fake.dim() - i, *pair) for i, pair in dims if pair != (0, 0)]
 
 
+_OF_ROWS = 2  # numbers of a padding that are of rows alone
+
+
 def extended(mode: str) -> Any:
-    """reflection_pad and replication_pad; of images eager's kernels copy short rows faster than ours."""
+    """reflection_pad and replication_pad; those of images stay calls where there may be any."""
 
     def handler(context: Context, node: Node) -> Tensor:
         bound = context.bind(node)
         x = context.tensor(bound["self"])
         fake = context.fake(bound["self"])
-        for dim, before, after in _amounts(context, node, fake):
+        amounts = list(_amounts(context, node, fake))
+        if context.may_call and len(bound["padding"]) > _OF_ROWS:
+            raise Unsupported("eager copies short rows of images faster")
+        for dim, before, after in amounts:
             extent = scaled(context.size(fake.shape[dim]), 1, before + after)
             handle = context.builder.extend(x.handle, dim, before, extent, mode)
             x = Tensor(handle, x.dtype)
