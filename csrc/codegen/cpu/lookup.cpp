@@ -59,21 +59,20 @@ llvm::Value* in_four_registers(const OpContext& c, const MathTable& table, llvm:
 }
 
 // The table in memory; equal ones are one.
-template <typename T>
-llvm::GlobalVariable* in_memory(const OpContext& c, const std::array<T, kEntries>& table) {
+llvm::GlobalVariable* in_memory(const OpContext& c, llvm::Constant* numbers) {
   llvm::Module& module = *c.ir.GetInsertBlock()->getModule();
-  llvm::Constant* numbers =
-      llvm::ConstantDataArray::get(c.ir.getContext(), llvm::ArrayRef<T>(table));
   for (llvm::GlobalVariable& global : module.globals())
     if (global.hasInitializer() && global.getInitializer() == numbers) return &global;
-  return new llvm::GlobalVariable(module, numbers->getType(), /*isConstant=*/true,
-                                  llvm::GlobalValue::PrivateLinkage, numbers, "table");
+  auto* table = new llvm::GlobalVariable(module, numbers->getType(), /*isConstant=*/true,
+                                         llvm::GlobalValue::PrivateLinkage, numbers, "table");
+  return table;
 }
 
 template <typename T>
 llvm::Value* load_entry(const OpContext& c, const std::array<T, kEntries>& table,
                         llvm::Value* index) {
-  llvm::GlobalVariable* memory = in_memory(c, table);
+  llvm::GlobalVariable* memory =
+      in_memory(c, llvm::ConstantDataArray::get(c.ir.getContext(), llvm::ArrayRef<T>(table)));
   llvm::Value* entry = c.ir.CreateAnd(index, kEntries - 1);
   llvm::Value* place =
       c.ir.CreateInBoundsGEP(memory->getValueType(), memory, {c.ir.getInt32(0), entry});
