@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -242,33 +241,3 @@ def test_calls_see_all_of_the_weights_or_none(tmp_path: Path) -> None:
     ended.set()
     exchanging.join()
     assert not torn
-
-
-def test_idle_contexts_hold_no_old_weights(tmp_path: Path) -> None:
-    model = nn.Linear(1000, 1000, bias=False).eval()
-    x = torch.randn(1, 1000)
-    package = mlcc.load(exported(model, (x,), tmp_path))
-    state = model.state_dict()
-
-    def resident() -> int:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * resource.getpagesize()
-
-    barrier = threading.Barrier(6)
-
-    def call() -> None:
-        barrier.wait()
-        for _ in range(20):  # so that all of them have contexts
-            package(x)
-
-    threads = [threading.Thread(target=call) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    package.refit(state)
-    before = resident()
-    for _ in range(20):
-        package.refit(state)
-        package(x)
-    assert resident() - before < 20_000_000  # less than five sets of 4 MB

@@ -3,12 +3,18 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "opened.h"
+#include "package/context.h"
 #include "package/mlcc_runtime.h"
+#include "package/package.h"
 #include "package/recipes.h"
 #include "package_file.h"
 #include "support/error.h"
@@ -183,6 +189,26 @@ TEST(Refit, NeedsWhatIsPackedTogether) {
   weights.push_back({"u", u.tensor()});
   EXPECT_EQ(mlcc_package_refit(opened.package, weights.data(), 2, &opened.error), MLCC_OK)
       << opened.error.text;
+}
+
+TEST(Refit, IdleContextsHoldNoWeights) {
+  const std::string bytes = bytes_of(example());
+  const std::unique_ptr<void, decltype(&::free)> memory(
+      ::aligned_alloc(4096, (bytes.size() / 4096 + 1) * 4096), &::free);
+  std::memcpy(memory.get(), bytes.data(), bytes.size());
+  const std::shared_ptr<Package> package =
+      Package::open_memory({static_cast<const char*>(memory.get()), bytes.size()}, 0);
+  Context context(package, {});
+  const WeightsPtr weights = package->weights();
+  const int64_t holders = weights.use_count();
+  Value y(0), z(0);
+  std::array<mlcc_tensor, 2> outputs = {y.tensor(), z.tensor()};
+  context.run({}, outputs);
+  EXPECT_EQ(weights.use_count(), holders);
+  outputs[1] = {};  // which is told where it lies, among the weights
+  context.run({}, outputs);
+  EXPECT_EQ(weights.use_count(), holders + 1);
+  EXPECT_EQ(*static_cast<const float*>(outputs[1].data), 1.0f);
 }
 
 TEST(Refit, IsRefusedWhereTheFileHasNoRecipes) {
