@@ -243,7 +243,8 @@ def make_bundle(
     """An executable of fixed sizes as an object file whose function <name>_run runs it (csrc/package/bundle.h).
 
     `object` and `weights` are bytes, the latter empty where the object `has_weights`; the rest is for a header: `inputs`
-    and `outputs` (name, dtype, sizes, strides, is_written), `errors` (status and text), `arena_bytes`, `stack_bytes`.
+    and `outputs` (name, dtype, sizes, is_written, strides or None of what is row-major), `errors` (status and text),
+    `arena_bytes` and their `alignment`, `stack_bytes`, `code_bytes` of kernels, `weight_bytes`.
     """
 
 def run_loop_kernel(

@@ -50,20 +50,13 @@ def add_export(commands: Any) -> None:
     parser = commands.add_parser("export", help="a package of an .onnx or .pt2 file (mlcc.export)")
     parser.add_argument("model", help="a model of ONNX, or what torch.export.save wrote")
     parser.add_argument("package", help="the file to be written")
-    parser.add_argument(
+    _add_pairs(
+        parser,
         "--size",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE | NAME=MIN:MAX[:USUAL]",
-        help="a size that the model leaves open: a number, or the range in which it may vary",
+        "NAME=SIZE | NAME=MIN:MAX[:USUAL]",
+        "a size that the model leaves open: a number, or the range in which it may vary",
     )
-    parser.add_argument(
-        "--constant",
-        action="append",
-        default=[],
-        metavar="NAME=NUMBER",
-        help="an input of ONNX that is always this number",
-    )
+    _add_pairs(parser, "--constant", "NAME=NUMBER", "an input of ONNX that is always this number")
     parser.add_argument("--target", default="native", help="the CPU that code is made for")
     parser.add_argument(
         "--threads", type=int, default=1, help="that kernels are cut into parts for"
@@ -109,6 +102,11 @@ def run_export(arguments: argparse.Namespace) -> int:
         raise Error(f"export: {type(error).__name__}: {error}") from error
     print(told)
     return 0
+
+
+def _add_pairs(parser: argparse.ArgumentParser, option: str, form: str, meaning: str) -> None:
+    """An option that may be given several times, which `_pairs` reads."""
+    parser.add_argument(option, action="append", default=[], metavar=form, help=meaning)
 
 
 def _saved_program(path: Path, arguments: argparse.Namespace) -> Any:
@@ -368,13 +366,7 @@ def _call_parser(command: str, description: str) -> argparse.ArgumentParser:
         "path", help="a package or an .onnx file; packages only from whom you trust"
     )
     parser.add_argument("--inputs", help="an .npz file, arrays named as the inputs or by numbers")
-    parser.add_argument(
-        "--size",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        help="of inputs that are made up",
-    )
+    _add_pairs(parser, "--size", "NAME=SIZE", "of inputs that are made up")
     parser.add_argument("--seed", type=int, default=0, help="of inputs that are made up")
     parser.add_argument("--threads", type=int, default=1, help="that a call uses (default 1)")
     return parser

@@ -32,6 +32,7 @@ def main() -> None:
                 link.unlink()
         for name, path in wanted.items():
             if not (package / name).exists():
+                (package / name).unlink(missing_ok=True)  # a link to a build that is gone
                 (package / name).symlink_to(path)
 
 

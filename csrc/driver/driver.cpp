@@ -331,11 +331,13 @@ class Compiler {
       if (recipe.executable == nullptr) {
         std::unique_ptr<graph::Graph> inverse =
             options_.weights == "steal" ? graph::inverse_of_copy(*cone.graph) : nullptr;
+        recipe.executable = compile_recipe(std::move(cone.graph), stats);
         if (keeps_recipes_ && is_foreign_)
           recipe.in_file = Compiler(graph::parse_graph(text), options_, nullptr)
                                .compile_for_file(false)
                                .executable;
-        recipe.executable = compile_recipe(std::move(cone.graph), stats);
+        else
+          recipe.in_file = recipe.executable;
         if (inverse != nullptr) recipe.inverse = compile_recipe(std::move(inverse), stats);
       }
       const size_t input = first + kept.size();
@@ -348,8 +350,7 @@ class Compiler {
                       label,
                       reads_all_sources(),
                       recipe.inverse});
-      if (keeps_recipes_)
-        recipes_in_file_.push_back(is_foreign_ ? recipe.in_file : recipe.executable);
+      if (keeps_recipes_) recipes_in_file_.push_back(recipe.in_file);
       log_debug(LogChannel::kCache, "kept value ", label, ":\n", text);
     }
     stats.kept += static_cast<int64_t>(kept.size());

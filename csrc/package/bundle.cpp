@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "package/layouts.h"
 #include "package/object_file.h"
 #include "runtime/arena_plan.h"
 #include "runtime/plan_memory.h"
@@ -27,13 +28,6 @@ std::vector<int64_t> numbers(const std::vector<SymExpr>& sizes) {
   std::vector<int64_t> values;
   for (const SymExpr& size : sizes) values.push_back(number(size));
   return values;
-}
-
-std::vector<int64_t> row_major(const std::vector<int64_t>& sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t step = 1;
-  for (size_t d = sizes.size(); d-- > 0; step *= std::max<int64_t>(sizes[d], 1)) strides[d] = step;
-  return strides;
 }
 
 // Where a slot lies.
@@ -355,12 +349,10 @@ Bundle make_bundle(const PackageFile& package, const BundleOptions& options) {
   const std::string function = options.name + "_run";
   link_behind(image, {driver, {function}}, outside);
   const int64_t place = image.addresses.back()[0];
-  const int64_t stack_bytes =
-      package.stack_bytes + image.stack_bytes;  // kernels, and what calls them
   Bundle bundle;
   add_ports(package.contents, layout, bundle);
   bundle.errors = writer.errors();
-  bundle.stack_bytes = stack_bytes;
+  bundle.stack_bytes = package.stack_bytes + image.stack_bytes;  // kernels, and what calls them
   bundle.arena_bytes = layout.arena_bytes() + package.scratch_bytes;
   bundle.object =
       encode_object({package.code.target.architecture, std::move(image), function, place,

@@ -8,7 +8,7 @@
 
 namespace mlcc::package {
 
-namespace {
+std::string What::str() const { return kind + name; }
 
 std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
   std::vector<int64_t> strides(sizes.size());
@@ -19,10 +19,6 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
   }
   return strides;
 }
-
-}  // namespace
-
-std::string What::str() const { return kind + name; }
 
 bool is_empty(std::span<const int64_t> sizes) {
   return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();

@@ -15,8 +15,10 @@ namespace mlcc::package {
 struct What {
   const char* kind;  // "input "
   const std::string& name;
-  [[gnu::noinline]] std::string str() const;
+  std::string str() const;
 };
+
+std::vector<int64_t> row_major(std::span<const int64_t> sizes);  // strides
 
 bool is_empty(std::span<const int64_t> sizes);
 

@@ -55,7 +55,7 @@ class Grids:
 
 
 def _parameters(node: Node) -> Hashable | None:
-    """Scale and zero point of a whole tensor, by their names: of no more than 16 bits, which f32 holds exactly."""
+    """Scale and zero point of a whole tensor, by their values: of no more than 16 bits, which f32 holds exactly."""
     if node.op not in ("QuantizeLinear", "DequantizeLinear") or node.domain != "":
         return None
     scale = node.constants.get(1)

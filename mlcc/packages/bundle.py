@@ -132,12 +132,12 @@ def c_name(text: str) -> str:
     return name if name and not name[0].isdigit() else f"m_{name}"
 
 
-def write(path: Path, facts: Mapping[str, Any], *, arena_alignment: int = 64) -> list[Path]:
+def write(path: Path, facts: Mapping[str, Any]) -> list[Path]:
     """Writes PATH.o and PATH.h, and PATH.weights where the object holds none; what was written.
 
     Files that were there are replaced when all of the new ones are whole.
     """
-    text = header(c_name(path.name), facts, arena_alignment)
+    text = header(c_name(path.name), facts)
     contents = {".o": facts["object"], ".h": text.encode(), ".weights": facts["weights"]}
     written = {path.with_name(path.name + end): data for end, data in contents.items() if data}
     unfinished = {place: place.with_name(f"{place.name}.{os.getpid()}.tmp") for place in written}
@@ -152,9 +152,10 @@ def write(path: Path, facts: Mapping[str, Any], *, arena_alignment: int = 64) ->
     return list(written)
 
 
-def header(name: str, facts: Mapping[str, Any], alignment: int) -> str:
+def header(name: str, facts: Mapping[str, Any]) -> str:
     """The header of a bundle: structs of its arguments and results, and its function."""
     upper = name.upper()
+    alignment = facts["alignment"]
     weights = len(facts["weights"])
     inputs = list(_fields(facts["inputs"], is_const=True))
     if weights:
@@ -198,16 +199,9 @@ def _fields(ports: Sequence[Mapping[str, Any]], *, is_const: bool) -> Iterable[s
         taken.add(name)
         const = "const " if is_const and not port["is_written"] else ""
         about = f"{port['dtype']} {list(port['sizes'])}"
-        if port["strides"] != _row_major(port["sizes"]):
+        if port["strides"] is not None:
             about += f", strides {list(port['strides'])}"
         yield f"  {const}{_C_TYPES[port['dtype']]} *{name}; /* {about} */"
-
-
-def _row_major(sizes: Sequence[int]) -> list[int]:
-    strides = [1] * len(sizes)
-    for d in reversed(range(len(sizes) - 1)):
-        strides[d] = strides[d + 1] * max(sizes[d + 1], 1)
-    return strides
 
 
 def _error_texts(name: str, errors: Sequence[tuple[int, str]]) -> str:

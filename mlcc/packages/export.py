@@ -106,7 +106,8 @@ def export(
     largest_error = None
     unchecked = path.with_name(f"{path.name}.{os.getpid()}.unchecked")
     try:
-        facts = _write(unchecked, program, executable, options, cpu["name"], refit)
+        if check or format == "package":
+            facts = _write(unchecked, program, executable, options, cpu["name"], refit)
         if check:
             largest_error = checks.check(
                 unchecked, model, ep, args, kwargs, _ranges(program), program.output_tree
@@ -115,7 +116,7 @@ def export(
             unchecked.replace(path)
         else:
             path = path.with_suffix("") if path.suffix == ".o" else path
-            facts |= load_core().make_bundle(
+            facts = load_core().make_bundle(
                 executable,
                 bundle.c_name(path.name),
                 weights == "packed",

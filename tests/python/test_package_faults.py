@@ -16,20 +16,12 @@ from torch import nn
 import mlcc
 import mlcc.runtime
 from mlcc.runtime import PackageError
+from tests.python.test_refit import Recurrent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = ROOT / "mlcc" / "libmlcc_runtime.so"
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(12, 20, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.lstm(x)[0]
 
 
 def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:

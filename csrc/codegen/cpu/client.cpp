@@ -47,32 +47,29 @@ class CpuBackend : public Backend {
   Result<ObjectCode> compile(const CompileRequest& request) const override {
     MLCC_CHECK(request.kernels.size() == 1, "cpu backend: ", request.kernels.size(),
                " kernels in one object");
-    const std::string_view text = request.kernels[0].text;
-    return call({.text = text.data(),
-                 .text_size = text.size(),
-                 .cpu = target_.cpu.c_str(),
-                 .features = target_.features.c_str(),
-                 .vector_bits = target_.vector_bits,
-                 .want_llvm_text = request.want_llvm_text,
-                 .want_asm_text = request.want_asm_text,
-                 .is_llvm_text = 0,
-                 .has_scratch = request.has_scratch});
+    MlccCompileRequest call = request_for(request.kernels[0].text);
+    call.want_llvm_text = request.want_llvm_text;
+    call.want_asm_text = request.want_asm_text;
+    call.has_scratch = request.has_scratch;
+    return compiled(call);
   }
 
   Result<ObjectCode> compile_llvm(std::string_view text) const override {
-    return call({.text = text.data(),
-                 .text_size = text.size(),
-                 .cpu = target_.cpu.c_str(),
-                 .features = target_.features.c_str(),
-                 .vector_bits = target_.vector_bits,
-                 .want_llvm_text = 0,
-                 .want_asm_text = 0,
-                 .is_llvm_text = 1,
-                 .has_scratch = 0});
+    MlccCompileRequest call = request_for(text);
+    call.is_llvm_text = 1;
+    return compiled(call);
   }
 
  private:
-  Result<ObjectCode> call(const MlccCompileRequest& request) const {
+  MlccCompileRequest request_for(std::string_view text) const {
+    return {.text = text.data(),
+            .text_size = text.size(),
+            .cpu = target_.cpu.c_str(),
+            .features = target_.features.c_str(),
+            .vector_bits = target_.vector_bits};
+  }
+
+  Result<ObjectCode> compiled(const MlccCompileRequest& request) const {
     Outputs outputs;
     const int32_t failed = api_->compile(&request, Outputs::receive, &outputs);
     if (outputs.has(kMlccUnsupported)) return Unsupported{outputs.take(kMlccUnsupported)};

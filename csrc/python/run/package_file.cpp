@@ -12,11 +12,13 @@
 #include "driver/kernels.h"
 #include "driver/session.h"
 #include "package/bundle.h"
+#include "package/layouts.h"
 #include "package/packing.h"
 #include "python/process/options.h"
 #include "python/process/without_gil.h"
 #include "python/run/executable_object.h"
 #include "python/run/kept_tensors.h"
+#include "runtime/arena_plan.h"
 #include "runtime/plan_memory.h"
 #include "support/error.h"
 
@@ -157,7 +159,8 @@ py::list to_list(const std::vector<package::BundlePort>& ports) {
     row["name"] = port.name;
     row["dtype"] = std::string(dtype_name(port.dtype));
     row["sizes"] = port.sizes;
-    row["strides"] = port.strides;
+    row["strides"] = port.strides == package::row_major(port.sizes) ? py::object(py::none())
+                                                                    : py::cast(port.strides);
     row["is_written"] = port.is_written;
     rows.append(row);
   }
@@ -168,6 +171,8 @@ py::dict make_bundle(const ExecutableObject& self, const std::string& name, bool
                      const py::list& inputs, std::vector<std::string> input_names,
                      std::vector<std::string> output_names, const py::object& options) {
   package::Bundle bundle;
+  size_t code_bytes = 0;
+  int64_t weight_bytes = 0;
   with_packed(self, {inputs, std::move(input_names), std::move(output_names), {}, {}, {}}, options,
               /*has_scratch=*/true,
               [&](const package::PackageFile& file, const codegen::Backend& backend) {
@@ -177,6 +182,8 @@ py::dict make_bundle(const ExecutableObject& self, const std::string& name, bool
                   return std::move(object->bytes);
                 };
                 bundle = package::make_bundle(file, {name, has_weights, compile});
+                code_bytes = file.code.code.size();
+                weight_bytes = file.weights.bytes();
               });
   py::dict facts;
   facts["object"] = py::bytes(bundle.object);
@@ -187,6 +194,9 @@ py::dict make_bundle(const ExecutableObject& self, const std::string& name, bool
   for (const package::BundleError& error : bundle.errors)
     errors.append(py::make_tuple(error.status, error.text));
   facts["errors"] = errors;
+  facts["code_bytes"] = code_bytes;
+  facts["weight_bytes"] = weight_bytes;
+  facts["alignment"] = runtime::kArenaAlignment;
   facts["arena_bytes"] = bundle.arena_bytes;
   facts["stack_bytes"] = bundle.stack_bytes;
   return facts;
